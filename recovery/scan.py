@@ -1,0 +1,170 @@
+"""The start-up scan: read, decide, do (DESIGN §7). Idempotent; it may be killed at any step and run again."""
+
+from recovery.check import check, quarantined
+from recovery.evidence import Decision, Do, Evidence, decide, read
+from recovery.report import Finding, Kind, RecoveryReport
+from spool import layout
+from spool.clock import Deadline
+from spool.decide import UnknownBranch, finish_moves, rollback_prepared
+from spool.disk import FlushFailed
+from spool.errors import SpoolError
+from spool.locks import xid_byte
+from spool.notes import count_note
+from spool.publication import finish
+from spool.quarantine import quarantine
+from spool.store import Store, log
+from spool.visibility import list_prepared, read_all, rebuild
+
+__all__ = ["check", "plan", "quarantined", "scan"]
+
+_QUIET = (Kind.ALIVE,)
+
+
+def scan(store: Store, *, alone: bool) -> RecoveryReport:
+    """Recover the space (``alone``) or join those who have it open; the index is built when this returns.
+
+    The caller holds the open byte. Damage does not raise: it is in the report, and the rest is served.
+    """
+    begun = store.clock.monotonic()
+    deadline = store.deadline(None if alone else 30.0)
+    evidence = read(store, alone=alone)
+    if alone:
+        store.counters.start(
+            issued=evidence.issued, published=evidence.published, durable=_durable(store, evidence.published)
+        )
+        _finish_numbers(store, evidence)
+    report = RecoveryReport(alone)
+    decisions = decide(evidence)
+    early = [d for d in decisions if d.do in (Do.RETURN, Do.QUARANTINE)]
+    for decision in early:
+        _do(store, decision, deadline)
+    rebuild(store, alone=alone)
+    if alone:
+        report.findings += _set_damage_aside(store)
+    decisions = decide(evidence, frozenset(store.index.adopted))
+    for decision in decisions:
+        if decision not in early:
+            _do(store, decision, deadline)
+    list_prepared(store)
+    report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
+    report.in_doubt = sorted(map(str, store.prepared.images))
+    report.published = store.index.applied
+    report.seconds = store.clock.monotonic() - begun
+    return report
+
+
+def plan(store: Store) -> RecoveryReport:
+    """What ``scan`` would do if it were alone, without doing it."""
+    evidence = read(store, alone=True)
+    index = read_all(store, last_resort=True)
+    decisions = decide(evidence, frozenset(index.adopted))
+    findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
+    findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
+    in_doubt = [str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED)]
+    return RecoveryReport(True, findings, in_doubt, index.applied)
+
+
+def _finding(decision: Decision) -> Finding:
+    return Finding(decision.kind, decision.name, decision.detail, decision.do.value)
+
+
+def _durable(store: Store, published: int) -> int:
+    """Of what another boot left, only the mark is known to be durable, and that is what published is then."""
+    same_boot = store.counters.boot_id() == store.disk.boot_id()
+    return min(published, store.counters.durable()) if same_boot else published
+
+
+def _finish_numbers(store: Store, evidence: Evidence) -> None:
+    """Each number above published, as a dead writer's (DESIGN §5, "Open")."""
+    for number in range(evidence.published + 1, evidence.issued + 1):
+        if not store.numbers.try_lock(number):
+            raise SpoolError(f"commit {number} has a writer although nobody has the space open")
+        try:
+            finish(store, number)
+        finally:
+            store.numbers.unlock(number)
+
+
+def _do(store: Store, decision: Decision, deadline: Deadline) -> None:
+    """One decision. What fails is logged and found again by the next scan; a failed flush is not survived."""
+    try:
+        _STEPS[decision.do](store, decision, deadline)
+    except FlushFailed:
+        store.stop()
+        raise
+    except (UnknownBranch, FileNotFoundError):
+        pass  # somebody else did it meanwhile
+    except (OSError, SpoolError) as error:
+        log.error("%s: %s", decision.name, error)
+
+
+def _return_to_prepared(store: Store, decision: Decision, deadline: Deadline) -> None:
+    assert decision.xid is not None
+    assert decision.number is not None
+    source, target = layout.committed(*decision.number), layout.prepared(decision.xid)
+    if store.disk.exists(target):  # one inode in two stages; or the bytes that were voted are still there
+        store.disk.unlink(source)
+        return
+    store.disk.rename(source, target)
+    handle = store.disk.open(target, write=True)
+    try:
+        store.disk.make_durable(handle, layout.PREPARED)
+    finally:
+        store.disk.close(handle)
+
+
+def _quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
+    quarantine(store.disk, decision.name, decision.detail)
+
+
+def _roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
+    assert decision.xid is not None
+    rollback_prepared(store, decision.xid, deadline, decision.detail)
+
+
+def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
+    assert decision.xid is not None
+    count_note(store, decision.xid, deadline)
+
+
+def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:
+    """A file in active/, by who holds its branch's lock: its owner may be another process that came up meanwhile."""
+    if decision.xid is None:
+        store.disk.unlink(decision.name)
+        return
+    byte = xid_byte(decision.xid)
+    if store.xids.try_lock(byte):
+        try:
+            store.disk.unlink(decision.name)
+        finally:
+            store.xids.unlock(byte)
+
+
+def _move(store: Store, decision: Decision, deadline: Deadline) -> None:
+    finish_moves(store)
+
+
+def _nothing(store: Store, decision: Decision, deadline: Deadline) -> None:
+    pass
+
+
+_STEPS = {
+    Do.FINISH: _nothing,  # done before anything else, in order of the numbers
+    Do.QUARANTINE_NUMBER: _nothing,
+    Do.FILL: _nothing,
+    Do.RETURN: _return_to_prepared,
+    Do.QUARANTINE: _quarantine,
+    Do.MOVE: _move,
+    Do.ROLL_BACK: _roll_back,
+    Do.REMOVE: _remove,
+    Do.COUNT: _count,
+    Do.NOTHING: _nothing,
+}
+
+
+def _set_damage_aside(store: Store) -> list[Finding]:
+    """Name what was durable and cannot be read. The file stays where it is: what verifies in it is still served."""
+    return [
+        Finding(Kind.DAMAGED, name, wrong, "what can be read of it is served; spool-admin check tells more")
+        for name, wrong in store.index.damage
+    ]

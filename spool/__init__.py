@@ -1,0 +1,43 @@
+"""Transactional queues in a directory: ``spool.create``, ``spool.open``, and what they return."""
+
+import sys
+
+if not (sys.platform == "linux" and sys.maxsize > 2**32):
+    raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
+
+from spool.errors import (
+    BadMessageId,
+    CommitUnknown,
+    CorruptedFile,
+    DiskFailure,
+    Empty,
+    Full,
+    InvalidArgument,
+    MessageInUse,
+    NewerFormat,
+    NotASpace,
+    NotOpen,
+    ProtocolError,
+    QueueExists,
+    QueueNotEmpty,
+    QueueNotFound,
+    SpaceExists,
+    SpaceStopped,
+    SpoolError,
+    SystemFailure,
+    TransactionRolledBack,
+    TransactionTimeout,
+    UnsafeFileSystem,
+)  # fmt: skip
+from spool.message import Message, Position
+from spool.settings import QueueConfig, SpaceConfig
+from spool.space import JOIN, QueueStats, Space, create, open
+from spool.transaction import Transaction
+
+__all__ = [
+    "JOIN", "BadMessageId", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Full", "InvalidArgument",
+    "Message",
+    "MessageInUse", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "QueueConfig", "QueueExists",
+    "QueueNotEmpty", "QueueNotFound", "QueueStats", "Space", "SpaceConfig", "SpaceExists", "SpaceStopped", "SpoolError",
+    "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "UnsafeFileSystem", "create", "open",
+]  # fmt: skip

@@ -1,0 +1,133 @@
+"""Claims: a message held by one live transaction, as a byte lock that the kernel drops when the process dies.
+
+The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: a lock file's locks are a list
+in the kernel, and 20,000 scattered ones in one file take forty times longer. Number 0 has no messages; its bytes are the
+owners' (see ``notes``): each claim file carries its owner's byte on the same descriptor, so the kernel drops both at
+once, and whoever wins a dead owner's claim finds the owner's byte free.
+"""
+
+import threading
+
+from spool import layout
+from spool.disk import Disk
+from spool.errors import SpaceStopped
+from spool.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
+from spool.locks import open_or_create
+
+MAX_OWNER = MAX_ORDINAL
+
+
+class Claims:
+    """What this open space holds, and the way to more. Tries only; nothing here waits."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.owner = 0
+        self._handles: dict[int, int] = {}
+        self._held: dict[int, set[int]] = {}
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            self.disk.close(handle)
+        self._handles.clear()
+
+    def held_here(self, number: int, ordinal: int) -> bool:
+        held = self._held.get(number)
+        return held is not None and ordinal in held
+
+    def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
+        """(first, count) of the pieces of the range that could be had; what others hold is left out."""
+        with self._mutex:
+            held = self._held.setdefault(number, set())
+            handle = self._handle(number)
+            got: list[tuple[int, int]] = []
+            start, end = first, first + count
+            while start < end:
+                stop = start
+                while stop < end and stop not in held:
+                    stop += 1
+                if stop > start:
+                    got += self._lock_range(handle, number, start, stop)
+                start = stop + 1
+            for piece, length in got:
+                held.update(range(piece, piece + length))
+            if not held:
+                del self._held[number]
+        if got:
+            self._verify(number)
+        return got
+
+    def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
+        base, got = number << ORDINAL_BITS, []
+        while start < stop:
+            if self.disk.lock(handle, base + start, stop - start):
+                got.append((start, stop - start))
+                break
+            conflict = self.disk.first_lock(handle, base + start, stop - start)
+            if conflict is None:
+                continue  # let go of between the two calls: try again
+            theirs, length = conflict[0] - base, conflict[1]
+            if theirs > start and self.disk.lock(handle, base + start, theirs - start):
+                got.append((start, theirs - start))
+            start = max(start, theirs) + max(1, length)
+        return got
+
+    def release(self, number: int, first: int, count: int) -> None:
+        """Exactly a range that ``claim`` returned."""
+        with self._mutex:
+            self.disk.unlock(self._handle(number), (number << ORDINAL_BITS) + first, count)
+            held = self._held[number]
+            held.difference_update(range(first, first + count))
+            if not held:
+                del self._held[number]
+
+    def become_owner(self, owner: int) -> None:
+        """Take the owner's byte in every claim file, so that a note of ours can be told from a dead one's."""
+        with self._mutex:
+            for index in range(CLAIM_FILES):
+                handle = self._handle(index)
+                if not self.disk.lock(handle, owner):
+                    raise SpaceStopped(
+                        f"owner {owner} of claims is taken: close the space in every process and open it again"
+                    )
+            self.owner = owner
+
+    def owner_is_dead(self, owner: int, number: int) -> bool:
+        """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
+        return owner != self.owner and self.disk.first_lock(self._handle(number), owner, 1) is None
+
+    def held_elsewhere(self) -> list[tuple[int, int, int]]:
+        """(number, first, count) of every claim of other processes, for statistics."""
+        found = []
+        for index in range(CLAIM_FILES):
+            handle, at, end = self._handle(index), 1 << ORDINAL_BITS, 2**63 - 1
+            while at < end:
+                lock = self.disk.first_lock(handle, at, end - at)
+                if lock is None:
+                    break
+                start, length = lock
+                number, ordinal = start >> ORDINAL_BITS, start & MAX_ORDINAL
+                found.append((number, ordinal, length))
+                at = max(at, start) + max(1, length)
+        return found
+
+    def held_ranges(self) -> list[tuple[int, int]]:
+        """(number, ordinal) of every claim of this process."""
+        with self._mutex:
+            return [(number, ordinal) for number, held in self._held.items() for ordinal in held]
+
+    def _handle(self, number: int) -> int:
+        index = number % CLAIM_FILES
+        handle = self._handles.get(index)
+        if handle is None:
+            handle = self._handles[index] = open_or_create(self.disk, layout.claim_file(index))
+        return handle
+
+    def _verify(self, number: int) -> None:
+        name = layout.claim_file(number % CLAIM_FILES)
+        if not self.disk.handle_identity(self._handle(number)).same_file(self.disk.identity(name)):
+            raise SpaceStopped(
+                f"{name} was deleted while the space is in use, so claims no longer keep processes apart: "
+                "close the space in every process, then open it again"
+            )

@@ -1,0 +1,62 @@
+"""Time as the engine sees it: one object, so that tests can step it, even backwards.
+
+Wall time is only ever compared with wall time that was stored (due times, ages); waiting and deadlines use the
+monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
+"""
+
+import time
+from collections.abc import Iterator
+
+from spool.errors import SpoolError
+
+POLL_MIN_SECONDS = 0.00005
+POLL_MAX_SECONDS = 0.005
+
+
+class Clock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        """Wall time, seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never steps back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Deadline:
+    """A point in monotonic time after which waiting stops; ``seconds=None`` never does."""
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self._at = None if seconds is None else clock.monotonic() + seconds
+
+    def remaining(self) -> float:
+        """Seconds left: infinite without a limit, 0.0 when it has passed."""
+        return float("inf") if self._at is None else max(0.0, self._at - self.clock.monotonic())
+
+    def passed(self) -> bool:
+        return self._at is not None and self.clock.monotonic() >= self._at
+
+    def polls(self, slowest_seconds: float = POLL_MAX_SECONDS) -> Iterator[None]:
+        """Yield at once, then after growing sleeps, until the deadline has passed.
+
+        The last yield comes after the deadline, so a condition that became true during the last sleep is still seen.
+        """
+        pause = POLL_MIN_SECONDS
+        while True:
+            yield
+            left = self.remaining()
+            if left <= 0:
+                return
+            self.clock.sleep(min(pause, left))
+            pause = min(pause * 1.5, slowest_seconds)
+
+
+class WaitExpired(SpoolError):
+    """A lock or a number did not become free in time; the text names who holds it. Callers turn it into their own."""

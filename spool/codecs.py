@@ -1,0 +1,64 @@
+"""Python values to bytes and back. Bytes are stored as they are; anything else names its codec. No pickle anywhere."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.errors import CorruptedFile, InvalidArgument
+
+TEXT_TYPE = "text/plain; charset=utf-8"
+JSON_TYPE = "application/json"
+MSGPACK_TYPE = "application/msgpack"
+BYTES_TYPE = "application/octet-stream"
+
+
+class Codec(NamedTuple):
+    """``encode`` takes a value to bytes, ``decode`` back; ``content_type`` is what the message carries by default."""
+
+    content_type: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+CODECS: dict[str, Codec] = {
+    "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
+    "json": Codec(JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False).encode(), json.loads),
+    "msgpack": Codec(MSGPACK_TYPE, msgpack.packb, lambda raw: msgpack.unpackb(raw, strict_map_key=False, timestamp=3)),
+}
+
+
+def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
+    """(bytes, codec name or None for bytes, content type or None for plain bytes).
+
+    bytes stay bytes whatever their content type, str becomes UTF-8, anything else JSON if the content type says so and
+    msgpack otherwise. InvalidArgument if the codec cannot express the value.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), None, content_type
+    if isinstance(value, str):
+        name = "text"
+    else:
+        name = "json" if content_type is not None and content_type.split(";")[0].strip() == JSON_TYPE else "msgpack"
+    codec = CODECS[name]
+    try:
+        return codec.encode(value), name, content_type or codec.content_type
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(
+            f"a body of type {type(value).__name__} cannot be written as {name} ({error}): "
+            "put bytes, str, or what msgpack or JSON can express"
+        ) from None
+
+
+def decode(raw: bytes, name: str | None) -> Any:
+    """The value that was put; CorruptedFile if the bytes are not what the codec wrote."""
+    if name is None:
+        return raw
+    codec = CODECS.get(name)
+    if codec is None:
+        raise CorruptedFile(f"the body was written by the codec {name!r}, which this process does not have")
+    try:
+        return codec.decode(raw)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptedFile(f"the body is not {name}: {error}") from None

@@ -1,0 +1,260 @@
+"""Taking messages: choose in order, claim, look again, deliver."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spool import codecs, layout
+from spool.clock import Deadline
+from spool.draft import Draft
+from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SpoolError, SystemFailure
+from spool.index import Run
+from spool.message import Message, Position, message_id, parse_message_id
+from spool.notes import Undertaker
+from spool.quarantine import quarantine_bytes
+from spool.retries import commit_draft
+from spool.store import Store
+from spool.visibility import catch_up, look_again
+
+Ranges = list[tuple[int, int, int]]  # (number, first ordinal, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a get asks for: the front of a queue, one message by id, or the first with a correlation id."""
+
+    queue: str
+    count: int = 1
+    message_id: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def by_key(self) -> bool:
+        return self.message_id is not None or self.correlation_id is not None
+
+
+def claim(
+    store: Store, undertaker: Undertaker, wanted: Wanted, deadline: Deadline, note: Callable[[Ranges], None]
+) -> Ranges:
+    """Claims of messages that are there and nobody else's, in the queue's order; [] if there is none now.
+
+    ``note`` is told of claims as soon as they are locked. MessageInUse if a message asked for by id is held.
+    """
+    catch_up(store)
+    skip: set[Position] = set()
+    while True:
+        with store.mutex:
+            tried = _candidates(store, wanted, skip)
+            got = [(n, f, c) for number, first, count in tried for n, f, c in _lock(store, number, first, count)]
+        skip.update(_positions(tried))
+        if not got:
+            if tried and not wanted.by_key:
+                continue
+            if wanted.message_id is not None and _is_there(store, wanted):
+                raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
+            return []
+        try:
+            note(got)
+            for number in {number for number, _, _ in got}:
+                undertaker.count_dead(number, deadline)
+            look_again(store, deadline)
+            with store.mutex:
+                kept = _still_there(store, wanted, got)
+        except BaseException:
+            release(store, got)
+            raise
+        release(store, subtract(got, kept))
+        if kept:
+            return kept
+
+
+def _candidates(store: Store, wanted: Wanted, skip: set[Position]) -> Ranges:
+    """Up to ``wanted.count`` neighbouring messages that look free, front first."""
+    found: Ranges = []
+    missing = wanted.count
+    for run, ordinals in _in_line(store, wanted):
+        for ordinal in ordinals:
+            if not _looks_free(store, run.number, ordinal, skip):
+                continue
+            last = found[-1] if found else None
+            if last is not None and last[0] == run.number and last[1] + last[2] == ordinal:
+                found[-1] = (last[0], last[1], last[2] + 1)
+            else:
+                found.append((run.number, ordinal, 1))
+            missing -= 1
+            if not missing:
+                return found
+    return found
+
+
+def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, Iterator[int]]]:
+    if wanted.message_id is not None:
+        position = store.index.position_of(*parse_message_id(wanted.message_id))
+        run = None if position is None else store.index.find(position)
+        if run is not None and position is not None and run.queue.name == wanted.queue:
+            yield run, iter((position.ordinal,))
+        return
+    queue = store.index.queue(wanted.queue)
+    runs = list(store.index.in_order(wanted.queue, store.clock.now())) if wanted.by_key else None
+    if runs is None:
+        for run in store.index.in_order(wanted.queue, store.clock.now()):
+            yield run, run.ordinals()
+        return
+    for run in [*runs, *queue.delayed]:  # asked for by correlation id, a delayed message is taken at once (Q04)
+        if run.attributes.get("correlation_id") == wanted.correlation_id:
+            yield run, run.ordinals()
+
+
+def _looks_free(store: Store, number: int, ordinal: int, skip: set[Position]) -> bool:
+    position = Position(number, ordinal)
+    return position not in skip and position not in store.prepared.held and not store.claims.held_here(number, ordinal)
+
+
+def _lock(store: Store, number: int, first: int, count: int) -> Ranges:
+    return [(number, piece, length) for piece, length in store.claims.claim(number, first, count)]
+
+
+def _is_there(store: Store, wanted: Wanted) -> bool:
+    with store.mutex:
+        return any(True for _ in _in_line(store, wanted))
+
+
+def _still_there(store: Store, wanted: Wanted, got: Ranges) -> Ranges:
+    """Of what was claimed, what may be delivered after looking again."""
+    kept: Ranges = []
+    now = store.clock.now()
+    for position in _positions(got):
+        run = store.index.find(position)
+        if run is None or run.queue.name != wanted.queue or position in store.prepared.held:
+            continue
+        if run.due is not None and run.due > now and not wanted.by_key:
+            continue
+        last = kept[-1] if kept else None
+        if last is not None and last[0] == position.number and last[1] + last[2] == position.ordinal:
+            kept[-1] = (last[0], last[1], last[2] + 1)
+        else:
+            kept.append((position.number, position.ordinal, 1))
+    return kept
+
+
+def _positions(ranges: Ranges) -> Iterator[Position]:
+    for number, first, count in ranges:
+        for ordinal in range(first, first + count):
+            yield Position(number, ordinal)
+
+
+def subtract(ranges: Ranges, kept: Ranges) -> Ranges:
+    """What lies in ``ranges`` and not in ``kept``."""
+    keep = set(_positions(kept))
+    rest: Ranges = []
+    for position in _positions(ranges):
+        if position in keep:
+            continue
+        last = rest[-1] if rest else None
+        if last is not None and last[0] == position.number and last[1] + last[2] == position.ordinal:
+            rest[-1] = (last[0], last[1], last[2] + 1)
+        else:
+            rest.append((position.number, position.ordinal, 1))
+    return rest
+
+
+def release(store: Store, ranges: Ranges) -> None:
+    for number, first, count in ranges:
+        store.claims.release(number, first, count)
+
+
+# -- from a claim to a message ----------------------------------------------------------------------------------------
+
+
+def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Message], Ranges]:
+    """The claimed messages, and the claims of those whose bodies are damaged: those went to quarantine."""
+    found: list[Message] = []
+    bad: Ranges = []
+    for number, first, count in ranges:
+        try:
+            found += read_messages(store, number, first, count)
+        except CorruptedFile:
+            for ordinal in range(first, first + count):
+                try:
+                    found += read_messages(store, number, ordinal, 1)
+                except CorruptedFile as error:
+                    _set_aside(store, Position(number, ordinal), error, deadline)
+                    bad.append((number, ordinal, 1))
+    return found, bad
+
+
+def read_messages(store: Store, number: int, first: int, count: int) -> list[Message]:
+    """Neighbouring live messages with their bodies; CorruptedFile if one is damaged."""
+    found: list[Message] = []
+    with store.mutex:
+        ordinal = first
+        while ordinal < first + count:
+            run = store.index.find(Position(number, ordinal))
+            if run is None:
+                raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
+            stop = min(first + count, run.first + run.count)
+            if not run.gone.isdisjoint(range(ordinal, stop)):
+                stop = ordinal + 1
+            found += _read_run(store, run, ordinal, stop - ordinal)
+            ordinal = stop
+    return found
+
+
+def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]:
+    part = run.part
+    raws = store.bodies.bodies(run.number, part.adoption, part.xid, part.image, run.section, run.row_of(ordinal), count)
+    branch_id, place = store.index.branch_of(Position(run.number, ordinal))
+    codec, queue = run.attributes.get("codec"), run.queue.name
+    attributes = _with_defaults(store, queue, run.attributes)
+    return [
+        Message(
+            message_id(branch_id, place + i), queue, raw if codec is None else codecs.decode(raw, codec),
+            run.committed_at, Position(run.number, ordinal + i), attributes,
+        )
+        for i, raw in enumerate(raws)
+    ]  # fmt: skip
+
+
+def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The queue's reply and failure queue stand in for a message's own."""
+    config = store.config.queues.get(queue)
+    if config is None or (config.reply_queue is None and config.failure_queue is None):
+        return attributes
+    defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
+    return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
+
+
+def _set_aside(store: Store, position: Position, error: SpoolError, deadline: Deadline) -> None:
+    """A damaged body: keep its bytes and the reason in quarantine, and take the message out of its queue."""
+    with store.mutex:
+        run = store.index.find(position)
+        if run is None:
+            return
+        branch_id, place = store.index.branch_of(position)
+        name = layout.committed(position.number, run.part.adoption)
+        described: dict[str, Any] = {"queue": run.queue.name, "id": message_id(branch_id, place), **run.attributes}
+    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", repr(described).encode(), f"{error}")
+    draft = Draft()
+    draft.remove(position.number, position.ordinal, 1, "failed")
+    commit_draft(store, draft, deadline, flush=True)
+
+
+def find_message(store: Store, wanted_id: str) -> Message:
+    """A message by id, wherever it is, without claiming it; BadMessageId if there is none."""
+    catch_up(store)
+    with store.mutex:
+        position = store.index.position_of(*parse_message_id(wanted_id))
+        if position is None:
+            raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+        return read_messages(store, position.number, position.ordinal, 1)[0]
+
+
+def wait_for(store: Store, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
+    """Repeat an attempt until it gets something or the deadline passes. Also retries claimed heads and due times:
+    a released claim publishes nothing."""
+    for _ in deadline.polls():
+        store.check_usable()
+        got = attempt()
+        if got:
+            return got
+    return []

@@ -1,0 +1,147 @@
+"""The numbers that live processes share, in ``run/counters``: positions in the one order of commits, and versions.
+
+*issued* and *published* are stored twice, each copy with a checksum. Copies that differ mean that their writer died
+between the two stores: *issued* is then the larger (it may have been given out), *published* the smaller (it may not
+be visible yet), and the next store writes both (DESIGN §5, "Issue"). Whoever stores one holds the lock that makes it
+the only writer; this module knows no locks.
+"""
+
+import struct
+import zlib
+
+from spool.disk import Disk
+from spool.errors import SpaceStopped
+from spool.layout import COUNTERS
+from spool.locks import open_or_create
+
+_CELL = struct.Struct("<QI4x")
+_BOOT_BYTES = 64
+_STOP_OFFSET = _BOOT_BYTES
+_CELLS_OFFSET = 128
+_ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = range(0, 12, 2)  # each has two cells
+_SIZE = _CELLS_OFFSET + 12 * _CELL.size
+
+
+class Counters:
+    """Reads are one ``pread``; every store writes the pair."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.handle = open_or_create(disk, COUNTERS)
+
+    def close(self) -> None:
+        self.disk.close(self.handle)
+
+    # -- the one order of commits ---------------------------------------------------------------------------------
+
+    def issued(self) -> int:
+        """The highest number given out; exact only under the number lock."""
+        return max(self._pair(_ISSUED))
+
+    def published(self) -> int:
+        """Every commit up to this number is visible to all."""
+        return min(self._pair(_PUBLISHED))
+
+    def issued_and_published(self) -> tuple[int, int]:
+        """Both from one read; SpaceStopped if a flush failed somewhere."""
+        page = self._page()
+        if page[_STOP_OFFSET]:
+            raise SpaceStopped(STOPPED_TEXT)
+        return max(_cells(page, _ISSUED)), min(_cells(page, _PUBLISHED))
+
+    def durable(self) -> int:
+        """Every commit up to this number was flushed."""
+        return min(self._pair(_DURABLE))
+
+    def store_issued(self, number: int) -> None:
+        self._store(_ISSUED, number)
+
+    def store_published(self, number: int) -> None:
+        self._store(_PUBLISHED, number)
+
+    def store_durable(self, number: int) -> None:
+        self._store(_DURABLE, number)
+
+    # -- versions: a reader keeps what it derived until the version is another --------------------------------------
+
+    def prepared_version(self) -> int:
+        return max(self._pair(_PREPARED))
+
+    def bump_prepared(self) -> None:
+        self._store(_PREPARED, self.prepared_version() + 1)
+
+    def settings_version(self) -> int:
+        return max(self._pair(_SETTINGS))
+
+    def bump_settings(self) -> None:
+        self._store(_SETTINGS, self.settings_version() + 1)
+
+    def store_last_owner(self, number: int) -> None:
+        """Called under the number lock, by the owner of that number, who holds its bytes."""
+        self._store(_OWNERS, number)
+
+    def last_owner(self) -> int:
+        return max(self._pair(_OWNERS))
+
+    # -- stopped, and which boot ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """A flush failed: nobody may publish or commit until the space was opened by somebody who is alone."""
+        self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
+
+    def check_not_stopped(self) -> None:
+        if self.stopped():
+            raise SpaceStopped(STOPPED_TEXT)
+
+    def stopped(self) -> bool:
+        return self.disk.read_at(self.handle, _STOP_OFFSET, 1) == b"\x01"
+
+    def boot_id(self) -> str:
+        return self.disk.read_at(self.handle, 0, _BOOT_BYTES).rstrip(b"\0").decode("ascii", "replace")
+
+    def start(self, *, issued: int, published: int, durable: int) -> None:
+        """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew."""
+        self.disk.write_at(self.handle, 0, bytes(_CELLS_OFFSET))
+        self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
+        self.store_issued(issued)
+        self.store_published(published)
+        self.store_durable(durable)
+        self.bump_prepared()
+        self.bump_settings()
+        self._store(_OWNERS, 0)
+
+    # -- cells --------------------------------------------------------------------------------------------------------
+
+    def _page(self) -> bytes:
+        return self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
+
+    def _pair(self, cell: int) -> tuple[int, int]:
+        """The two copies. A copy read while it was written is read again; one that stays torn counts as the other."""
+        return _cells(self._page(), cell)
+
+    def _store(self, cell: int, value: int) -> None:
+        packed = _CELL.pack(value, _checksum(value))
+        for copy in (cell, cell + 1):
+            self.disk.write_at(self.handle, _CELLS_OFFSET + copy * _CELL.size, packed)
+
+
+STOPPED_TEXT = (
+    "the space has stopped, because a flush failed and nobody can say what the disk holds: "
+    "close it in every process, look at the disk, then open it again"
+)
+
+
+def _cells(page: bytes, cell: int) -> tuple[int, int]:
+    first, second = _cell(page, cell), _cell(page, cell + 1)
+    if first is None and second is None:
+        return 0, 0  # a new file, or run/ was deleted: the opener that is alone stores the true ones
+    return (second if first is None else first), (first if second is None else second)  # type: ignore[return-value]
+
+
+def _cell(page: bytes, cell: int) -> int | None:
+    value, checksum = _CELL.unpack_from(page, _CELLS_OFFSET + cell * _CELL.size)
+    return value if checksum == _checksum(value) else None
+
+
+def _checksum(value: int) -> int:
+    return zlib.crc32(value.to_bytes(8, "little"), 1)

@@ -1,0 +1,250 @@
+"""Two-phase outcomes: who commits or rolls back a prepared branch, and how two who decide at once agree (DESIGN §5).
+
+The decision is a numbered file that adopts the branch; commit and rollback of one xid meet under the number lock, after
+every issued number was applied. Only who was told the vote adopts a branch as it lies: for anybody else its bytes may
+not be durable yet, so they are copied and flushed first.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from spool import layout, retries
+from spool.clock import Deadline
+from spool.disk import FlushFailed
+from spool.draft import Draft
+from spool.errors import SpoolError
+from spool.format import Adoption, BranchEntry
+from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
+from spool.message import Position
+from spool.publication import commit, copy_over, settle_all, with_number_lock
+from spool.reader import FileImage
+from spool.store import Store, targets
+from spool.visibility import catch_up, list_prepared, prepared_image
+from spool.writer import BranchFile
+from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
+
+log = logging.getLogger("spool")
+
+
+class UnknownBranch(SpoolError):
+    """No prepared branch has this xid (any more). ``committed_by``: the commit that adopted it, or None."""
+
+    def __init__(self, xid: Xid, committed_by: int | None) -> None:
+        was = (
+            f"it was committed as number {committed_by}"
+            if committed_by is not None
+            else "it was rolled back, or never prepared"
+        )
+        super().__init__(f"there is no prepared branch {xid}: {was}")
+        self.xid = xid
+        self.committed_by = committed_by
+
+
+def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
+    """Phase one: the finished file becomes ``prepared/<xid>``, durable. The caller holds the xid's byte.
+
+    FileExistsError if a branch of that xid is prepared already; FlushFailed after the rename.
+    """
+    deadline = store.deadline()
+    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+    try:
+        store.counters.bump_prepared()
+        store.disk.rename_new(file.name, layout.prepared(xid))
+    finally:
+        store.control.unlock(PREPARED_LIST)
+    assert file.handle is not None
+    try:
+        store.disk.make_durable(file.handle, layout.PREPARED)
+    except FlushFailed:
+        store.stop()
+        raise
+    file.close()
+
+
+def adopt(
+    store: Store, file: BranchFile, draft: Draft, own: BranchEntry, xids: Sequence[Xid], deadline: Deadline
+) -> int:
+    """Phase two: one numbered file commits prepared branches together with the caller's own draft; returns its number.
+
+    The caller was told the branches' votes, or made them durable. UnknownBranch if one is not there to be committed:
+    nothing was done. When this returns, the commit is published.
+    """
+    images = [_voted_image(store, xid) for xid in xids]
+    try:
+        file.complete(store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft)
+    except BaseException:
+        file.abandon()
+        raise
+    return commit(store, file, deadline, check=_still_prepared(store, xids, images, deadline))
+
+
+def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool) -> int:
+    """Commit one prepared branch on its own; returns the number. ``told``: the caller was told its vote."""
+    if not told:
+        make_durable(store, xid, deadline)
+    own = new_local_xid()
+    store.xids.lock(xid_byte(own), deadline, f"the branch {own}")
+    try:
+        entry = BranchEntry(own, own.gtrid, 0, 0)
+        number = adopt(store, BranchFile(store.disk, own), Draft(), entry, [xid], deadline)
+    finally:
+        store.xids.unlock(xid_byte(own))
+    catch_up(store)
+    move_adopted(store, number, [(1, xid)])
+    return number
+
+
+def _adoptions(images: Sequence[FileImage], first: int) -> tuple[Adoption, ...]:
+    found = []
+    for image in images:
+        header = image.header
+        found.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
+        first += header.messages
+    return tuple(found)
+
+
+def _voted_image(store: Store, xid: Xid) -> FileImage:
+    image = prepared_image(store, xid)
+    if image is None:
+        catch_up(store)
+        raise UnknownBranch(xid, store.index.adopted.get(xid))
+    return image
+
+
+def _still_prepared(
+    store: Store, xids: Sequence[Xid], images: Sequence[FileImage], deadline: Deadline
+) -> Callable[[], None]:
+    """Under the number lock: nobody decided any of the branches meanwhile."""
+
+    def check() -> None:
+        settle_all(store, deadline)
+        catch_up(store)
+        for xid, image in zip(xids, images, strict=True):
+            found = prepared_image(store, xid)
+            if xid in store.index.adopted or found is None or found.header.checksum != image.header.checksum:
+                raise UnknownBranch(xid, store.index.adopted.get(xid))
+
+    return check
+
+
+def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
+    """For who was not told the vote: wait for the owner's flush, then copy the file: its bytes are surely there."""
+    byte = xid_byte(xid)
+    store.xids.lock(byte, deadline, f"the branch {xid}")
+    try:
+        with_number_lock(store, deadline)
+        try:
+            if store.disk.exists(layout.prepared(xid)):
+                copy_over(store, layout.prepared(xid))
+        finally:
+            store.control.unlock(NUMBER)
+    finally:
+        store.xids.unlock(byte)
+
+
+def rollback_prepared(
+    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
+) -> None:
+    """Undo a prepared branch: its puts never were, its messages are free again, a try counted. No flush.
+
+    UnknownBranch if it is not there to be rolled back.
+    """
+    failed = _held_by(store, xid, deadline)
+    # Counted while the branch still holds them: nobody may take a message before its count is visible.
+    retries.count_failures(store, failed, reason, deadline, held_by=xid)
+    with_number_lock(store, deadline)
+    try:
+        settle_all(store, deadline)
+        catch_up(store)
+        if xid in store.index.adopted or not store.disk.exists(layout.prepared(xid)):
+            raise UnknownBranch(xid, store.index.adopted.get(xid))
+        store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+        try:
+            store.counters.bump_prepared()
+            store.disk.unlink(layout.prepared(xid))
+        finally:
+            store.control.unlock(PREPARED_LIST)
+    finally:
+        store.control.unlock(NUMBER)
+    list_prepared(store)
+
+
+def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
+    settle_all(store, deadline)
+    catch_up(store)
+    image = prepared_image(store, xid)
+    if image is None or xid in store.index.adopted:
+        raise UnknownBranch(xid, store.index.adopted.get(xid))
+    return list(targets(image))
+
+
+def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
+    """Give adopted branches their committed names: housekeeping, since an adopted file is committed wherever it lies.
+
+    ``places``: (k, xid), k counting the head's adoptions from 1. The head is durable and published.
+    """
+    pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
+    try:
+        if store.disk.ordered:
+            for source, target in pairs:
+                if store.disk.exists(target):  # after a power cut, one inode in two stages: the later one counts
+                    _unless_gone(store.disk.unlink, source)
+                else:
+                    _unless_gone(store.disk.rename, source, target)
+            return
+        # Nothing orders renames here: the new name must be durable before the old one goes (strict POSIX).
+        linked = [source for source, target in pairs if _unless_gone(store.disk.link, source, target)]
+        if linked:
+            store.disk.flush_directory(layout.COMMITTED)
+        for source in linked:
+            _unless_gone(store.disk.unlink, source)
+    except FlushFailed:
+        store.stop()
+    except OSError as error:
+        log.warning("commit %d stays where it was prepared: %s", number, error)
+
+
+def _unless_gone(move: Callable[..., None], *names: str) -> bool:
+    """Somebody else may have moved it already."""
+    try:
+        move(*names)
+    except FileNotFoundError:
+        return False
+    except FileExistsError:
+        return True
+    return True
+
+
+def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
+    """Roll back undecided branches of our own coordinators that are gone; returns their xids.
+
+    First the coordinator's lock is tested, then the decision is looked for: the other way round, a coordinator that
+    decides and ends in between would be taken for one that never decided.
+    """
+    list_prepared(store)
+    done = []
+    for xid in list(store.prepared.images):
+        if xid.format_id not in FORMATS_BOUND_TO_A_LIFE or not store.xids.is_free(coordinator_byte(xid.gtrid)):
+            continue
+        try:
+            rollback_prepared(store, xid, deadline, "its coordinator is gone")
+            done.append(xid)
+        except UnknownBranch:
+            continue
+    return done
+
+
+def finish_moves(store: Store) -> list[Xid]:
+    """Move branches whose committer died between its commit and the move."""
+    catch_up(store)
+    with store.mutex:
+        adopted = dict(store.index.adopted)
+        files = {number: store.index.files[number].adopted for number in set(adopted.values())}
+    moved = []
+    for name in store.disk.names(layout.PREPARED):
+        xid = layout.parse_xid(name)
+        if xid is not None and xid in adopted:
+            number = adopted[xid]
+            move_adopted(store, number, [(files[number].index(xid) + 1, xid)])
+            moved.append(xid)
+    return moved

@@ -1,0 +1,329 @@
+"""The seam: every look at and every change of a space's files goes through one ``Disk``.
+
+Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
+this place and cut the power between any two calls (DESIGN §9). Paths are relative to the space's directory; handles
+are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
+kernel has dropped the pages and would say "fine" the second time.
+
+Two kinds of file system (DESIGN §3, "Flushes"):
+
+* *ordered*: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+* anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
+  power cut shows the file in both, and recovery then believes the later stage.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import filelock
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
+_FLOCK = struct.Struct("hhqqi4x")
+
+_EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
+_NETWORK = {0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph"}
+
+
+class FlushFailed(OSError):
+    """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class FileIdentity(NamedTuple):
+    """What tells one file from another, whatever their names."""
+
+    device: int
+    inode: int
+    links: int
+    size: int
+    modified_ns: int
+    mode: int
+
+    @property
+    def is_regular(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    def same_file(self, other: "FileIdentity | None") -> bool:
+        return other is not None and (self.device, self.inode) == (other.device, other.inode)
+
+
+class Disk:
+    """The files of one space on a real file system.
+
+    ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.flushes = 0
+        self.ordered = _renames_are_ordered(self.root) if os.path.isdir(self.root) else False
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    # -- files by name ------------------------------------------------------------------------------------------
+
+    def create(self, name: str) -> int:
+        """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
+        return os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+    def open(self, name: str, *, write: bool = False) -> int:
+        """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
+        flags = os.O_RDWR if write else os.O_RDONLY
+        handle = os.open(self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return handle
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; replaces the target."""
+        os.rename(self.path(source), self.path(target))
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
+        a, b = os.fsencode(self.path(source)), os.fsencode(self.path(target))
+        if _libc.renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(code, os.strerror(code), source, None, target)
+        os.link(a, b, follow_symlinks=False)
+        os.unlink(a)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(self.path(source), self.path(target), follow_symlinks=False)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(self.path(name))
+
+    def exists(self, name: str) -> bool:
+        return os.access(self.path(name), os.F_OK, follow_symlinks=False)
+
+    def identity(self, name: str) -> FileIdentity | None:
+        """Of what lies under the name itself (a symlink is not followed), or None."""
+        try:
+            found = os.lstat(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _identity(found)
+
+    # -- directories --------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """What the directory holds, in no order."""
+        return os.listdir(self.path(directory))
+
+    def make_directory(self, name: str) -> bool:
+        """True if it is new; a directory that is there already is fine."""
+        try:
+            os.mkdir(self.path(name), DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(self.path(name)):
+                raise
+            return False
+        return True
+
+    def remove_directory(self, name: str) -> None:
+        os.rmdir(self.path(name))
+
+    # -- bytes by handle ----------------------------------------------------------------------------------------
+
+    def read_at(self, handle: int, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes; fewer only at the end of the file."""
+        data = os.pread(handle, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        missing = length - len(data)
+        while missing:
+            data = os.pread(handle, missing, offset + length - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        """All of it, or OSError (a short write goes on; a full disk then says so)."""
+        written = os.pwrite(handle, data, offset)
+        while written < len(data):
+            step = os.pwrite(handle, memoryview(data)[written:], offset + written)
+            if step == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += step
+
+    def truncate(self, handle: int, length: int) -> None:
+        os.ftruncate(handle, length)
+
+    def handle_identity(self, handle: int) -> FileIdentity:
+        return _identity(os.fstat(handle))
+
+    # -- durability ---------------------------------------------------------------------------------------------
+
+    def flush(self, handle: int) -> None:
+        """The file's bytes, to the platter; on an ordered file system also every rename before."""
+        self.flushes += 1
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            raise FlushFailed(error.errno, f"fsync: {error.strerror}") from error
+
+    def flush_directory(self, name: str) -> None:
+        """The directory's names."""
+        handle = os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.flush(handle)
+        finally:
+            os.close(handle)
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        """The file's bytes, and the name in ``directory`` that it was just renamed to."""
+        self.flush(handle)
+        if not self.ordered:
+            self.flush_directory(directory)
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
+        kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+        try:
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def unlock(self, handle: int, start: int, length: int = 1) -> None:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
+
+    def first_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
+        """(start, length) of the first lock of another description in the range, or None."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else (found, size)
+
+    def lock_holders(self, handle: int, start: int) -> list[str]:
+        """Who holds the byte, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for error texts only."""
+        inode = os.fstat(handle).st_ino
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                held = any(
+                    _holds(line, inode, start)
+                    for entry in os.scandir(f"/proc/{pid}/fdinfo")
+                    for line in _lines(entry.path)
+                )
+                if held:
+                    found.append(f"process {pid} ({''.join(_lines(f'/proc/{pid}/comm')).strip()})")
+            except OSError:
+                continue  # gone meanwhile, or somebody else's
+        return found
+
+    @contextmanager
+    def exclusively(self, name: str) -> Iterator[bool]:
+        """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
+        guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
+        try:
+            guard.acquire()
+        except filelock.Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            guard.release()
+
+    def has_writer(self, name: str) -> bool | None:
+        """Does anyone hold this file open for writing? None: this user may not ask (fcntl(2), "Leases").
+
+        A read lease is granted only when nobody has the file open for writing. The signal is moved to SIGURG, ignored
+        by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
+        """
+        handle = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
+    # -- the machine --------------------------------------------------------------------------------------------
+
+    def boot_id(self) -> str:
+        """Changes when the machine starts anew: what run/ says from another boot is only a lower bound."""
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+
+    def network_file_system(self) -> str | None:
+        """The kind of network file system the space lies on, or None."""
+        return _NETWORK.get(_file_system_magic(self.root))
+
+
+def _lines(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readlines()
+
+
+def _holds(line: str, inode: int, start: int) -> bool:
+    """Whether a line of fdinfo, ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, is a lock on that byte."""
+    words = line.split()
+    if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
+        return False
+    return int(words[-2]) <= start and (words[-1] == "EOF" or start <= int(words[-1]))
+
+
+def _identity(found: os.stat_result) -> FileIdentity:
+    return FileIdentity(found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode)
+
+
+def _file_system_magic(path: str) -> int:
+    """``f_type`` of statfs(2)."""
+    buffer = ctypes.create_string_buffer(256)
+    if _libc.statfs(os.fsencode(path), buffer) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
+
+
+def _renames_are_ordered(path: str) -> bool:
+    magic = _file_system_magic(path)
+    if magic == _EXT:
+        return _has_journal(path)
+    return magic in (_XFS, _BTRFS)
+
+
+def _has_journal(path: str) -> bool:
+    """Whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
+    device = os.stat(path).st_dev
+    try:
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+        return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
+    except OSError:
+        return False  # not known to be ordered: the longer way is right on every file system

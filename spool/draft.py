@@ -1,0 +1,158 @@
+"""What one branch wants to do, gathered in memory: new messages, commands on committed ones, facts.
+
+Pure: a draft touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
+to disk while it is written (DESIGN §3).
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spool.errors import SystemFailure
+from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, body_offsets, encode_table
+from spool.layout import MAX_ORDINAL
+
+_ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, roughly, beside its headers
+
+
+@dataclass(slots=True)
+class Section:
+    """A section ready to be written; ``entry.offset`` is 0 until it has a place in a file."""
+
+    table: Table
+    entry: SectionEntry
+    data: bytes
+
+
+@dataclass(slots=True)
+class Draft:
+    """One branch's content. Ordinals count its messages from 0."""
+
+    messages: int = 0
+    commands: int = 0
+    facts: int = 0
+    sections: list[Section] = field(default_factory=list)
+    _table: Table = field(default_factory=Table)
+    _bodies: list[bytes] = field(default_factory=list)
+    _bytes: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not (self.messages or self.commands or self.facts)
+
+    @property
+    def section_is_full(self) -> bool:
+        return self._bytes >= SECTION_BYTES or len(self._bodies) >= SECTION_MESSAGES
+
+    def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
+        """Append messages with the same control fields; the first one's ordinal."""
+        if self.messages + len(bodies) > MAX_ORDINAL + 1:
+            raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
+        first, done = self.messages, 0
+        while done < len(bodies):
+            if self.section_is_full:
+                self.close_section()
+            done += self._put_some(queue, bodies[done:] if done else bodies, attributes)
+        return first
+
+    def _put_some(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
+        """As many as the section has room for, at least one."""
+        lengths = list(map(len, bodies))
+        room, count = SECTION_BYTES - self._bytes, min(len(bodies), SECTION_MESSAGES - len(self._bodies))
+        if sum(lengths) > room:
+            total = 0
+            for count, length in enumerate(lengths, 1):  # noqa: B007 (count is the result)
+                total += length
+                if total >= room:
+                    break
+            count = min(count, SECTION_MESSAGES - len(self._bodies))
+        bodies, lengths = bodies[:count], lengths[:count]
+        table = self._table
+        table.lengths.extend(lengths)
+        table.checksums.extend(map(zlib.crc32, bodies))
+        self._bodies.extend(bodies)
+        self._add_run(queue, attributes, count)
+        self._bytes += sum(lengths)
+        self.messages += count
+        return count
+
+    def _add_run(self, queue: str, attributes: Mapping[str, Any], count: int) -> None:
+        table = self._table
+        if table.runs:
+            last = table.runs[-1]
+            if table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
+                last[2] += count
+                return
+        if queue not in table.queues:
+            table.queues.append(queue)
+        if not table.attributes or table.attributes[-1] != attributes:
+            table.attributes.append(dict(attributes))
+            self._bytes += _ATTRIBUTE_COST_BYTES + sum(map(len, attributes.get("headers", {}).values()))
+        table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
+
+    def remove(self, number: int, first: int, count: int, why: str) -> None:
+        """Committed messages that this branch takes out; neighbours join into one command."""
+        commands = self._table.commands
+        if commands:
+            last = commands[-1]
+            if last[0] == "remove" and last[1] == number and last[2] + last[3] == first and last[4] == why:
+                last[3] += count
+                return
+        self._command(["remove", number, first, count, why])
+
+    def unremove(self, number: int, ordinal: int) -> bool:
+        """Take a removal back; False if there is none of that message in the open section."""
+        commands = self._table.commands
+        for place in range(len(commands) - 1, -1, -1):
+            name, target, first, count, *rest = commands[place]
+            if name == "remove" and target == number and first <= ordinal < first + count:
+                left = [name, target, first, ordinal - first, *rest]
+                right = [name, target, ordinal + 1, first + count - ordinal - 1, *rest]
+                commands[place : place + 1] = [piece for piece in (left, right) if piece[3]]
+                return True
+        return False
+
+    def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
+        """New control fields (and queue) for committed messages."""
+        self._command(["update", number, first, count, dict(changes)])
+
+    def take(self, directory: str, name: str) -> None:
+        """The dropped file that this branch's messages came from."""
+        self._command(["take", directory, name])
+
+    def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
+        self._table.facts.append([key, value, expiry])
+        self.facts += 1
+
+    def _command(self, command: list[Any]) -> None:
+        if len(self._table.commands) >= SECTION_MESSAGES:
+            self.close_section()
+        self._table.commands.append(command)
+        self.commands += 1
+
+    def close_section(self) -> None:
+        """Encode what was gathered since the last section; nothing if that is nothing."""
+        table = self._table
+        if not (self._bodies or table.commands or table.facts):
+            return
+        encoded = encode_table(table)
+        parts = [encoded]
+        for body in self._bodies:
+            parts.append(body_head(len(body)))
+            parts.append(body)
+        data = b"".join(parts)
+        entry = SectionEntry(
+            offset=0,
+            table_bytes=len(encoded),
+            table_checksum=zlib.crc32(encoded),
+            bodies_bytes=body_offsets(table.lengths, 0)[-1],
+            messages=len(self._bodies),
+        )
+        self.sections.append(Section(table, entry, data))
+        self._table, self._bodies, self._bytes = Table(), [], 0
+
+    def body(self, ordinal: int) -> bytes | None:
+        """A body that is still in memory (not yet in a closed section), else None."""
+        place = ordinal - (self.messages - len(self._bodies))
+        return self._bodies[place] if 0 <= place < len(self._bodies) else None

@@ -1,0 +1,134 @@
+"""What can go wrong, as one tree: every error names what happened and what to do.
+
+Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` and ``tpdequeue(3c)`` give to the same
+condition in ``ctl->diagnostic``. None of them marks the caller's transaction rollback-only, unless the disk failed.
+"""
+
+import queue
+
+
+class SpoolError(Exception):
+    """Something a queue space could not do."""
+
+    diagnostic = "QMESYSTEM"
+
+
+class QueueNotFound(SpoolError, LookupError):
+    """There is no queue of that name in the space."""
+
+    diagnostic = "QMEBADQUEUE"
+
+
+class QueueExists(SpoolError):
+    """A queue of that name is there already."""
+
+    diagnostic = "QMEBADQUEUE"
+
+
+class QueueNotEmpty(SpoolError):
+    """A queue with messages in it is not deleted."""
+
+    diagnostic = "QMEINUSE"
+
+
+class Empty(SpoolError, queue.Empty):
+    """No message can be taken now."""
+
+    diagnostic = "QMENOMSG"
+
+
+class MessageInUse(SpoolError):
+    """Another transaction holds the message."""
+
+    diagnostic = "QMEINUSE"
+
+
+class Full(SpoolError, queue.Full):
+    """A limit of the queue or of the space is reached."""
+
+    diagnostic = "QMENOSPACE"
+
+
+class BadMessageId(SpoolError, LookupError):
+    """No message has that id (any more)."""
+
+    diagnostic = "QMEBADMSGID"
+
+
+class InvalidArgument(SpoolError, ValueError):
+    """An argument is outside what the call accepts."""
+
+    diagnostic = "QMEINVAL"
+
+
+class NotOpen(SpoolError):
+    """The space was closed, or the process forked after it was opened."""
+
+    diagnostic = "QMENOTOPEN"
+
+
+class TransactionRolledBack(SpoolError):
+    """The transaction is gone: its puts left nothing, its gets are back in their queues."""
+
+    diagnostic = "QMEABORTED"
+
+
+class TransactionTimeout(TransactionRolledBack, TimeoutError):
+    """The transaction took longer than it was allowed to, and was rolled back."""
+
+
+class ProtocolError(SpoolError):
+    """The call does not fit the state of its transaction."""
+
+    diagnostic = "QMEPROTO"
+
+
+class SystemFailure(SpoolError):
+    """The engine met something that should not be; nothing was changed."""
+
+    diagnostic = "QMESYSTEM"
+
+
+class DiskFailure(SpoolError, OSError):
+    """The operating system refused an operation on the space's files."""
+
+    diagnostic = "QMEOS"
+
+    def __str__(self) -> str:  # OSError would print "[Errno 28] …" before the text that says what to do
+        return str(self.args[-1]) if self.args else ""
+
+
+class CommitUnknown(DiskFailure):
+    """The commit may or may not be there: open the space again and look for ``ids``."""
+
+    def __init__(self, text: str, ids: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.ids = ids
+
+
+class SpaceStopped(SystemFailure):
+    """A flush failed, so nobody can say what the disk holds: close the space in every process and open it again."""
+
+
+class CorruptedFile(SystemFailure):
+    """A file's bytes are not what was written."""
+
+
+class SpaceExists(SpoolError, FileExistsError):
+    """The directory holds a queue space already."""
+
+    diagnostic = "QMEINVAL"
+
+
+class NotASpace(SpoolError, FileNotFoundError):
+    """The directory is not a queue space."""
+
+    diagnostic = "QMENOTOPEN"
+
+
+class UnsafeFileSystem(SystemFailure):
+    """The file system lacks what the protocol stands on (atomic rename, locks, flush)."""
+
+
+class NewerFormat(SystemFailure):
+    """The space was written by a later version of this program."""

@@ -1,0 +1,316 @@
+"""The bytes of a file of a space: what ``docs/format.md`` says, as pure functions.
+
+A file is a plain msgpack stream: a header map, then sections, each a table-of-contents map followed by its bodies, one
+``bin`` each. The header's checksum covers every section's table by length and checksum, a table holds every body's
+length and checksum, so one number, the header's, vouches for the whole file.
+
+The header starts with fields of fixed width, so that the number can be stamped into a finished file by one write. It
+lies outside the header's checksum and has its own.
+"""
+
+import struct
+import sys
+import zlib
+from array import array
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import msgpack
+
+from spool.errors import CorruptedFile, NewerFormat
+from spool.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.xid import Xid
+
+VERSION = 1
+BRANCH_ID_BYTES = 12
+
+# Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
+MAX_HEADER_BYTES = 16 << 20
+MAX_TABLE_BYTES = 64 << 20
+MAX_BODY_BYTES = 2**32 - 1
+SECTION_BYTES = 16 << 20
+SECTION_MESSAGES = 65_536
+
+_START = b"\xa6format\xa7xaspool\xa7version\xcd"
+_NUMBER = struct.Struct(">Q")
+_CHECKSUM = struct.Struct(">I")
+# The map's own first byte, format, version (uint 16), then the three stamped or patched fields.
+_NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
+_VERSION_AT = 1 + len(_START)
+_NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
+_NUMBER_CHECK_AT = _NUMBER_AT + 8 + len(_NUMBER_CHECK_KEY)
+_LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
+FIXED_BYTES = _LENGTH_AT + 4
+_HEADER_FIELDS = 15  # as many as a fixmap holds
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEntry:
+    """A branch whose messages lie in this file: ordinals ``first`` to ``first + count - 1`` of the commit."""
+
+    xid: Xid
+    id: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A prepared branch that this numbered file commits; ``size`` and ``checksum`` (its header's) say which bytes."""
+
+    xid: Xid
+    size: int
+    checksum: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionEntry:
+    """Where a section lies (byte offsets in the file) and what its table must add up to."""
+
+    offset: int
+    table_bytes: int
+    table_checksum: int
+    bodies_bytes: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""
+
+    number: int
+    time: float
+    writer: dict[str, Any]
+    branches: tuple[BranchEntry, ...] = ()
+    adopts: tuple[Adoption, ...] = ()
+    supersedes: tuple[int, ...] = ()
+    sections: tuple[SectionEntry, ...] = ()
+    durable_mark: int = 0
+    flushed: bool = True
+    length: int = 0
+    size: int = 0
+    checksum: int = 0
+
+    @property
+    def messages(self) -> int:
+        return sum(branch.count for branch in self.branches)
+
+
+@dataclass(slots=True)
+class Table:
+    """A section's table of contents.
+
+    ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
+    places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
+    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None].
+    """
+
+    queues: list[str] = field(default_factory=list)
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[list[int]] = field(default_factory=list)
+    lengths: "array[int]" = field(default_factory=lambda: array("I"))
+    checksums: "array[int]" = field(default_factory=lambda: array("I"))
+    commands: list[list[Any]] = field(default_factory=list)
+    facts: list[list[Any]] = field(default_factory=list)
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode_header(header: Header, *, room: int = 0) -> bytes:
+    """The header's bytes with number 0. ``room``: pad to at least this length (the sections were written already)."""
+    fields = [
+        ("time", header.time),
+        ("writer", header.writer),
+        ("branches", [[str(b.xid), b.id, b.first, b.count] for b in header.branches]),
+        ("adopts", [[str(a.xid), a.size, a.checksum, a.first, a.count] for a in header.adopts]),
+        ("supersedes", list(header.supersedes)),
+        ("sections", [[s.table_bytes, s.table_checksum, s.bodies_bytes, s.messages] for s in header.sections]),
+        ("durable_mark", header.durable_mark),
+        ("flushed", header.flushed),
+        ("padding", b""),
+    ]
+    packed = [msgpack.packb(part) for pair in fields for part in pair]
+    tail = b"\xa8checksum\xce"
+    length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    if length < room:
+        packed[-1] = _padding(room - length + len(packed[-1]))
+        length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    head = (
+        bytes([0x80 | _HEADER_FIELDS]) + _START + VERSION.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
+        + length.to_bytes(4, "big")
+    )  # fmt: skip
+    encoded = head + b"".join(packed) + tail
+    return encoded + header_checksum(encoded).to_bytes(4, "big")
+
+
+def _padding(total: int) -> bytes:
+    """A ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
+    size = max(0, total - 5)
+    return b"\xc6" + size.to_bytes(4, "big") + bytes(size)
+
+
+def header_checksum(encoded: bytes) -> int:
+    """CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
+    crc = zlib.crc32(encoded[:_NUMBER_AT])
+    crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
+    return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
+
+
+def stamp(number: int) -> tuple[int, bytes]:
+    """(offset, bytes) that write a number with its checksum into a finished file."""
+    raw = _NUMBER.pack(number)
+    return _NUMBER_AT - len(_NUMBER_KEY), _NUMBER_KEY + raw + _NUMBER_CHECK_KEY + _CHECKSUM.pack(zlib.crc32(raw))
+
+
+def encode_table(table: Table) -> bytes:
+    return msgpack.packb(
+        {
+            "queues": table.queues,
+            "attributes": table.attributes,
+            "runs": table.runs,
+            "lengths": table.lengths.tolist(),
+            "checksums": table.checksums.tolist(),
+            "commands": table.commands,
+            "facts": table.facts,
+        }
+    )
+
+
+def body_head(length: int) -> bytes:
+    """msgpack's ``bin`` head for a body."""
+    if length < 1 << 8:
+        return b"\xc4" + length.to_bytes(1, "big")
+    if length < 1 << 16:
+        return b"\xc5" + length.to_bytes(2, "big")
+    return b"\xc6" + length.to_bytes(4, "big")
+
+
+def body_offsets(lengths: "array[int]", start: int) -> list[int]:
+    """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
+    heads = [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
+    ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
+    return [*map(int.__add__, ends, heads), ends[-1]]
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def header_length(start: bytes) -> int:
+    """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
+    if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
+        raise CorruptedFile("it does not begin with a header")
+    version = int.from_bytes(start[_VERSION_AT : _VERSION_AT + 2], "big")
+    if version > VERSION:
+        raise NewerFormat(f"it has format version {version}; this program reads up to {VERSION}: use a later one")
+    length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
+    if not FIXED_BYTES < length <= MAX_HEADER_BYTES:
+        raise CorruptedFile(f"its header claims {length} bytes")
+    return length
+
+
+def decode_header(data: bytes, file_size: int) -> Header:
+    """The header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
+
+    A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
+    """
+    length = header_length(data[:FIXED_BYTES])
+    if len(data) < length:
+        raise CorruptedFile("it ends within its header")
+    data = data[:length]
+    checksum = int.from_bytes(data[-4:], "big")
+    if header_checksum(data[:-4]) != checksum:
+        raise CorruptedFile("its header does not match its checksum")
+    number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
+    if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
+        number = -1
+    try:
+        found = msgpack.unpackb(data, strict_map_key=True)
+        header = _header(found, number, length, checksum)
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptedFile(f"its header cannot be read: {error}") from None
+    if header.size > file_size:
+        raise CorruptedFile(f"it has {file_size} of its {header.size} bytes")
+    return header
+
+
+def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
+    sections, offset = [], length
+    for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
+        if table_bytes > MAX_TABLE_BYTES or messages > SECTION_MESSAGES:
+            raise ValueError("a section is larger than allowed")
+        sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
+        offset += table_bytes + bodies_bytes
+    branches = tuple(BranchEntry(Xid.parse(x), bytes(i), f, c) for x, i, f, c in found["branches"])
+    adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
+    for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
+        if not 0 <= first <= first + count <= MAX_ORDINAL + 1:
+            raise ValueError("ordinals are out of range")
+    if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
+        raise ValueError("its branches do not add up to its sections")
+    return Header(
+        number=number,
+        time=float(found["time"]),
+        writer=dict(found["writer"]),
+        branches=branches,
+        adopts=adopts,
+        supersedes=tuple(map(int, found["supersedes"])),
+        sections=tuple(sections),
+        durable_mark=int(found["durable_mark"]),
+        flushed=bool(found["flushed"]),
+        length=length,
+        size=offset,
+        checksum=checksum,
+    )
+
+
+def decode_table(data: bytes, entry: SectionEntry) -> Table:
+    """A section's table, proven by the header's checksum of it; CorruptedFile otherwise."""
+    if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
+        raise CorruptedFile("a table of contents does not match its checksum")
+    try:
+        found = msgpack.unpackb(data, strict_map_key=False)
+        table = Table(
+            queues=[sys.intern(name) for name in found["queues"]],
+            attributes=[dict(a) for a in found["attributes"]],
+            runs=[[int(q), int(a), int(c)] for q, a, c in found["runs"]],
+            lengths=array("I", found["lengths"]),
+            checksums=array("I", found["checksums"]),
+            commands=[_command(c) for c in found["commands"]],
+            facts=[[str(k), v, None if e is None else float(e)] for k, v, e in found["facts"]],
+        )
+        _prove(table, entry)
+    except (ValueError, KeyError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
+    return table
+
+
+def _prove(table: Table, entry: SectionEntry) -> None:
+    counts = {len(table.lengths), len(table.checksums), sum(c for _, _, c in table.runs), entry.messages}
+    if len(counts) != 1:
+        raise ValueError("its columns differ in length")
+    if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
+        raise ValueError("a run points nowhere")
+    if body_offsets(table.lengths, 0)[-1] != entry.bodies_bytes:
+        raise ValueError("its lengths do not add up")
+
+
+_COMMAND_SHAPES: dict[str, tuple[type, ...]] = {
+    "remove": (int, int, int, str),  # number, first ordinal, count, why
+    "update": (int, int, int, dict),  # number, first ordinal, count, changed control fields
+    "take": (str, str),  # directory in active/, file name: the dropped file that this commit is
+}
+
+
+def _command(raw: list[Any]) -> list[Any]:
+    shape = _COMMAND_SHAPES.get(raw[0])
+    if (
+        shape is None
+        or len(raw) != len(shape) + 1
+        or not all(isinstance(v, t) for v, t in zip(raw[1:], shape, strict=True))
+    ):
+        raise ValueError(f"unknown command {raw[0]!r}")
+    return raw

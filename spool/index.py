@@ -1,0 +1,371 @@
+"""What is in the queues, in memory: a pure function of the commits that were applied, in order of their numbers.
+
+Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
+messages costs a few entries. Bodies stay on disk. Claims, prepared branches and due times decide whether a message can
+be taken *now*; they are asked by the caller, not stored here.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sortedcontainers import SortedKeyList
+
+from spool.format import Table
+from spool.message import DEFAULT_PRIORITY, Position, due_time
+from spool.reader import FileImage
+from spool.xid import Xid
+
+TOTALS_FACT = "totals"
+ENQUEUED, DEQUEUED, FAILED, EXPIRED = range(4)
+_WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
+
+
+@dataclass(slots=True)
+class Part:
+    """One file of a commit: the numbered file itself (``adoption`` 0) or its k-th adopted branch."""
+
+    adoption: int
+    xid: Xid | None
+    first: int
+    image: FileImage
+
+
+@dataclass(slots=True)
+class Commit:
+    """Everything that one number did. ``damage``: (file, what is wrong with it), for what could not be read."""
+
+    number: int
+    parts: list[Part]
+    damage: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def time(self) -> float:
+        return self.parts[0].image.header.time
+
+    @property
+    def adopted(self) -> list[Xid]:
+        return [adoption.xid for adoption in self.parts[0].image.header.adopts]
+
+
+class Run:
+    """``count`` messages from ordinal ``first`` of a commit on, of one queue, with the same control fields."""
+
+    __slots__ = (
+        "attributes", "committed_at", "count", "due", "first", "gone", "key", "number", "part", "queue", "row",
+        "section",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: "QueueIndex",
+        part: Part,
+        section: int,
+        row: int,
+        number: int,
+        first: int,
+        count: int,
+        attributes: Mapping[str, Any],
+        committed_at: float,
+    ) -> None:
+        self.queue = queue
+        self.part = part
+        self.section = section
+        self.row = row
+        self.number = number
+        self.first = first
+        self.count = count
+        self.attributes = attributes
+        self.committed_at = committed_at
+        self.due = due_time(attributes, committed_at)
+        self.gone: set[int] = set()
+        self.key: tuple[int, int, int] = queue.key_of(self)
+
+    @property
+    def live(self) -> int:
+        return self.count - len(self.gone)
+
+    @property
+    def table(self) -> Table:
+        return self.part.image.tables[self.section]
+
+    def ordinals(self) -> Iterator[int]:
+        """Those still there, in order."""
+        everything = range(self.first, self.first + self.count)
+        return iter(everything) if not self.gone else (o for o in everything if o not in self.gone)
+
+    def row_of(self, ordinal: int) -> int:
+        return self.row + ordinal - self.first
+
+    def bytes_of(self, ordinal: int) -> int:
+        return self.table.lengths[self.row_of(ordinal)]
+
+
+class QueueIndex:
+    """One queue's runs, in the order in which they are delivered."""
+
+    def __init__(self, name: str, by_priority: bool = False) -> None:
+        self.name = name
+        self.by_priority = by_priority
+        self.ready: SortedKeyList[Run, Any] = SortedKeyList(key=lambda run: run.key)
+        self.delayed: SortedKeyList[Run, Any] = SortedKeyList(key=lambda run: (run.due, run.key))
+        self.live = 0
+        self.bytes = 0
+
+    def key_of(self, run: Run) -> tuple[int, int, int]:
+        priority = run.attributes.get("priority", DEFAULT_PRIORITY) if self.by_priority else 0
+        return -priority, run.number, run.first
+
+    def add(self, run: Run) -> None:
+        (self.ready if run.due is None else self.delayed).add(run)
+
+    def drop(self, run: Run) -> None:
+        (self.ready if run.due is None else self.delayed).remove(run)
+
+    def ripen(self, now: float) -> None:
+        """Move what has become due among the ready ones."""
+        while self.delayed and self.delayed[0].due <= now:
+            run = self.delayed.pop(0)
+            run.due = None
+            self.ready.add(run)
+
+    def next_due(self) -> float | None:
+        return self.delayed[0].due if self.delayed else None
+
+    def reorder(self, by_priority: bool) -> None:
+        """The queue's order was changed."""
+        self.by_priority = by_priority
+        for line in (self.ready, self.delayed):
+            runs = list(line)
+            line.clear()
+            for run in runs:
+                run.key = self.key_of(run)
+            line.update(runs)
+
+
+@dataclass(slots=True)
+class FileState:
+    """What keeps a commit's files on disk (DESIGN §4, "Reclaim")."""
+
+    parts: int
+    adopted: tuple[Xid, ...]
+    live: int = 0
+    targets: set[int] = field(default_factory=set)
+    taken: list[tuple[str, str]] = field(default_factory=list)
+    facts: int = 0
+    tally: dict[str, list[int]] = field(default_factory=dict)
+
+
+class Index:
+    """All queues of a space up to ``applied``."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.queues: dict[str, QueueIndex] = {}
+        self.files: dict[int, FileState] = {}
+        self.idle: set[int] = set()
+        self.facts: dict[str, tuple[int, Any, float | None]] = {}
+        self.adopted: dict[Xid, int] = {}
+        self.damage: list[tuple[str, str]] = []
+        self._runs: dict[int, list[Run]] = {}
+        self._moved: dict[Position, Run] = {}
+        self._branches: dict[bytes, tuple[int, int, int]] = {}
+        self._branch_of: dict[int, list[tuple[int, int, bytes]]] = {}
+
+    # -- applying ---------------------------------------------------------------------------------------------------
+
+    def apply(self, commit: Commit) -> None:
+        """The next commit; its messages, then its commands, then its facts."""
+        header = commit.parts[0].image.header
+        state = self.files[commit.number] = FileState(len(header.adopts), tuple(commit.adopted))
+        self.adopted.update((xid, commit.number) for xid in state.adopted)
+        self.damage.extend(commit.damage)
+        for part in commit.parts:
+            self._add_messages(commit, part, state)
+        for part in commit.parts:
+            for table in part.image.tables:
+                for command in table.commands:
+                    self._command(state, commit.number, command)
+                for key, value, expiry in table.facts:
+                    self._fact(commit.number, state, key, value, expiry)
+        if not state.live:
+            self._rest(commit.number)
+        self.applied = max(self.applied, commit.number)
+
+    def _add_messages(self, commit: Commit, part: Part, state: FileState) -> None:
+        for branch in part.image.header.branches:
+            first = part.first + branch.first
+            self._branches[branch.id] = (commit.number, first, branch.count)
+            self._branch_of.setdefault(commit.number, []).append((first, branch.count, branch.id))
+        ordinal = part.first
+        runs = self._runs.setdefault(commit.number, [])
+        for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
+            row = 0
+            for queue_place, attributes_place, count in table.runs:
+                queue = self.queue(table.queues[queue_place])
+                run = Run(
+                    queue, part, section, row, commit.number, ordinal + row, count,
+                    table.attributes[attributes_place], commit.time,
+                )  # fmt: skip
+                runs.append(run)
+                queue.add(run)
+                queue.live += count
+                queue.bytes += sum(table.lengths[row : row + count])
+                state.live += count
+                state.tally.setdefault(queue.name, [0, 0, 0, 0])[ENQUEUED] += count
+                row += count
+            ordinal += entry.messages  # of a table that was damaged none is known, yet the next ones keep their places
+
+    def _command(self, state: FileState, number: int, command: list[Any]) -> None:
+        name = command[0]
+        if name == "take":
+            state.taken.append((command[1], command[2]))
+            return
+        target, first, count = command[1:4]
+        if target != number:
+            state.targets.add(target)
+        ordinal = first
+        while ordinal < first + count:
+            run = self.find(Position(target, ordinal))
+            stop = ordinal + 1
+            if run is not None and name == "remove":
+                whole = range(ordinal, min(first + count, run.first + run.count))
+                stop = whole.stop if run.gone.isdisjoint(whole) else stop
+                self._tally(target, run.queue.name, _WHY.get(command[4]), stop - ordinal)
+                self._remove(run, ordinal, stop - ordinal)
+            elif run is not None:
+                self._update(run, ordinal, command[4])
+            ordinal = stop  # a message that is not there was removed before, or its file was reclaimed: nothing to do
+
+    def _remove(self, run: Run, ordinal: int, count: int) -> None:
+        self._detach(run, ordinal, count)
+        state = self.files[run.number]
+        state.live -= count
+        if not state.live:
+            self._rest(run.number)
+
+    def _detach(self, run: Run, ordinal: int, count: int = 1) -> None:
+        """Messages that are still in the run leave it."""
+        row = run.row_of(ordinal)
+        run.queue.live -= count
+        run.queue.bytes -= sum(run.table.lengths[row : row + count])
+        run.gone.update(range(ordinal, ordinal + count))
+        if count == 1:
+            self._moved.pop(Position(run.number, ordinal), None)
+        if not run.live:
+            run.queue.drop(run)
+
+    def _update(self, run: Run, ordinal: int, changes: Mapping[str, Any]) -> None:
+        """The message becomes a run of its own, with its own control fields."""
+        attributes = {**run.attributes, **changes}
+        if "not_before" in changes:
+            attributes.pop("delay", None)
+            if changes["not_before"] is None:
+                del attributes["not_before"]
+        queue = self.queue(attributes.pop("queue", run.queue.name))
+        if queue is not run.queue:
+            if attributes.get("failure_reason"):
+                self._tally(run.number, run.queue.name, FAILED)
+            self._tally(run.number, queue.name, ENQUEUED)
+        self._detach(run, ordinal)
+        moved = Run(
+            queue, run.part, run.section, run.row_of(ordinal), run.number, ordinal, 1, attributes, run.committed_at
+        )
+        queue.add(moved)
+        queue.live += 1
+        queue.bytes += moved.bytes_of(ordinal)
+        self._moved[Position(run.number, ordinal)] = moved
+
+    def _tally(self, number: int, queue: str, what: int | None, count: int = 1) -> None:
+        if what is not None:
+            self.files[number].tally.setdefault(queue, [0, 0, 0, 0])[what] += count
+
+    def _fact(self, number: int, state: FileState, key: str, value: Any, expiry: float | None) -> None:
+        old = self.facts.get(key)
+        if old is not None and old[0] in self.files:
+            self.files[old[0]].facts -= 1
+        self.facts[key] = (number, value, expiry)
+        state.facts += 1
+
+    def _rest(self, number: int) -> None:
+        """None of the number's messages lives any more: its runs are forgotten."""
+        self.idle.add(number)
+        for _, _, branch_id in self._branch_of.pop(number, ()):
+            self._branches.pop(branch_id, None)
+        self._runs.pop(number, None)
+
+    def forget(self, number: int) -> None:
+        """The number's files are gone."""
+        state = self.files.pop(number)
+        self.idle.discard(number)
+        for xid in state.adopted:
+            self.adopted.pop(xid, None)
+        for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
+            del self.facts[key]
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueIndex:
+        found = self.queues.get(name)
+        if found is None:
+            found = self.queues[name] = QueueIndex(name)
+        return found
+
+    def find(self, position: Position) -> Run | None:
+        """The run that holds a live message, or None."""
+        moved = self._moved.get(position)
+        if moved is not None:
+            return moved
+        runs = self._runs.get(position.number)
+        if not runs:
+            return None
+        place = bisect_right(runs, position.ordinal, key=lambda run: run.first) - 1
+        if place < 0:
+            return None
+        run = runs[place]
+        return run if position.ordinal < run.first + run.count and position.ordinal not in run.gone else None
+
+    def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
+        """Where the message with that id lies, if its branch is known and it lives."""
+        found = self._branches.get(branch_id)
+        if found is None or not 0 <= ordinal < found[2]:
+            return None
+        position = Position(found[0], found[1] + ordinal)
+        return position if self.find(position) is not None else None
+
+    def branch_of(self, position: Position) -> tuple[bytes, int]:
+        """(branch id, ordinal in the branch) of a live message."""
+        for first, count, branch_id in self._branch_of[position.number]:
+            if first <= position.ordinal < first + count:
+                return branch_id, position.ordinal - first
+        raise KeyError(position)
+
+    def in_order(self, queue: str, now: float) -> Iterator[Run]:
+        """Runs that can be delivered now, first to last."""
+        found = self.queues.get(queue)
+        if found is None:
+            return iter(())
+        found.ripen(now)
+        return iter(found.ready)
+
+    def totals(self) -> dict[str, list[int]]:
+        """Per queue [enqueued, dequeued, failed, expired] since the space was created.
+
+        What reclaimed files contributed is a fact, which also names the files that it covers: one of them may still
+        be there if the process died between writing the fact and removing the file.
+        """
+        covered, sums = set(), {}
+        if TOTALS_FACT in self.facts:
+            value = self.facts[TOTALS_FACT][1]
+            covered = set(value["folded"])
+            sums = {queue: list(counts) for queue, counts in value["queues"].items()}
+        for number, state in self.files.items():
+            if number not in covered:
+                add_tallies(sums, state.tally)
+        return sums
+
+
+def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:
+    for queue, counts in tally.items():
+        sums[queue] = list(map(int.__add__, sums.get(queue, (0, 0, 0, 0)), counts))

@@ -1,0 +1,78 @@
+"""What is called what in a space's directory (DESIGN §3), in both directions."""
+
+import re
+from typing import NamedTuple
+
+from spool.xid import Xid
+
+SETTINGS = "space.toml"
+ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
+DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
+DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
+
+CONTROL, COUNTERS, NUMBERS, XIDS, RECLAIM_LOCK = (
+    f"{RUN}/{name}" for name in ("control", "counters", "numbers", "xids", "reclaim.lock")
+)
+CLAIM_FILES = 64
+
+SUFFIX = ".msgpack"
+NOTE_SUFFIX = ".claims"
+COPY_SUFFIX = ".copy"
+TAKEN_PREFIX = "drop."
+
+# A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits (DESIGN §5, "Claim").
+MAX_NUMBER = 2**39 - 1
+ORDINAL_BITS = 24
+MAX_ORDINAL = 2**ORDINAL_BITS - 1
+
+_COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
+
+
+class CommittedName(NamedTuple):
+    """``adoption`` 0: the numbered file itself; k: the k-th branch that it adopted."""
+
+    number: int
+    adoption: int
+
+
+def committed(number: int, adoption: int = 0) -> str:
+    return f"{COMMITTED}/{number:016d}{SUFFIX}" if not adoption else f"{COMMITTED}/{number:016d}-{adoption}{SUFFIX}"
+
+
+def parse_committed(name: str) -> CommittedName | None:
+    match = _COMMITTED_NAME.fullmatch(name)
+    if match is None or not 0 < int(match[1]) <= MAX_NUMBER:
+        return None
+    return CommittedName(int(match[1]), int(match[2] or 0))
+
+
+def prepared(xid: Xid) -> str:
+    return f"{PREPARED}/{xid}{SUFFIX}"
+
+
+def active(xid: Xid) -> str:
+    return f"{ACTIVE}/{xid}{SUFFIX}"
+
+
+def note(xid: Xid) -> str:
+    """The claims that a live transaction holds."""
+    return f"{ACTIVE}/{xid}{NOTE_SUFFIX}"
+
+
+def copy(xid: Xid) -> str:
+    """A file that is about to replace another under the same name."""
+    return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
+
+
+def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
+    """The xid in a file name of ``active/`` or ``prepared/``, or None for a stray file."""
+    if not name.endswith(suffix):
+        return None
+    try:
+        return Xid.parse(name[: -len(suffix)])
+    except ValueError:
+        return None
+
+
+def claim_file(index: int) -> str:
+    return f"{RUN}/claims-{index:02d}"

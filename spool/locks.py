@@ -1,0 +1,107 @@
+"""Locks on single bytes: held, never guessed. The kernel drops them when their process dies, however it dies.
+
+Open-file-description locks tell processes (more exactly: open descriptions) apart, but not the threads of one process,
+so a table under a mutex comes first. A lock is only good while its file is the one that others find by name: after
+each lock the file is compared with its path, because somebody may have deleted ``run/`` (DESIGN §5, "Claim").
+"""
+
+import hashlib
+import threading
+
+from spool.clock import Deadline, WaitExpired
+from spool.disk import Disk
+from spool.errors import SpaceStopped
+from spool.xid import Xid
+
+# Bytes of run/control.
+OPEN, ALIVE, NUMBER, PREPARED_LIST, CONFIG = range(5)
+
+
+class LockFile:
+    """The byte locks of one file in ``run/``."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self.disk = disk
+        self.name = name
+        self.handle = open_or_create(disk, name)
+        self._held: set[int] = set()
+        self._mutex = threading.Lock()
+
+    def try_lock(self, byte: int, *, shared: bool = False) -> bool:
+        """Take the byte if no thread and no process has it. ``shared`` lets other processes share it."""
+        with self._mutex:
+            if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
+                return False
+            self._held.add(byte)
+        self.verify()
+        return True
+
+    def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
+        """Poll until the byte is ours; WaitExpired, naming the holder, when the deadline passes."""
+        for _ in deadline.polls():
+            if self.try_lock(byte, shared=shared):
+                return
+        raise self.expired(byte, deadline, what)
+
+    def unlock(self, byte: int) -> None:
+        with self._mutex:
+            self._held.remove(byte)
+            self.disk.unlock(self.handle, byte)
+
+    def held_here(self, byte: int) -> bool:
+        return byte in self._held
+
+    def held_elsewhere(self, byte: int) -> bool:
+        """Whether another open description holds the byte (not whether a thread of this one does)."""
+        return self.disk.first_lock(self.handle, byte, 1) is not None
+
+    def is_free(self, byte: int) -> bool:
+        return not self.held_here(byte) and not self.held_elsewhere(byte)
+
+    def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
+        who = "another thread of this process" if self.held_here(byte) else ""
+        who = who or " and ".join(self.disk.lock_holders(self.handle, byte)) or "a process that this user may not see"
+        return WaitExpired(f"{what} is held by {who}, which did not let go of it within {deadline.seconds:g} s")
+
+    def verify(self) -> None:
+        """The file must still be the one under its name."""
+        if not self.disk.handle_identity(self.handle).same_file(self.disk.identity(self.name)):
+            raise SpaceStopped(
+                f"{self.name} was deleted while the space is in use, so locks no longer keep processes apart: "
+                "close the space in every process, then open it again"
+            )
+
+    def close(self) -> None:
+        self.disk.close(self.handle)
+
+
+def open_or_create(disk: Disk, name: str) -> int:
+    """A file of ``run/``; whoever comes first makes it."""
+    while True:
+        try:
+            return disk.open(name, write=True)
+        except FileNotFoundError:
+            pass
+        try:
+            return disk.create(name)
+        except FileExistsError:
+            continue
+
+
+def xid_byte(xid: Xid) -> int:
+    """The byte of run/xids that stands for a branch: a 62-bit hash, so no file is made per branch."""
+    return _byte(str(xid).encode("ascii"))
+
+
+def coordinator_byte(gtrid: bytes) -> int:
+    """The byte of run/xids that a coordinator of ours holds while it lives."""
+    return _byte(b"coordinator:" + gtrid)
+
+
+def taken_byte(directory: str) -> int:
+    """The byte of run/xids that an intake holds while the files that it took into this directory are its own."""
+    return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
+
+
+def _byte(key: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2

@@ -1,0 +1,241 @@
+"""What a caller gets: a message, its body and control fields, frozen.
+
+Control fields come from the file's table of contents, where only those that differ from the default are written; a
+message keeps that mapping and answers from it, so that taking a thousand messages does not build twenty thousand
+fields.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from spool.codecs import BYTES_TYPE
+from spool.errors import BadMessageId, InvalidArgument
+from spool.format import BRANCH_ID_BYTES
+from spool.settings import HEADERS_LIMIT, HEADERS_LIMIT_BYTES, check_queue_name
+
+DEFAULT_PRIORITY = 50
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Position(NamedTuple):
+    """A message's permanent place: the number of its commit, and its ordinal in it."""
+
+    number: int
+    ordinal: int
+
+
+FIELDS = (
+    "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "correlation_id", "reply_queue",
+    "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position", "origin_queue",
+    "failure_reason",
+)  # fmt: skip
+
+
+class Message:
+    """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the tries that failed so far."""
+
+    __slots__ = ("_attributes", "body", "enqueued_at", "id", "position", "queue")
+
+    id: str
+    queue: str
+    body: Any
+    enqueued_at: float
+    position: Position
+    _attributes: Mapping[str, Any]
+
+    def __init__(
+        self, id: str, queue: str, body: Any, enqueued_at: float, position: Position, attributes: Mapping[str, Any]
+    ) -> None:
+        put = object.__setattr__
+        put(self, "id", id)
+        put(self, "queue", queue)
+        put(self, "body", body)
+        put(self, "enqueued_at", enqueued_at)
+        put(self, "position", position)
+        put(self, "_attributes", attributes)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a message is frozen: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a message is frozen: {name} cannot be deleted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, (self.id, self.queue, self.body, self.enqueued_at, self.position, dict(self._attributes))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id!r}, queue={self.queue!r}, body={self.body!r})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by name."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+    @property
+    def content_type(self) -> str:
+        return self._attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
+
+    @property
+    def priority(self) -> int:
+        return self._attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
+
+    @property
+    def not_before(self) -> float | None:
+        return due_time(self._attributes, self.enqueued_at)
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._attributes.get("correlation_id")
+
+    @property
+    def reply_queue(self) -> str | None:
+        return self._attributes.get("reply_queue")
+
+    @property
+    def failure_queue(self) -> str | None:
+        return self._attributes.get("failure_queue")
+
+    @property
+    def user_code(self) -> int:
+        return self._attributes.get("user_code", 0)  # type: ignore[no-any-return]
+
+    @property
+    def client_id(self) -> str | None:
+        return self._attributes.get("client_id")
+
+    @property
+    def application_key(self) -> str | None:
+        return self._attributes.get("application_key")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return MappingProxyType(self._attributes["headers"]) if "headers" in self._attributes else _NO_HEADERS
+
+    @property
+    def attempts(self) -> int:
+        return self._attributes.get("attempts", 0)  # type: ignore[no-any-return]
+
+    @property
+    def origin_queue(self) -> str | None:
+        return self._attributes.get("origin_queue")
+
+    @property
+    def failure_reason(self) -> str | None:
+        return self._attributes.get("failure_reason")
+
+
+def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
+    """When the message may be taken first, or None: at once. A relative time counts from the commit (Q04)."""
+    if "delay" in attributes:
+        return committed_at + float(attributes["delay"])
+    return attributes.get("not_before")
+
+
+def message_id(branch_id: bytes, ordinal: int) -> str:
+    """32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
+    return f"{branch_id.hex()}{ordinal:08x}"
+
+
+def parse_message_id(text: object) -> tuple[bytes, int]:
+    """(branch id, ordinal in the branch); BadMessageId if it is not an id."""
+    try:
+        raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise BadMessageId(f"{text!r} is not a message id, which is 32 hexadecimal digits")
+    return raw[:BRANCH_ID_BYTES], int.from_bytes(raw[BRANCH_ID_BYTES:], "big")
+
+
+def attributes_of(
+    *,
+    priority: int = DEFAULT_PRIORITY,
+    not_before: float | None = None,
+    delay: float | None = None,
+    correlation_id: str | None = None,
+    reply_queue: str | None = None,
+    failure_queue: str | None = None,
+    user_code: int = 0,
+    client_id: str | None = None,
+    application_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes."""
+    found: dict[str, Any] = {}
+    if priority != DEFAULT_PRIORITY:
+        found["priority"] = _whole("priority", priority, 1, 100)
+    if not_before is not None:
+        if delay is not None:
+            raise InvalidArgument("delay and not_before exclude each other: give one of them")
+        found["not_before"] = _seconds("not_before", not_before)
+    elif delay is not None and _seconds("delay", delay):
+        found["delay"] = float(delay)
+    for name, text in (
+        ("correlation_id", correlation_id),
+        ("client_id", client_id),
+        ("application_key", application_key),
+    ):
+        if text is not None:
+            found[name] = _text(name, text)
+    for name, queue in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
+        if queue is not None:
+            found[name] = check_queue_name(queue)
+    if user_code:
+        found["user_code"] = _whole("user_code", user_code, -(2**63), 2**63 - 1)
+    if headers:
+        found["headers"] = _headers(headers)
+    return found
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {value!r}")
+    return value
+
+
+def _seconds(name: str, value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 <= value < 1e12
+    ):
+        raise InvalidArgument(f"{name} is a number of seconds from 0, not {value!r}")
+    return float(value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 255:
+        raise InvalidArgument(f"{name} is a text of 1 to 255 characters, not {value!r}")
+    return _storable(name, value)
+
+
+def _storable(name: str, value: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} cannot be written as UTF-8: {value!r}") from None
+    return value
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
+    ):
+        raise InvalidArgument("headers map names to texts, e.g. {'tenant': 'acme'}")
+    size = sum(
+        len(_storable("a header", k).encode()) + len(_storable("a header", v).encode()) for k, v in headers.items()
+    )
+    if len(headers) > HEADERS_LIMIT or size > HEADERS_LIMIT_BYTES:
+        raise InvalidArgument(
+            f"a message carries at most {HEADERS_LIMIT} headers of {HEADERS_LIMIT_BYTES} bytes together, "
+            f"not {len(headers)} of {size}: put the rest into the body"
+        )
+    return dict(headers)

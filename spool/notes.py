@@ -1,0 +1,154 @@
+"""Notes of claims: which messages a live transaction holds, so that a consumer's death counts as a try (X06).
+
+A note is a file ``active/<xid>.claims``, never flushed: it need survive a killed process, not a power cut. It names its
+owner, whose bytes in the claim files tell the living from the dead.
+"""
+
+import zlib
+from collections.abc import Iterable
+
+import msgpack
+
+from spool import layout, retries
+from spool.clock import Deadline
+from spool.errors import SystemFailure
+from spool.locks import NUMBER, xid_byte
+from spool.message import Position
+from spool.publication import settle_all, with_number_lock
+from spool.store import Store
+from spool.visibility import catch_up
+from spool.xid import Xid
+
+_MAX_NOTE_BYTES = 64 << 20
+
+
+class ClaimNote:
+    """The note of one transaction; made with its first claim."""
+
+    def __init__(self, store: Store, xid: Xid) -> None:
+        self.store = store
+        self.name = layout.note(xid)
+        self._handle: int | None = None
+        self._end = 0
+
+    def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """(number, first, count) of what was just claimed."""
+        if self._handle is None:
+            _become_owner(self.store)
+            self._handle = self.store.disk.create(self.name)
+            self._append(["xaspool-claims", 1, self.store.claims.owner])
+        for number, first, count in ranges:
+            self._append([number, first, count])
+
+    def _append(self, record: list[object]) -> None:
+        assert self._handle is not None
+        packed = msgpack.packb(record)
+        data: bytes = packed + msgpack.packb(zlib.crc32(packed))
+        self.store.disk.write_at(self._handle, self._end, data)
+        self._end += len(data)
+
+    def remove(self) -> None:
+        if self._handle is not None:
+            self.store.disk.close(self._handle)
+            self._handle = None
+            self.store.disk.unlink(self.name)
+
+
+def _become_owner(store: Store) -> None:
+    """A number of our own, with its byte held in every claim file before anybody can know the number."""
+    if store.claims.owner:
+        return
+    with_number_lock(store, store.deadline())
+    try:
+        owner = store.counters.last_owner() + 1
+        if owner > layout.MAX_ORDINAL:
+            raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
+        store.claims.become_owner(owner)
+        store.counters.store_last_owner(owner)
+    finally:
+        store.control.unlock(NUMBER)
+
+
+class Undertaker:
+    """Knows which owners may still have notes, and counts those of the dead."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._known: set[int] = set()
+        self._seen = 0
+
+    def count_dead(self, number: int, deadline: Deadline) -> None:
+        """Called with a claim of that number just won: if an owner died, its tries are counted before this returns."""
+        last = self.store.counters.last_owner()
+        if last > self._seen:
+            self._known.update(range(self._seen + 1, last + 1))
+            self._seen = last
+        for owner in [o for o in self._known if self.store.claims.owner_is_dead(o, number)]:
+            for xid in _notes_of(self.store, owner):
+                count_note(self.store, xid, deadline)
+            self._known.discard(owner)
+
+
+def _notes_of(store: Store, owner: int) -> list[Xid]:
+    return [xid for xid in all_notes(store) if read_note(store, xid)[0] == owner]
+
+
+def all_notes(store: Store) -> list[Xid]:
+    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.disk.names(layout.ACTIVE))
+    return [xid for xid in found if xid is not None]
+
+
+def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
+    """(owner, ranges); a torn end is left out, and a note that is gone is nobody's: (0, [])."""
+    try:
+        handle = store.disk.open(layout.note(xid))
+    except FileNotFoundError:
+        return 0, []
+    try:
+        data = store.disk.read_at(handle, 0, _MAX_NOTE_BYTES)
+    finally:
+        store.disk.close(handle)
+    owner, ranges = 0, []
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(data)
+    try:
+        while True:
+            start = unpacker.tell()
+            record = unpacker.unpack()
+            packed = data[start : unpacker.tell()]
+            if unpacker.unpack() != zlib.crc32(packed):
+                break
+            if start == 0:
+                owner = int(record[2])
+            else:
+                ranges.append((int(record[0]), int(record[1]), int(record[2])))
+    except (msgpack.UnpackException, ValueError, TypeError, IndexError):
+        pass
+    return owner, ranges
+
+
+def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
+    """Count a dead owner's note and remove it; waits while somebody else is at it. False if it lives after all."""
+    byte = xid_byte(xid)
+    for _ in deadline.polls():
+        if not store.disk.exists(layout.note(xid)):
+            return True
+        if store.xids.try_lock(byte):
+            break
+    else:
+        return False
+    try:
+        _, ranges = read_note(store, xid)
+        if not store.disk.exists(layout.prepared(xid)):  # a branch that voted holds them by its file, and is not dead
+            settle_all(store, deadline)
+            catch_up(store)
+            positions = [Position(n, o) for n, first, count in ranges for o in range(first, first + count)]
+            retries.count_failures(store, positions, "the process that held it died", deadline)
+        for name in (layout.note(xid), layout.active(xid)):
+            try:
+                store.disk.unlink(name)
+            except FileNotFoundError:
+                continue
+        return True
+    finally:
+        store.xids.unlock(byte)

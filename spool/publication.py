@@ -1,0 +1,205 @@
+"""Numbers: how a commit is issued, published, and finished if its writer dies (DESIGN §5).
+
+A number is *issued* under the number lock, in this order: hold its byte, stamp the file, rename it without replacing,
+store issued. It is *published* in order, after its flush. A dead writer's number is *finished* by who gets its byte.
+Each rule here, left out, loses or doubles messages; the model checker shows the trace.
+"""
+
+from collections.abc import Callable
+
+from spool import layout
+from spool.clock import Deadline, WaitExpired
+from spool.disk import FlushFailed
+from spool.errors import CommitUnknown, CorruptedFile, SpaceStopped, SystemFailure, TransactionTimeout
+from spool.format import encode_header, stamp
+from spool.locks import NUMBER
+from spool.quarantine import quarantine
+from spool.reader import prove
+from spool.store import Store
+from spool.writer import BranchFile
+from spool.xid import new_local_xid
+
+_COPY_BYTES = 1 << 20
+
+
+def commit(
+    store: Store, file: BranchFile, deadline: Deadline, *, flush: bool = True, check: Callable[[], None] | None = None
+) -> int:
+    """Give a finished file its number, make it durable and visible; returns the number.
+
+    ``check`` runs under the number lock and raises if the commit must not happen. Raises TransactionTimeout or what
+    ``check`` raised while nothing has happened, CommitUnknown once the file has its number.
+    """
+    try:
+        number = issue(store, file, deadline, check)
+    except BaseException:
+        file.abandon()
+        raise
+    try:
+        if flush:
+            assert file.handle is not None
+            store.disk.make_durable(file.handle, layout.COMMITTED)
+        publish(store, number, deadline, flushed=flush)
+    except FlushFailed as error:
+        store.stop()  # before the byte is free: nobody may take this number for a whole one
+        raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
+    except (WaitExpired, SpaceStopped) as error:
+        raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
+    except OSError as error:
+        raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
+    finally:
+        store.numbers.unlock(number)
+        file.close()
+    return number
+
+
+_LOOK = "it may or may not be there: open the space again and look"
+
+
+def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[], None] | None) -> int:
+    """The file becomes ``committed/<number>``; this process holds the number's byte when it returns."""
+    with_number_lock(store, deadline)
+    try:
+        store.check_usable()
+        if check is not None:
+            check()
+        number = highest_issued(store) + 1
+        if number > layout.MAX_NUMBER:
+            raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
+        store.numbers.lock(number, deadline, f"the number {number}")
+        try:
+            file.stamp(number)
+            store.disk.rename_new(file.name, layout.committed(number))
+            file.number = number
+        except BaseException:
+            store.numbers.unlock(number)
+            raise
+        try:
+            store.counters.store_issued(number)
+        except OSError:
+            pass  # the file itself says that the number is given out; the next store writes both copies
+        return number
+    finally:
+        store.control.unlock(NUMBER)
+
+
+def with_number_lock(store: Store, deadline: Deadline) -> None:
+    try:
+        store.control.lock(NUMBER, deadline, "the lock on commit numbers")
+    except WaitExpired as error:
+        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+
+
+def highest_issued(store: Store) -> int:
+    """The highest number given out; exact under the number lock, at least what this process may have seen without."""
+    number = store.counters.issued()
+    while store.disk.exists(layout.committed(number + 1)):
+        number += 1
+    return number
+
+
+def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
+    """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
+    settle_to(store, number - 1, deadline)
+    store.counters.check_not_stopped()
+    store.counters.store_published(number)
+    if flushed and store.counters.durable() == number - 1:
+        store.counters.store_durable(number)
+
+
+def settle_to(store: Store, number: int, deadline: Deadline) -> None:
+    """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer."""
+    for _ in deadline.polls():
+        while True:
+            published = store.counters.issued_and_published()[1]
+            if published >= number:
+                return
+            if not store.numbers.try_lock(published + 1):
+                break
+            try:
+                finish(store, published + 1)
+            finally:
+                store.numbers.unlock(published + 1)
+    raise store.numbers.expired(published + 1, deadline, f"commit {published + 1}")
+
+
+def settle_all(store: Store, deadline: Deadline) -> None:
+    """Every number that may have been given out is published when this returns."""
+    settle_to(store, highest_issued(store), deadline)
+
+
+def finish(store: Store, number: int) -> None:
+    """A writer died between its rename and its publication. The caller holds the number's byte.
+
+    The bytes in the page cache prove nothing (a failed flush drops them silently), so a whole file is copied to a new
+    inode and flushed there; the second flush makes the new name durable. Every issued number gets a file, so that no
+    number is ever issued twice.
+    """
+    if store.counters.published() >= number:
+        return  # somebody finished it between our look and our lock
+    name = layout.committed(number)
+    try:
+        if _is_whole(store, number):
+            copy_over(store, name)
+        else:
+            _write_empty(store, number)
+        store.counters.check_not_stopped()
+        store.counters.store_published(number)
+        if store.counters.durable() == number - 1:
+            store.counters.store_durable(number)
+    except FlushFailed:
+        store.stop()
+        raise
+
+
+def _is_whole(store: Store, number: int) -> bool:
+    """Whether the number's file is there and proven. What is not goes to quarantine: nobody was promised it."""
+    name = layout.committed(number)
+    try:
+        handle = store.disk.open(name)
+    except FileNotFoundError:
+        return False
+    try:
+        found = prove(store.disk, handle).header.number
+        if found == number:
+            return True
+        reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
+    except CorruptedFile as error:
+        reason = f"{error}; its writer died before the commit was acknowledged"
+    finally:
+        store.disk.close(handle)
+    quarantine(store.disk, name, reason)
+    return False
+
+
+def _write_empty(store: Store, number: int) -> None:
+    xid = new_local_xid()
+    encoded = bytearray(encode_header(store.header()))
+    offset, stamped = stamp(number)
+    encoded[offset : offset + len(stamped)] = stamped
+    name = layout.copy(xid)
+    handle = store.disk.create(name)
+    try:
+        store.disk.write_at(handle, 0, bytes(encoded))
+        store.disk.rename(name, layout.committed(number))
+        store.disk.make_durable(handle, layout.COMMITTED)
+    finally:
+        store.disk.close(handle)
+
+
+def copy_over(store: Store, name: str) -> None:
+    """The same bytes under the same name, on a new inode, durable."""
+    xid = new_local_xid()
+    source = store.disk.open(name)
+    target = store.disk.create(layout.copy(xid))
+    try:
+        offset = 0
+        while data := store.disk.read_at(source, offset, _COPY_BYTES):
+            store.disk.write_at(target, offset, data)
+            offset += len(data)
+        store.disk.flush(target)
+        store.disk.rename(layout.copy(xid), name)
+        store.disk.make_durable(target, name.partition("/")[0])
+    finally:
+        store.disk.close(target)
+        store.disk.close(source)

@@ -1,0 +1,206 @@
+"""Reading a file of a space: headers and tables for the index, one body at a time, or the whole file to prove it.
+
+Names and open descriptors can carry other content at any time (DESIGN §5, "Catch up"), so every read is checked against
+a checksum that the reader already trusts.
+"""
+
+import zlib
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spool import layout
+from spool.disk import Disk
+from spool.errors import CorruptedFile
+from spool.format import FIXED_BYTES, Header, Table, body_head, body_offsets, decode_header, decode_table, header_length
+from spool.xid import Xid
+
+_FIRST_READ_BYTES = 16 << 10
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileImage:
+    """A file's header and tables: all but its bodies."""
+
+    header: Header
+    tables: tuple[Table, ...]
+
+
+def read_header(disk: Disk, handle: int) -> Header:
+    """CorruptedFile if it is not whole."""
+    size = disk.handle_identity(handle).size
+    data = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
+    length = header_length(data[:FIXED_BYTES])
+    if length > len(data):
+        data += disk.read_at(handle, len(data), min(length, size) - len(data))
+    return decode_header(data, size)
+
+
+def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
+    """Header and tables, in few reads: a small file's come with the first.
+
+    ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
+    """
+    size = disk.handle_identity(handle).size
+    start = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
+    length = header_length(start[:FIXED_BYTES])
+    if length > len(start):
+        start += disk.read_at(handle, len(start), min(length, size) - len(start))
+    header = decode_header(start, size)
+    tables = []
+    for entry in header.sections:
+        end = entry.offset + entry.table_bytes
+        inside = end <= len(start)
+        data = start[entry.offset : end] if inside else disk.read_at(handle, entry.offset, entry.table_bytes)
+        try:
+            tables.append(decode_table(data, entry))
+        except CorruptedFile:
+            if not salvage:
+                raise
+            tables.append(Table())
+    return FileImage(header, tuple(tables))
+
+
+def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileImage | None = None) -> FileImage | None:
+    """None if there is no such file; CorruptedFile, naming the file, if it is damaged.
+
+    ``known``: an image read earlier, which is returned if the file still has that header.
+    """
+    try:
+        handle = disk.open(name)
+    except FileNotFoundError:
+        return None
+    try:
+        if known is not None and read_header(disk, handle) == known.header:
+            return known
+        return read_image(disk, handle, salvage=salvage)
+    except CorruptedFile as error:
+        raise CorruptedFile(f"{name}: {error}") from None
+    finally:
+        disk.close(handle)
+
+
+class BodyPlace(NamedTuple):
+    """Where one body lies in its file, and what proves it. Offsets and lengths in bytes."""
+
+    offset: int
+    length: int
+    checksum: int
+
+
+def read_bodies(disk: Disk, handle: int, places: list[BodyPlace]) -> list[bytes]:
+    """The bodies of neighbouring messages, read as few pieces; CorruptedFile if one does not match its checksum."""
+    bodies: list[bytes] = []
+    at = 0
+    while at < len(places):
+        start, end, stop = places[at].offset, 0, at
+        while stop < len(places) and (stop == at or places[stop].offset + places[stop].length - start <= _CHUNK_BYTES):
+            end = places[stop].offset + places[stop].length
+            stop += 1
+        data = disk.read_at(handle, start, end - start)
+        for place in places[at:stop]:
+            body = data[place.offset - start : place.offset - start + place.length]
+            if zlib.crc32(body) != place.checksum or len(body) != place.length:
+                raise CorruptedFile(f"the body at offset {place.offset} does not match its checksum")
+            bodies.append(body)
+        at = stop
+    return bodies
+
+
+def prove(disk: Disk, handle: int) -> FileImage:
+    """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
+    image = read_image(disk, handle)
+    for entry, table in zip(image.header.sections, image.tables, strict=True):
+        prove_section(disk, handle, entry.offset + entry.table_bytes, table)
+    return image
+
+
+def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
+    """Every body of one section, streamed; CorruptedFile at the first that is off."""
+    for offset, length, checksum in zip(
+        body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False
+    ):
+        head = body_head(length)
+        if disk.read_at(handle, offset - len(head), len(head)) != head:
+            raise CorruptedFile(f"the body at offset {offset} has lost its length")
+        crc, left = 0, length
+        while left:
+            data = disk.read_at(handle, offset + length - left, min(left, _CHUNK_BYTES))
+            if not data:
+                raise CorruptedFile(f"the body at offset {offset} ends early")
+            crc, left = zlib.crc32(data, crc), left - len(data)
+        if crc != checksum:
+            raise CorruptedFile(f"the body at offset {offset} does not match its checksum")
+
+
+class _OpenFile(NamedTuple):
+    handle: int
+    checksum: int
+    offsets: "dict[int, array[int]]"
+
+
+class BodyCache:
+    """Open descriptors of the files whose bodies were read last; not thread-safe, callers hold the store's mutex."""
+
+    def __init__(self, disk: Disk, limit: int = 32) -> None:
+        self.disk = disk
+        self.limit = limit
+        self._open: dict[tuple[int, int], _OpenFile] = {}
+
+    def bodies(
+        self, number: int, adoption: int, xid: Xid | None, image: FileImage, section: int, row: int, count: int
+    ) -> list[bytes]:
+        """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
+        for fresh in (False, True):
+            file = self._file(number, adoption, xid, image.header.checksum, fresh)
+            try:
+                return read_bodies(self.disk, file.handle, self._places(file, image, section, row, count))
+            except CorruptedFile as error:
+                if fresh:
+                    raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None
+        raise AssertionError("unreachable")
+
+    def _places(self, file: _OpenFile, image: FileImage, section: int, row: int, count: int) -> list[BodyPlace]:
+        table, entry = image.tables[section], image.header.sections[section]
+        offsets = file.offsets.get(section)
+        if offsets is None:
+            offsets = file.offsets[section] = array("Q", body_offsets(table.lengths, entry.offset + entry.table_bytes))
+        rows = slice(row, row + count)
+        return list(map(BodyPlace, offsets[rows], table.lengths[rows], table.checksums[rows]))
+
+    def _file(self, number: int, adoption: int, xid: Xid | None, checksum: int, fresh: bool) -> _OpenFile:
+        key = (number, adoption)
+        found = self._open.pop(key, None)
+        if found is not None and (fresh or found.checksum != checksum):
+            self.disk.close(found.handle)
+            found = None
+        if found is None:
+            found = _OpenFile(self._open_one(number, adoption, xid), checksum, {})
+        self._open[key] = found  # last used, last in the dict
+        if len(self._open) > self.limit:
+            oldest = next(iter(self._open))
+            self.disk.close(self._open.pop(oldest).handle)
+        return found
+
+    def _open_one(self, number: int, adoption: int, xid: Xid | None) -> int:
+        name = layout.committed(number, adoption)
+        if xid is None:
+            return self.disk.open(name)
+        # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
+        for place in (layout.prepared(xid), name):
+            try:
+                return self.disk.open(place)
+            except FileNotFoundError:
+                continue
+        return self.disk.open(layout.prepared(xid))
+
+    def forget(self, number: int) -> None:
+        """The number's files are about to go."""
+        for key in [key for key in self._open if key[0] == number]:
+            self.disk.close(self._open.pop(key).handle)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            self.disk.close(file.handle)
+        self._open.clear()

@@ -1,0 +1,152 @@
+"""Removing files whose messages are all gone (DESIGN §4, "Reclaim").
+
+A numbered file is needed while it is the newest published, while one of its messages lives, while a message that it
+removes (or the dropped file that it took) could still come back with its own file, and while one of its facts is the
+newest of its key. Files go in the order messages, flush, adopted branches, flush, heads: whatever a power cut leaves,
+a removal never goes before what it removes.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from spool import layout
+from spool.disk import FlushFailed
+from spool.draft import Draft
+from spool.errors import SpoolError
+from spool.index import TOTALS_FACT, FileState, add_tallies
+from spool.retries import commit_draft
+from spool.store import Store, log
+from spool.visibility import catch_up
+
+_BATCH_FILES = 10_000
+
+
+def next_to_go(files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int) -> list[int]:
+    """The numbers whose files nothing needs any more, given that what is not in ``files`` is durably gone.
+
+    Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target.
+    """
+    return sorted(
+        number
+        for number in idle
+        if number < published
+        and number <= durable
+        and not files[number].facts
+        and not files[number].taken
+        and files[number].targets.isdisjoint(files)
+    )
+
+
+def reclaim(store: Store) -> int:
+    """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0."""
+    removed = 0
+    with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        if not ours:
+            return 0
+        try:
+            _flush_unflushed(store)
+            catch_up(store)
+            _finish_taken(store)
+            while batch := _plan(store):
+                _record_totals(store, batch)
+                _remove(store, batch)
+                removed += len(batch)
+        except FlushFailed:
+            store.stop()
+        except (OSError, SpoolError) as error:
+            log.warning("reclaim stopped early: %s", error)
+    return removed
+
+
+def _plan(store: Store) -> list[int]:
+    with store.mutex:
+        index = store.index
+        return next_to_go(index.files, index.idle, index.applied, store.counters.durable())[:_BATCH_FILES]
+
+
+def _flush_unflushed(store: Store) -> None:
+    """Advance the durable mark over commits that were published without a flush."""
+    durable, published = store.counters.durable(), store.counters.published()
+    while durable < published:
+        try:
+            handle = store.disk.open(layout.committed(durable + 1))
+        except FileNotFoundError:
+            break
+        try:
+            store.disk.make_durable(handle, layout.COMMITTED)
+        finally:
+            store.disk.close(handle)
+        durable += 1
+        if store.counters.durable() < durable:
+            store.counters.store_durable(durable)
+
+
+def _finish_taken(store: Store) -> None:
+    """A commit that took a dropped file is needed until that file is durably gone."""
+    with store.mutex:
+        pending = [(number, list(state.taken)) for number, state in store.index.files.items() if state.taken]
+    if not pending:
+        return
+    directories = set()
+    for _, taken in pending:
+        for directory, name in taken:
+            try:
+                store.disk.unlink(f"{layout.ACTIVE}/{directory}/{name}")
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            directories.add(directory)
+    for directory in directories:
+        if store.disk.exists(f"{layout.ACTIVE}/{directory}"):
+            store.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+    with store.mutex:
+        for number, taken in pending:
+            state = store.index.files.get(number)
+            if state is not None:
+                state.taken = [one for one in state.taken if one not in taken]
+
+
+def _record_totals(store: Store, batch: list[int]) -> None:
+    """What the batch contributed to the counts since the space was created, before its files go."""
+    with store.mutex:
+        known = store.index.facts.get(TOTALS_FACT)
+        sums: dict[str, list[int]] = {}
+        covered: set[int] = set()
+        if known is not None:
+            add_tallies(sums, known[1]["queues"])
+            covered = set(known[1]["folded"]).intersection(store.index.files)
+        fresh = [number for number in batch if number not in covered and store.index.files[number].tally]
+        if not fresh:
+            return
+        for number in fresh:
+            add_tallies(sums, store.index.files[number].tally)
+    draft = Draft()
+    draft.fact(TOTALS_FACT, {"queues": sums, "folded": sorted(covered.union(fresh))})
+    commit_draft(store, draft, store.deadline(), flush=True)
+
+
+def _remove(store: Store, batch: list[int]) -> None:
+    """Unlink a batch, adopted branches durably before their heads, and forget it."""
+    with store.mutex:
+        adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
+        for number in batch:
+            store.bodies.forget(number)
+    for number, xids in adopted.items():
+        for place, xid in enumerate(xids, 1):
+            for name in (layout.prepared(xid), layout.committed(number, place)):
+                _unlink(store, name)
+    if adopted:
+        store.disk.flush_directory(layout.COMMITTED)
+        store.disk.flush_directory(layout.PREPARED)
+    for number in batch:
+        _unlink(store, layout.committed(number))
+    store.disk.flush_directory(layout.COMMITTED)
+    with store.mutex:
+        for number in batch:
+            if number in store.index.files:  # a rebuild meanwhile has not even seen it
+                store.index.forget(number)
+
+
+def _unlink(store: Store, name: str) -> None:
+    try:
+        store.disk.unlink(name)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,109 @@
+"""A try that failed: the message comes back later, or moves to the error queue, or, with none set, is dropped (Q08).
+
+What happens is decided by pure functions; it becomes visible as a commit of its own that is published without a flush
+(DESIGN §3, "Permitted loss"): a power cut may forget that a try was counted, never the message.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spool.clock import Deadline
+from spool.draft import Draft
+from spool.locks import xid_byte
+from spool.message import Position
+from spool.publication import commit
+from spool.settings import QueueConfig, SpaceConfig
+from spool.store import Store
+from spool.visibility import catch_up
+from spool.writer import BranchFile
+from spool.xid import Xid, new_local_xid
+
+log = logging.getLogger("spool")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a message after a failed try: control fields to change, or None: it is dropped."""
+
+    changes: Mapping[str, Any] | None
+
+
+def fate(config: QueueConfig, attempts: int, reason: str, now: float, delay: float | None = None) -> Fate:
+    """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay."""
+    if config.retries is not None and attempts + 1 > config.retries:
+        return Fate(None) if config.error_queue is None else Fate(moved_to(config.error_queue, config.name, reason))
+    wait = config.retry_delay if delay is None else delay
+    return Fate({"attempts": attempts + 1, "not_before": now + wait if wait > 0 else None})
+
+
+def moved_to(error_queue: str, origin: str, reason: str) -> dict[str, Any]:
+    """The control fields of a message that ends in an error queue: a fresh count, and where it came from."""
+    return {
+        "queue": error_queue,
+        "attempts": 0,
+        "not_before": None,
+        "origin_queue": origin,
+        "failure_reason": reason[:1000],
+    }
+
+
+def add_fate(draft: Draft, store: Store, position: Position, reason: str, delay: float | None = None) -> None:
+    """Write a live message's fate into a draft; the caller holds the mutex."""
+    run = store.index.find(position)
+    if run is None:
+        return
+    queue = run.queue.name
+    config = queue_config(store.config, queue)
+    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), delay)
+    if outcome.changes is None:
+        log.warning(
+            "a message of queue %s was dropped after %s tries (no error queue is set): %s",
+            queue,
+            config.retries,
+            reason,
+        )
+        draft.remove(position.number, position.ordinal, 1, "failed")
+    else:
+        draft.update(position.number, position.ordinal, 1, outcome.changes)
+
+
+def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
+    """Defaults for a queue that was deleted while its messages were held."""
+    return config.queues.get(queue) or QueueConfig(queue)
+
+
+def count_failures(
+    store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
+) -> None:
+    """Count a failed try for each message that is still there, in one unflushed commit.
+
+    What a prepared branch holds is left alone, unless it is ``held_by``, which is being rolled back.
+    """
+    draft = Draft()
+    with store.mutex:
+        for position in positions:
+            if store.prepared.held.get(position, held_by) == held_by:
+                add_fate(draft, store, position, reason)
+    if not draft.empty:
+        commit_draft(store, draft, deadline, flush=False)
+
+
+def commit_draft(store: Store, draft: Draft, deadline: Deadline, *, flush: bool) -> int:
+    """Commit a draft that needs no claims and no other branch; returns its number."""
+    xid = new_local_xid()
+    byte = xid_byte(xid)
+    store.xids.lock(byte, deadline, f"the branch {xid}")
+    try:
+        file = BranchFile(store.disk, xid)
+        try:
+            file.complete(store.header(flushed=flush), draft)
+        except BaseException:
+            file.abandon()
+            raise
+        number = commit(store, file, deadline, flush=flush)
+    finally:
+        store.xids.unlock(byte)
+    catch_up(store)
+    return number

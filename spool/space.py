@@ -1,0 +1,470 @@
+"""A queue space, as an application uses it: the facade over the engine, and its opening and closing."""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from spool import consume, layout
+from spool.clock import Clock
+from spool.disk import Disk
+from spool.errors import (
+    CorruptedFile,
+    Empty,
+    NotASpace,
+    QueueExists,
+    SpaceExists,
+    SpaceStopped,
+    UnsafeFileSystem,
+)  # fmt: skip
+from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.locks import ALIVE, CONFIG, OPEN
+from spool.message import Message, Position
+from spool.notes import Undertaker
+from spool.reclaim import reclaim
+from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
+from spool.store import Store
+from spool.transaction import Transaction, associated, check_queue
+from spool.visibility import catch_up, list_prepared
+
+if TYPE_CHECKING:
+    from recovery.report import Finding, RecoveryReport
+
+
+class _Join:
+    """The default of ``transaction=``: join the caller's, if there is one."""
+
+    def __repr__(self) -> str:
+        return "JOIN"
+
+
+JOIN = _Join()
+
+_RECLAIM_EVERY_COMMITS = 512
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """A queue at one moment. ``bytes``: bodies that live; ``oldest_age``: seconds, None if nothing is ready.
+
+    ``enqueued``, ``dequeued``, ``failed`` and ``expired`` count since the space was created.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    in_doubt: int
+    bytes: int
+    oldest_age: float | None
+    enqueued: int
+    dequeued: int
+    failed: int
+    expired: int
+
+
+class Space:
+    """An open queue space. May be used from many threads; in a forked child it is closed."""
+
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        """Not for applications, which call ``spool.open``."""
+        self._store = Store(disk, clock)
+        self._undertaker = Undertaker(self._store)
+        self._reclaimed_at = 0
+        self._housekeeping = threading.Lock()
+        self.recovery: RecoveryReport = _open_files(self._store)
+        self._reclaimed_at = self._store.index.applied
+        _open_spaces.add(self)
+
+    @property
+    def path(self) -> str:
+        return self._store.disk.root
+
+    # -- queues ----------------------------------------------------------------------------------------------------
+
+    def create_queue(self, name: str, **options: Any) -> QueueConfig:
+        """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
+        config = queue_config(name, options)
+        store = self._store
+        store.check_usable()
+        deadline = store.deadline()
+        with store.disk_errors(f"creating queue {name}"):
+            store.control.lock(CONFIG, deadline, "the lock on space.toml")
+            try:
+                text = store.read_settings_text()
+                if name in store.read_settings().queues:
+                    raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
+                store.disk.make_directory(f"{layout.DROP}/{name}")
+                replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
+                store.counters.bump_settings()
+            finally:
+                store.control.unlock(CONFIG)
+            store.refresh_settings()
+        return config
+
+    def queues(self) -> dict[str, QueueConfig]:
+        """Every queue by name."""
+        self._store.check_usable()
+        self._store.refresh_settings()
+        return dict(self._store.config.queues)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def put(self, queue: str, body: Any, *, transaction: Transaction | _Join | None = JOIN, **options: Any) -> str:
+        """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
+
+        Options: priority (1..100, higher first), not_before (seconds since the epoch) or delay (seconds, from the
+        commit), correlation_id, reply_queue, failure_queue, user_code, client_id, application_key, headers,
+        content_type. ``transaction``: JOIN the caller's, None for one of its own, or one by name.
+        """
+        return self.put_many(queue, (body,), transaction=transaction, **options)[0]
+
+    def put_many(
+        self, queue: str, bodies: Iterable[Any], *, transaction: Transaction | _Join | None = JOIN, **options: Any
+    ) -> list[str]:
+        """Put messages with the same options, in one commit; returns their ids."""
+        joined = self._transaction_of(transaction)
+        if joined is not None:
+            return joined.put_many(queue, bodies, **options)
+        own = self._own_transaction()
+        try:
+            ids = own.put_many(queue, bodies, **options)
+            own.commit()
+        finally:
+            own.abandon()
+        self._reclaim_now_and_then()
+        return ids
+
+    def get(
+        self,
+        queue: str,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        transaction: Transaction | _Join | None = JOIN,
+    ) -> Message:
+        """Take a message: the queue's next, or one by id or correlation id. Empty if there is none.
+
+        ``timeout``: 0 does not wait, seconds wait at most, None for ever.
+        """
+        return self.get_many(
+            queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
+        )[0]
+
+    def get_many(
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        transaction: Transaction | _Join | None = JOIN,
+    ) -> list[Message]:
+        """Take up to ``max_messages`` in one commit, at least one; Empty if there is none within ``timeout``."""
+        asked: dict[str, Any] = {"timeout": timeout, "message_id": message_id, "correlation_id": correlation_id}
+        joined = self._transaction_of(transaction)
+        if joined is not None:
+            return joined.get_many(queue, max_messages, **asked)
+        own = self._own_transaction()
+        try:
+            found = own.get_many(queue, max_messages, **asked)
+            own.commit()
+        finally:
+            own.abandon()
+        self._reclaim_now_and_then()
+        return found
+
+    def transaction(self, timeout: float | None = 30.0) -> Transaction:
+        """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
+        self._store.check_usable()
+        return Transaction(self._store, self._undertaker, timeout=timeout)
+
+    def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
+        """One transaction a message: commits at the end of the loop's body, rolls back if it raises or breaks.
+
+        Ends when no message came for ``timeout`` seconds.
+        """
+        while True:
+            with self.transaction(timeout=None) as tx:
+                try:
+                    message = tx.get(queue, timeout=timeout)
+                except Empty:
+                    return
+                yield tx, message
+
+    def browse(self, queue: str, *, correlation_id: str | None = None) -> Iterator[Message]:
+        """The queue's messages in the order of delivery, delayed ones last, without claiming any."""
+        store = self._store
+        self._look(queue)
+        with store.mutex:
+            line = store.index.queue(queue)
+            line.ripen(store.clock.now())
+            positions = [
+                Position(run.number, ordinal)
+                for runs in (line.ready, line.delayed)
+                for run in runs
+                if correlation_id is None or run.attributes.get("correlation_id") == correlation_id
+                for ordinal in run.ordinals()
+                if Position(run.number, ordinal) not in store.prepared.held
+            ]
+        for position in positions:
+            store.check_usable()
+            with store.mutex:
+                run = store.index.find(position)
+                if run is None or run.queue.name != queue:
+                    continue  # taken since we looked
+                try:
+                    message = consume.read_messages(store, position.number, position.ordinal, 1)[0]
+                except CorruptedFile:
+                    continue  # a get sets it aside, check names it
+            yield message
+
+    def show(self, message_id: str) -> Message:
+        """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
+        self._store.check_usable()
+        return consume.find_message(self._store, message_id)
+
+    @overload
+    def stats(self) -> dict[str, QueueStats]: ...
+    @overload
+    def stats(self, queue: str) -> QueueStats: ...
+    def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
+        """One queue's ``QueueStats``, or all queues' by name."""
+        if queue is not None:
+            self._look(queue)
+            return self._stats((queue,))[queue]
+        return self._stats(tuple(self.queues()))
+
+    def _stats(self, queues: Iterable[str]) -> dict[str, QueueStats]:
+        store = self._store
+        catch_up(store)
+        list_prepared(store)
+        with store.mutex:
+            now = store.clock.now()
+            claimed, in_doubt = _claimed(store), _in_doubt(store)
+            totals = store.index.totals()
+            found = {}
+            for name in queues:
+                line = store.index.queue(name)
+                line.ripen(now)
+                delayed = sum(run.live for run in line.delayed)
+                held = in_doubt.get(name, (0, 0))
+                ready = line.live - delayed - claimed.get(name, 0) - held[0]
+                oldest = min((run.committed_at for run in line.ready), default=None)
+                counts = totals.get(name, [0, 0, 0, 0])
+                found[name] = QueueStats(
+                    ready=max(0, ready), delayed=delayed, claimed=claimed.get(name, 0), in_doubt=sum(held),
+                    bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
+                    enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
+                    expired=counts[EXPIRED],
+                )  # fmt: skip
+        return found
+
+    # -- what happened, and what is wrong --------------------------------------------------------------------------
+
+    def check(self, repair: bool = False) -> "list[Finding]":
+        """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
+        from recovery.scan import check
+
+        self._store.check_usable()
+        return check(self._store, repair=repair)
+
+    def quarantined(self) -> "list[Finding]":
+        """What lies in quarantine, with the reasons."""
+        from recovery.scan import quarantined
+
+        self._store.check_usable()
+        return quarantined(self._store)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of everything; a transaction that is still open is rolled back by the next who looks."""
+        if self._store.closed:
+            return
+        try:
+            if not self._store.counters.stopped():
+                self._reclaim_now_and_then(every=64)
+        except (OSError, SpaceStopped):
+            pass  # housekeeping: the next opener does it
+        self._store.closed = True
+        self._store.close_files()
+        _open_spaces.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<queue space {self.path}{' (closed)' if self._store.closed else ''}>"
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _own_transaction(self) -> Transaction:
+        """For one put or get: nobody holds its message before the commit, so no claim is noted."""
+        self._store.check_usable()
+        return Transaction(self._store, self._undertaker, noted=False)
+
+    def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
+        return associated(self._store) if isinstance(transaction, _Join) else transaction
+
+    def _look(self, queue: str) -> None:
+        self._store.check_usable()
+        check_queue(self._store, queue)
+        catch_up(self._store)
+        list_prepared(self._store)
+
+    def _reclaim_now_and_then(self, every: int = _RECLAIM_EVERY_COMMITS) -> None:
+        """Remove consumed files, by whoever comes by, one thread at a time."""
+        store = self._store
+        if len(store.index.idle) < every or not self._housekeeping.acquire(blocking=False):
+            return
+        try:
+            if store.index.applied - self._reclaimed_at >= every:
+                self._reclaimed_at = store.index.applied
+                reclaim(store)
+        finally:
+            self._housekeeping.release()
+
+
+def _claimed(store: Store) -> dict[str, int]:
+    """Claimed messages per queue, ours and others'."""
+    counts: dict[str, int] = {}
+    places = store.claims.held_ranges()
+    places += [(n, o) for n, first, count in store.claims.held_elsewhere() for o in range(first, first + count)]
+    for number, ordinal in places:
+        run = store.index.find(Position(number, ordinal))
+        if run is not None:
+            counts[run.queue.name] = counts.get(run.queue.name, 0) + 1
+    return counts
+
+
+def _in_doubt(store: Store) -> dict[str, tuple[int, int]]:
+    """Per queue: (messages that prepared branches hold, messages that they would add)."""
+    counts: dict[str, tuple[int, int]] = {}
+    for position in store.prepared.held:
+        run = store.index.find(position)
+        if run is not None:
+            held, added = counts.get(run.queue.name, (0, 0))
+            counts[run.queue.name] = (held + 1, added)
+    for image in store.prepared.images.values():
+        for table in image.tables:
+            for place, _, count in table.runs:
+                held, added = counts.get(table.queues[place], (0, 0))
+                counts[table.queues[place]] = (held, added + count)
+    return counts
+
+
+# -- creating and opening -----------------------------------------------------------------------------------------
+
+
+def create(
+    path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
+) -> Space:
+    """A new, empty queue space in a directory, which is made if need be; returns it open.
+
+    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system`` (see ``SpaceConfig``).
+    """
+    config = space_config(options, {})
+    root = os.fspath(path)
+    if disk is None:
+        if os.path.exists(os.path.join(root, layout.SETTINGS)):
+            raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
+        try:
+            os.makedirs(root, mode=0o700, exist_ok=True)
+        except FileExistsError:
+            raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
+        disk = Disk(root)
+    if disk.exists(layout.SETTINGS):
+        raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
+    _check_file_system(disk, config.network_file_system)
+    for name in layout.DIRECTORIES:
+        disk.make_directory(name)
+    disk.flush_directory("")
+    replace_file(disk, layout.SETTINGS, render_new(config).encode())
+    return Space(disk, clock or Clock())
+
+
+def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
+    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem."""
+    root = os.fspath(path)
+    if disk is None and not os.path.isdir(root):
+        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {root}")
+    return Space(disk or Disk(root), clock or Clock())
+
+
+def _check_file_system(disk: Disk, asked_for: str | None) -> None:
+    kind = disk.network_file_system()
+    if kind is not None and kind != asked_for:
+        raise UnsafeFileSystem(
+            f"{disk.root} lies on {kind}, a network file system, where locks and renames can fail silently: "
+            f"choose a local directory, or insist with network_file_system = {kind!r}"
+        )
+
+
+def _open_files(store: Store) -> "RecoveryReport":
+    """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
+    from recovery import scan
+
+    _check_file_system(store.disk, store.config.network_file_system)
+    for name in layout.DIRECTORIES:
+        store.disk.make_directory(name)
+    deadline = store.deadline()
+    with store.disk_errors("opening the space"):
+        store.control.lock(OPEN, deadline, "the lock on opening the space")
+        try:
+            alone = not store.control.held_elsewhere(ALIVE)
+            if not alone and store.counters.stopped():
+                store.counters.check_not_stopped()
+            report = scan.scan(store, alone=alone)
+            if not store.control.try_lock(ALIVE, shared=True):
+                raise SpaceStopped("the space is being opened by something that does not follow the protocol")
+        except BaseException:
+            store.close_files()
+            store.closed = True
+            raise
+        store.control.unlock(OPEN)
+        store.refresh_settings()
+    return report
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """New content for a file that people edit, all of it or none."""
+    temporary = f"{name}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write_at(handle, 0, data)
+        disk.flush(handle)
+        disk.rename(temporary, name)
+        disk.make_durable(handle, name.rpartition("/")[0])
+    finally:
+        disk.close(handle)
+
+
+# -- fork ---------------------------------------------------------------------------------------------------------
+
+_open_spaces: "weakref.WeakSet[Space]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child shares its parent's locks: it closes its copies of the descriptors, and unlocks nothing."""
+    for space in list(_open_spaces):
+        store = space._store
+        if not store.closed:
+            store.closed = True
+            store.closed_because = "the space was opened before this process was forked: open it again in the child"
+            store.close_files()
+    _open_spaces.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,184 @@
+"""What an open space is made of: the disk, the shared counters, the locks, the claims and this process's index.
+
+The modules beside this one hold the protocol as functions of a ``Store``: ``publication`` (numbers), ``visibility``
+(what a reader may believe), ``claims``, ``decide`` (two-phase outcomes), ``retries`` and ``reclaim``.
+
+Locks are taken in this order: a transaction's own, its xid's byte, the number lock, a number's byte, ``mutex``. The
+mutex guards the index and what is cached beside it; it is never held while something is waited for.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spool import layout, locks
+from spool.claims import Claims
+from spool.clock import Clock, Deadline
+from spool.counters import Counters
+from spool.disk import Disk, FlushFailed
+from spool.errors import DiskFailure, NotASpace, NotOpen, SpoolError
+from spool.format import Header
+from spool.index import Commit, Index
+from spool.message import Position
+from spool.reader import BodyCache, FileImage
+from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
+from spool.xid import Xid
+
+log = logging.getLogger("spool")
+
+WAIT_SECONDS = 30.0
+
+
+class PreparedBranches:
+    """The undecided prepared branches, as of ``version`` of their listing, and what their commands hold."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.images: dict[Xid, FileImage] = {}
+        self.held: dict[Position, Xid] = {}
+
+    def replace(self, version: int, images: dict[Xid, FileImage]) -> None:
+        self.version = version
+        self.images = images
+        self.held = {position: xid for xid, image in images.items() for position in targets(image)}
+
+    def decided(self, xid: Xid) -> None:
+        """A commit adopted the branch: what it did is in the index now."""
+        image = self.images.pop(xid, None)
+        for position in targets(image) if image is not None else ():
+            self.held.pop(position, None)
+
+
+def targets(image: FileImage) -> Iterator[Position]:
+    """The committed messages that a branch's commands address."""
+    for table in image.tables:
+        for command in table.commands:
+            if command[0] != "take":
+                number, first, count = command[1:4]
+                yield from (Position(number, ordinal) for ordinal in range(first, first + count))
+
+
+class Store:
+    """One open space, as one process (more exactly: one ``spool.open``) sees it."""
+
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.config: SpaceConfig = self.read_settings()
+        if self.config.flush != "auto":
+            disk.ordered = self.config.flush == "ordered"
+        self.counters = Counters(disk)
+        self.control = locks.LockFile(disk, layout.CONTROL)
+        self.numbers = locks.LockFile(disk, layout.NUMBERS)
+        self.xids = locks.LockFile(disk, layout.XIDS)
+        self.claims = Claims(disk)
+        self.bodies = BodyCache(disk)
+        self.mutex = threading.RLock()
+        self.index = Index()
+        self.prepared = PreparedBranches()
+        self.own: dict[int, Commit] = {}
+        self.settings_version = -1
+        self.closed = False
+        self.closed_because = "the space is closed: open it again"
+        self.after_commit: list[Callable[[], None]] = []
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
+        return Deadline(self.clock, seconds)
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def read_settings_text(self) -> str:
+        try:
+            handle = self.disk.open(layout.SETTINGS)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotASpace(
+                f"{self.disk.root} is not a queue space: it has no space.toml. "
+                f"Make one with: spool-admin init {self.disk.root}"
+            ) from None
+        try:
+            return self.disk.read_at(handle, 0, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
+        finally:
+            self.disk.close(handle)
+
+    def read_settings(self) -> SpaceConfig:
+        return parse(self.read_settings_text(), self.disk.path(layout.SETTINGS))
+
+    def refresh_settings(self) -> None:
+        """Read the file again if somebody changed it since."""
+        version = self.counters.settings_version()
+        if version == self.settings_version:
+            return
+        config = self.read_settings()
+        with self.mutex:
+            self.config = config
+            self.settings_version = version
+            for name, queue in config.queues.items():
+                found = self.index.queue(name)
+                if found.by_priority != queue.by_priority:
+                    found.reorder(queue.by_priority)
+
+    # -- usable or not ------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        if self.closed:
+            raise NotOpen(self.closed_because)
+        self.counters.check_not_stopped()
+
+    def stop(self) -> None:
+        """After a failed flush: nobody may commit or publish any more, in any process."""
+        log.critical("%s: a flush failed; the space has stopped", self.disk.root)
+        self.counters.stop()
+
+    @contextmanager
+    def disk_errors(self, doing: str) -> Iterator[None]:
+        """Turn the operating system's errors into ours; a failed flush stops the space first."""
+        try:
+            yield
+        except FlushFailed as error:
+            self.stop()
+            raise self.disk_failure(doing, error) from error
+        except SpoolError:
+            raise
+        except OSError as error:
+            raise self.disk_failure(doing, error) from error
+
+    def disk_failure(self, doing: str, error: OSError) -> DiskFailure:
+        return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}; nothing was lost: {advice(error)}")
+
+    # -- headers ------------------------------------------------------------------------------------------------------
+
+    def durable_mark(self) -> int:
+        return self.counters.durable()
+
+    def header(self, **fields: object) -> Header:
+        from spool.writer import writer_name
+
+        return Header(
+            number=0,
+            time=self.clock.now(),
+            writer=writer_name(),
+            durable_mark=self.durable_mark(),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def close_files(self) -> None:
+        """Close every descriptor; the kernel lets go of the locks."""
+        for part in (self.bodies, self.claims, self.xids, self.numbers, self.control, self.counters):
+            part.close()
+
+
+def advice(error: OSError) -> str:
+    import errno
+
+    return {
+        errno.ENOSPC: "free space on the disk, then try again",
+        errno.EDQUOT: "raise the quota or free space, then try again",
+        errno.EROFS: "mount the file system writable, then try again",
+        errno.EACCES: "let this user write into the space's directory, then try again",
+        errno.EPERM: "let this user write into the space's directory, then try again",
+        errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
+        errno.EIO: "look at the disk (dmesg tells more)",
+    }.get(error.errno or 0, "mend the cause, then try again")

@@ -1,0 +1,458 @@
+"""A transaction: puts and gets that happen together or not at all; one branch, in X/Open's terms.
+
+It lives in one process until it is prepared. Its claims are locks of this process, its messages lie in memory (or, when
+many, in a file in ``active/``); nothing of it was promised to anybody before ``commit`` or ``prepare`` returns.
+"""
+
+import enum
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from spool import codecs, consume, decide, publication, retries
+from spool.clock import WaitExpired
+from spool.consume import Ranges, Wanted
+from spool.draft import Draft
+from spool.errors import (
+    CommitUnknown,
+    Empty,
+    InvalidArgument,
+    ProtocolError,
+    QueueNotFound,
+    SpoolError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)  # fmt: skip
+from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
+from spool.index import Commit, Part
+from spool.locks import xid_byte
+from spool.message import Message, Position, attributes_of, message_id
+from spool.notes import ClaimNote, Undertaker
+from spool.reader import FileImage
+from spool.settings import check_queue_name
+from spool.store import Store
+from spool.visibility import catch_up
+from spool.writer import BranchFile
+from spool.xid import FORMAT_LOCAL, Xid
+
+log = logging.getLogger("spool")
+
+# Which transaction the caller is in, for each open space: right for threads and for asyncio tasks. A copied context
+# keeps pointing at a transaction that has ended, and is told so, instead of silently committing on its own.
+_association: ContextVar[Mapping[int, "Transaction"]] = ContextVar("spool.association", default={})  # noqa: B039 (never changed)
+
+
+class State(enum.Enum):
+    """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
+
+    ACTIVE = "active"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "in an unknown state"
+
+
+def associated(store: Store) -> "Transaction | None":
+    """The transaction that the caller's puts and gets join, or None."""
+    return _association.get().get(id(store))
+
+
+def associate(store: Store, transaction: "Transaction | None") -> Token[Mapping[int, "Transaction"]]:
+    """Make the caller's puts and gets join a transaction (or none any more); the token undoes it."""
+    others = {key: value for key, value in _association.get().items() if key != id(store)}
+    return _association.set(others if transaction is None else {**others, id(store): transaction})
+
+
+class Transaction:
+    """Puts and gets that are committed together. Calls from several threads are serialised.
+
+    ``timeout``: seconds from its begin after which it is rolled back and its next call says so; None: never.
+    ``noted``: whether claims are noted, so that this process's death counts as a try of the messages it holds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        undertaker: Undertaker,
+        *,
+        timeout: float | None = None,
+        xid: Xid | None = None,
+        noted: bool = True,
+    ) -> None:
+        self._id = os.urandom(BRANCH_ID_BYTES)
+        self.xid = xid or Xid(FORMAT_LOCAL, self._id, b"")
+        self.state = State.ACTIVE
+        self.number: int | None = None
+        self._store = store
+        self._undertaker = undertaker
+        self._noted = noted
+        self._deadline = store.deadline(timeout)
+        self._lock = threading.RLock()
+        self._draft = Draft()
+        self._file: BranchFile | None = None
+        self._claims: Ranges = []
+        self._note = ClaimNote(store, self.xid)
+        self._locked = False
+        self._rollback_only: str | None = None
+        self._tokens: list[Token[Mapping[int, Transaction]]] = []
+
+    # -- putting ------------------------------------------------------------------------------------------------------
+
+    def put(self, queue: str, body: Any, *, content_type: str | None = None, **options: Any) -> str:
+        """Add a message; returns its id. Options as in ``Space.put``."""
+        return self.put_many(queue, (body,), content_type=content_type, **options)[0]
+
+    def put_many(
+        self, queue: str, bodies: Iterable[Any], *, content_type: str | None = None, **options: Any
+    ) -> list[str]:
+        """Add messages with the same options; returns their ids."""
+        store = self._store
+        with self._lock:
+            self._check_active()
+            check_queue(store, queue)
+            attributes = attributes_of(**options)
+            ids: list[str] = []
+            for raws, described in _encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
+                first = self._draft.put(queue, raws, described)
+                ids += [message_id(self._id, ordinal) for ordinal in range(first, first + len(raws))]
+                if self._draft.sections:
+                    self._stream()
+            return ids
+
+    def _stream(self) -> None:
+        """The branch has become large: what is complete goes to ``active/``."""
+        with self._undo_on_failure("writing the transaction's messages"):
+            self._lock_xid()
+            if self._file is None:
+                self._file = BranchFile(self._store.disk, self.xid)
+            self._file.stream(self._draft)
+
+    # -- getting ------------------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        queue: str,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Message:
+        """Take the next message, or the one with that id or correlation id. ``timeout``: seconds to wait for one,
+        0 not at all, None for ever. Empty if there is none."""
+        return self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)[0]
+
+    def get_many(
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Message]:
+        """Take up to ``max_messages``, at least one; Empty if there is none within ``timeout`` seconds."""
+        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
+        deadline = self._store.deadline(timeout)
+        with self._lock:
+            while True:
+                self._check_active()
+                check_queue(self._store, queue)
+                got = consume.wait_for(self._store, lambda: self._claim(wanted), deadline)
+                if not got:
+                    raise Empty(f"queue {queue} has no message that can be taken now")
+                found, bad = consume.messages(self._store, got, self._store.deadline())
+                good = consume.subtract(got, bad)
+                consume.release(self._store, bad)
+                self._claims += good
+                for number, first, count in good:
+                    self._draft.remove(number, first, count, "dequeued")
+                if found:
+                    return found
+
+    def _claim(self, wanted: Wanted) -> Ranges:
+        self._check_active()
+        with self._store.disk_errors(f"taking from queue {wanted.queue}"):
+            return consume.claim(self._store, self._undertaker, wanted, self._store.deadline(), self._write_note)
+
+    def _write_note(self, ranges: Ranges) -> None:
+        if self._noted:
+            self._lock_xid()
+            self._note.add(ranges)
+
+    def settle_failure(self, message: Message, reason: str, delay: float | None = None) -> None:
+        """Within this transaction, a message it took comes back as after a failed try, when it commits."""
+        with self._lock:
+            self._check_active()
+            with self._store.mutex:
+                self._keep(message.position)
+                retries.add_fate(self._draft, self._store, message.position, reason, delay)
+
+    def put_back(self, message: Message, delay: float) -> None:
+        """A message that was taken is not: it becomes available ``delay`` seconds later, and no try is counted."""
+        with self._lock:
+            self._check_active()
+            self._keep(message.position)
+            due = self._store.clock.now() + delay
+            self._draft.update(*message.position, 1, {"not_before": due if delay > 0 else None})
+
+    def move_to_error(self, message: Message, error_queue: str, reason: str) -> None:
+        """A message that was taken ends in an error queue instead, when the transaction commits."""
+        with self._lock:
+            self._check_active()
+            self._keep(message.position)
+            self._draft.update(*message.position, 1, retries.moved_to(error_queue, message.queue, reason))
+
+    def _keep(self, position: Position) -> None:
+        """Take back the removal of a message that this transaction holds."""
+        if not self._draft.unremove(position.number, position.ordinal):
+            raise InvalidArgument("the message was not taken by this transaction")
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """Whatever comes, this transaction will be rolled back."""
+        self._rollback_only = reason
+
+    @property
+    def rollback_only(self) -> bool:
+        return self._rollback_only is not None
+
+    def commit(self, adopt: Sequence[Xid] = ()) -> None:
+        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush.
+
+        ``adopt``: prepared branches, whose votes the caller was told, that commit together with this one.
+        """
+        with self._lock:
+            self._check_active()
+            if self._rollback_only is not None:
+                reason = self._rollback_only
+                self.rollback()
+                raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+            if self._draft.empty and self._file is None and not adopt:
+                self._end(State.COMMITTED)
+                return
+            with self._undo_on_failure("committing"):
+                self._lock_xid()
+                if adopt:
+                    self._commit_with(adopt)
+                else:
+                    self._commit_alone()
+            self._end(State.COMMITTED)
+
+    def _commit_alone(self) -> None:
+        store = self._store
+        file, header = self._complete_file()
+        number = self.number = publication.commit(store, file, store.deadline())
+        image = FileImage(replace(header, number=number), tuple(file.tables))
+        store.own[number] = Commit(number, [Part(0, None, 0, image)])
+        self._refresh()
+
+    def _commit_with(self, adopt: Sequence[Xid]) -> None:
+        store = self._store
+        file = self._file = self._file or BranchFile(store.disk, self.xid)
+        entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
+        self.number = decide.adopt(store, file, self._draft, entry, adopt, store.deadline())
+        self._refresh()
+        decide.move_adopted(store, self.number, enumerate(adopt, 1))
+
+    def _refresh(self) -> None:
+        """See our own commit. It is done, whatever happens to this look."""
+        try:
+            catch_up(self._store)
+        except (OSError, SpoolError) as error:
+            log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
+
+    def _complete_file(self) -> tuple[BranchFile, Header]:
+        """The whole branch in ``active/``, without a number."""
+        if self._file is None:
+            self._file = BranchFile(self._store.disk, self.xid)
+        entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
+        return self._file, self._file.complete(self._store.header(branches=(entry,)), self._draft)
+
+    def prepare(self) -> bool:
+        """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
+
+        Raises like ``commit``; the transaction is then rolled back.
+        """
+        with self._lock:
+            self._check_active()
+            if self._rollback_only is not None:
+                reason = self._rollback_only
+                self.rollback()
+                raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+            if self._draft.empty and self._file is None:
+                self._end(State.COMMITTED)
+                return False
+            with self._undo_on_failure("preparing"):
+                self._lock_xid()
+                decide.publish_prepared(self._store, self._complete_file()[0], self.xid)
+            self._end(State.PREPARED)
+            return True
+
+    def rollback(self, reason: str = "its transaction was rolled back") -> None:
+        """Undo it all. What it held is available again after the queue's retry delay, with one try more counted."""
+        with self._lock:
+            if self.state is not State.ACTIVE:
+                raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
+            self._undo(reason)
+
+    def abandon(self) -> None:
+        """Roll back unless it has ended; for the engine's own transactions, whose failed gets count no try."""
+        if self.state is State.ACTIVE:
+            with self._lock:
+                if self._file is not None:
+                    self._file.abandon()
+                self._end(State.ROLLED_BACK)
+
+    def _undo(self, reason: str) -> None:
+        store = self._store
+        try:
+            if self._file is not None:
+                self._file.abandon()
+            positions = [Position(n, o) for n, first, count in self._claims for o in range(first, first + count)]
+            if positions:
+                # Before the claims are let go: whoever takes a message next must see the count.
+                retries.count_failures(store, positions, reason, store.deadline())
+        except (OSError, SpoolError) as error:
+            log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
+        finally:
+            self._end(State.ROLLED_BACK)
+
+    @contextmanager
+    def _undo_on_failure(self, doing: str) -> Iterator[None]:
+        """Around the steps of an ending: a failure means rolled back, or, once the file has its number, unknown."""
+        try:
+            with self._store.disk_errors(doing):
+                yield
+        except BaseException as error:
+            if self.state is State.ACTIVE:
+                if self._file is not None and self._file.number is not None:
+                    self._end(State.UNKNOWN)
+                else:
+                    self._undo(f"{doing} failed: {error}")
+            if isinstance(error, CommitUnknown):
+                error.ids = tuple(message_id(self._id, ordinal) for ordinal in range(self._draft.messages))
+            if isinstance(error, WaitExpired):
+                raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+            raise
+
+    def _end(self, state: State) -> None:
+        """Let go of everything. After a commit or a vote the file holds what the claims held."""
+        self.state = state
+        try:
+            self._note.remove()
+        except OSError as error:
+            log.warning("a note of claims stays behind: %s", error)
+        claims, self._claims = self._claims, []
+        consume.release(self._store, claims)
+        if self._locked:
+            self._locked = False
+            self._store.xids.unlock(xid_byte(self.xid))
+
+    def _lock_xid(self) -> None:
+        """Before the first file of the branch: a cleaner removes only files whose xid is free."""
+        if not self._locked:
+            try:
+                self._store.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
+            except WaitExpired as error:
+                raise TransactionTimeout(str(error)) from None
+            self._locked = True
+
+    def lock_xid_now(self) -> bool:
+        """For a branch of a coordinator: False if somebody else has this xid."""
+        self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
+        return self._locked
+
+    def _check_active(self) -> None:
+        self._store.check_usable()
+        if self.state is State.ACTIVE and self._deadline.passed():
+            self._undo("its transaction took too long")
+            raise TransactionTimeout(
+                f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
+            )
+        if self.state is State.ROLLED_BACK:
+            raise TransactionRolledBack("the transaction was rolled back: begin a new one")
+        if self.state is not State.ACTIVE:
+            raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
+
+    # -- with ---------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._tokens.append(associate(self._store, self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.state is State.ACTIVE:
+                if kind is None and not self.rollback_only:
+                    self.commit()
+                elif not self._store.closed:
+                    self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
+        finally:
+            try:
+                _association.reset(self._tokens.pop())
+            except ValueError:
+                pass  # left in another context than entered: that one keeps pointing at an ended transaction
+
+
+def check_queue(store: Store, queue: str) -> None:
+    """QueueNotFound if the space has no such queue, even after reading its settings again."""
+    if queue in store.config.queues:
+        if store.counters.settings_version() != store.settings_version:
+            store.refresh_settings()
+        return
+    check_queue_name(queue)
+    store.refresh_settings()
+    if queue not in store.config.queues:
+        there = ", ".join(sorted(store.config.queues)[:20]) or "none yet"
+        raise QueueNotFound(
+            f"there is no queue {queue!r} (queues: {there}): create it with spool-admin queue create {queue}"
+        )
+
+
+def check_wanted(
+    queue: str, count: int, timeout: float | None, message_id: str | None, correlation_id: str | None
+) -> Wanted:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidArgument(f"max_messages is a whole number from 1, not {count!r}")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+        raise InvalidArgument(f"timeout is 0, a number of seconds, or None to wait for ever, not {timeout!r}")
+    wanted = Wanted(queue, count, message_id, correlation_id)
+    if wanted.by_key and timeout != 0:
+        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
+    if message_id is not None and correlation_id is not None:
+        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+    return wanted
+
+
+def _encoded(
+    bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
+) -> list[tuple[list[bytes], dict[str, Any]]]:
+    """Groups of neighbouring bodies with the same control fields."""
+    groups: list[tuple[list[bytes], dict[str, Any]]] = []
+    last: tuple[str | None, str | None] | None = None
+    for body in bodies:
+        raw, codec, kind = codecs.encode(body, content_type)
+        if len(raw) > limit:
+            raise InvalidArgument(
+                f"a body of {len(raw)} bytes is larger than the space's max_body_bytes, {limit}: "
+                "put it into a file and its name into the message, or raise the limit in space.toml"
+            )
+        if last != (codec, kind):
+            last = (codec, kind)
+            described = dict(attributes)
+            if codec is not None:
+                described["codec"] = codec
+            if kind is not None:
+                described["content_type"] = kind
+            groups.append(([], described))
+        groups[-1][0].append(raw)
+    return groups

@@ -1,0 +1,222 @@
+"""What this process may believe: catching up with published commits, and looking again after a claim (DESIGN §5).
+
+A claim only proves that nobody else holds the message now. Whether it is still there is known after looking where its
+removal may lie, in the direction in which files move: prepared branches, then published commits, then every number that
+was issued. Only then is a message delivered.
+"""
+
+import logging
+from typing import Literal, overload
+
+from spool import layout
+from spool.clock import Deadline
+from spool.errors import CorruptedFile, SystemFailure
+from spool.format import Adoption, Header
+from spool.index import Commit, Index, Part
+from spool.locks import PREPARED_LIST
+from spool.publication import settle_all
+from spool.reader import FileImage, image_of
+from spool.store import Store
+from spool.xid import Xid
+
+log = logging.getLogger("spool")
+
+# A reader that was overtaken by reclaim starts again. What is missing after so many starts is gone for good.
+_PATIENT_STARTS = 20
+_TRIES_ON_BAD_BYTES = 3
+
+
+def look_again(store: Store, deadline: Deadline) -> None:
+    """After a lock on a message was taken: see everything that could have removed or held it before."""
+    list_prepared(store)
+    catch_up(store)
+    settle_all(store, deadline)
+    catch_up(store)
+
+
+# -- prepared branches ------------------------------------------------------------------------------------------------
+
+
+def list_prepared(store: Store) -> None:
+    """Refresh ``store.prepared`` if a branch was prepared or rolled back since the last listing.
+
+    The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
+    we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
+    """
+    if store.counters.prepared_version() == store.prepared.version:
+        return
+    deadline = store.deadline()
+    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
+    try:
+        version = store.counters.prepared_version()
+        names = store.disk.names(layout.PREPARED)
+    finally:
+        store.control.unlock(PREPARED_LIST)
+    images: dict[Xid, FileImage] = {}
+    for name in names:
+        xid = layout.parse_xid(name)
+        image = None if xid is None else prepared_image(store, xid)
+        if xid is not None and image is not None:
+            images[xid] = image
+    with store.mutex:
+        store.prepared.replace(version, {x: i for x, i in images.items() if x not in store.index.adopted})
+
+
+def prepared_image(store: Store, xid: Xid) -> FileImage | None:
+    """None if the branch is not in ``prepared/`` (any more), or damaged (the recovery scan says so)."""
+    known = store.prepared.images.get(xid)
+    try:
+        image = image_of(store.disk, layout.prepared(xid), known=known)
+    except CorruptedFile as error:
+        log.error("%s", error)
+        return None
+    return image if image is not None and carries(image.header, xid) else None
+
+
+def carries(header: Header, xid: Xid) -> bool:
+    """Content is bound to its name: a branch's file says which branch it is (DESIGN §3)."""
+    return header.number == 0 and [branch.xid for branch in header.branches] == [xid]
+
+
+# -- published commits ------------------------------------------------------------------------------------------------
+
+
+def catch_up(store: Store) -> None:
+    """Apply every published commit that this process has not seen, each read by name."""
+    if store.counters.issued_and_published()[1] == store.index.applied:
+        return
+    with store.mutex:
+        while store.index.applied < store.counters.published():
+            commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
+            if commit is None:
+                rebuild(store)
+            else:
+                apply(store, store.index, commit)
+
+
+def apply(store: Store, index: Index, commit: Commit) -> None:
+    index.apply(commit)
+    for xid in commit.adopted:
+        store.prepared.decided(xid)
+
+
+def rebuild(store: Store, *, alone: bool = False) -> None:
+    """Start from what is there: files that were missing have been reclaimed, so nothing of theirs lives.
+
+    ``alone``: nobody moves files meanwhile, so what is missing or foreign is damage at the first look.
+    """
+    with store.mutex:
+        index = read_all(store, last_resort=True) if alone else _read_patiently(store)
+        for name, queue in store.config.queues.items():
+            index.queue(name).reorder(queue.by_priority)
+        store.index = index
+        store.prepared.version = -1
+        list_prepared(store)
+
+
+def _read_patiently(store: Store) -> Index:
+    for start in range(_PATIENT_STARTS + 1):
+        index = read_all(store, last_resort=start == _PATIENT_STARTS)
+        if index is not None:
+            return index
+    raise SystemFailure("the space changes faster than it can be read: try again")
+
+
+@overload
+def read_all(store: Store, *, last_resort: Literal[True]) -> Index: ...
+@overload
+def read_all(store: Store, *, last_resort: bool) -> Index | None: ...
+def read_all(store: Store, *, last_resort: bool) -> Index | None:
+    """An index as of a published number, or None if a file that was listed is gone when read.
+
+    The listing is noted before anything is read: an adopted branch in neither listing was reclaimed, and is empty.
+    """
+    published = store.counters.published()
+    listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
+    names = store.disk.names(layout.COMMITTED)
+    listed.update(f"{layout.COMMITTED}/{name}" for name in names)
+    index = Index()
+    for name in sorted(names):
+        parsed = layout.parse_committed(name)
+        if parsed is None or parsed.adoption or parsed.number > published:
+            continue
+        commit = read_commit(store, parsed.number, listed=listed, last_resort=last_resort)
+        if commit is None:
+            return None
+        index.apply(commit)
+    index.applied = published
+    while index.applied < store.counters.published():
+        commit = read_commit(store, index.applied + 1, last_resort=last_resort)
+        if commit is None:
+            return None
+        index.apply(commit)
+    return index
+
+
+def read_commit(
+    store: Store, number: int, *, listed: set[str] | None = None, last_resort: bool = False
+) -> Commit | None:
+    """A published commit with its adopted branches, or None if something it needs is not where it was.
+
+    ``last_resort``: never None; what is missing, foreign or damaged is named in the commit, and served without.
+    """
+    name = layout.committed(number)
+    image, wrong = _numbered_image(store, number)
+    if wrong is not None or image is None:
+        if not last_resort:
+            return None
+        empty = image or FileImage(store.header(), ())
+        return Commit(number, [Part(0, None, 0, empty)], [(name, wrong or "it is missing")])
+    commit = Commit(number, [Part(0, None, 0, image)])
+    if any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True)):
+        commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
+    for place, adoption in enumerate(image.header.adopts, 1):
+        branch = _adopted_image(store, number, place, adoption)
+        if branch is not None:
+            commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
+        elif listed is not None and not _is_listed(listed, number, place, adoption.xid):
+            continue
+        elif last_resort:
+            commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
+        else:
+            return None
+    return commit
+
+
+def _is_listed(listed: set[str], number: int, place: int, xid: Xid) -> bool:
+    return layout.prepared(xid) in listed or layout.committed(number, place) in listed
+
+
+def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | None]:
+    """(image or None, what is wrong or None). None, None: there is no such file.
+
+    The name can carry other bytes at any time, so bad ones are read again by name before they are believed.
+    """
+    name = layout.committed(number)
+    image, wrong = None, None
+    for attempt in range(_TRIES_ON_BAD_BYTES):
+        try:
+            image = image_of(store.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+        except CorruptedFile as error:
+            image, wrong = None, str(error).removeprefix(f"{name}: ")
+            continue
+        if image is None or image.header.number == number:
+            return image, None
+        wrong = f"it carries the number {image.header.number}"
+        if image.header.number == -1:
+            return image, "its number does not match its checksum"
+        image = None
+    return image, wrong
+
+
+def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileImage | None:
+    """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
+    for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
+        try:
+            image = image_of(store.disk, name)
+        except CorruptedFile as error:
+            log.error("%s", error)
+            continue
+        if image is not None and (image.header.checksum, image.header.size) == (adoption.checksum, adoption.size):
+            return image
+    return None

@@ -1,0 +1,117 @@
+"""A branch's file in ``active/``: sections, then the header in front of them, then, once, a number.
+
+A small branch is one ``write``. A large one streams: the header's room is kept free at the front and filled last;
+should the header turn out larger than the room, the sections move to a second file.
+"""
+
+import os
+import sys
+from dataclasses import replace
+
+from spool import layout
+from spool.disk import Disk
+from spool.draft import Draft
+from spool.format import Header, SectionEntry, Table, encode_header, stamp
+from spool.xid import Xid
+
+_STREAMED_HEADER_ROOM = 64 << 10
+_COPY_BYTES = 1 << 20
+
+
+def writer_name() -> dict[str, object]:
+    """Who writes: kept in every header, for people and for the demonstration; nothing is ever decided by it."""
+    return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
+
+
+class BranchFile:
+    """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
+
+    def __init__(self, disk: Disk, xid: Xid) -> None:
+        self.disk = disk
+        self.name = layout.active(xid)
+        self.handle: int | None = None
+        self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
+        self.tables: list[Table] = []
+        self._entries: list[SectionEntry] = []
+        self._end = 0
+
+    def stream(self, draft: Draft) -> None:
+        """Write the draft's closed sections, and let go of their bodies."""
+        if not draft.sections:
+            return
+        if self.handle is None:
+            self.handle = self.disk.create(self.name)
+            self._end = _STREAMED_HEADER_ROOM
+        for section in draft.sections:
+            self.disk.write_at(self.handle, self._end, section.data)
+            self._place(section.table, section.entry, self._end)
+        draft.sections.clear()
+
+    def complete(self, header: Header, draft: Draft) -> Header:
+        """Write what is left and the header; returns the header as it stands in the file (number 0)."""
+        draft.close_section()
+        if self.handle is not None:
+            self.stream(draft)
+            return self._put_header(header)
+        entries = [section.entry for section in draft.sections]
+        encoded = encode_header(replace(header, sections=tuple(entries)))
+        self._end = len(encoded)
+        for section in draft.sections:
+            self._place(section.table, section.entry, self._end)
+        self.handle = self.disk.create(self.name)
+        self.disk.write_at(self.handle, 0, b"".join([encoded, *(section.data for section in draft.sections)]))
+        draft.sections.clear()
+        return self._finished(header, encoded)
+
+    def _put_header(self, header: Header) -> Header:
+        assert self.handle is not None
+        encoded = encode_header(replace(header, sections=tuple(self._entries)), room=_STREAMED_HEADER_ROOM)
+        if len(encoded) > _STREAMED_HEADER_ROOM:
+            self._move_sections(len(encoded))
+        self.disk.write_at(self.handle, 0, encoded)
+        return self._finished(header, encoded)
+
+    def _move_sections(self, start: int) -> None:
+        """Into a new file, behind a larger header."""
+        assert self.handle is not None
+        old, offset = self.handle, _STREAMED_HEADER_ROOM
+        self.disk.unlink(self.name)
+        self.handle = self.disk.create(self.name)
+        while offset < self._end:
+            data = self.disk.read_at(old, offset, min(_COPY_BYTES, self._end - offset))
+            self.disk.write_at(self.handle, start + offset - _STREAMED_HEADER_ROOM, data)
+            offset += len(data)
+        self.disk.close(old)
+        shift = start - _STREAMED_HEADER_ROOM
+        self._entries = [replace(entry, offset=entry.offset + shift) for entry in self._entries]
+        self._end += shift
+
+    def _place(self, table: Table, entry: SectionEntry, offset: int) -> None:
+        self.tables.append(table)
+        self._entries.append(replace(entry, offset=offset))
+        self._end = offset + entry.table_bytes + entry.bodies_bytes
+
+    def _finished(self, header: Header, encoded: bytes) -> Header:
+        return replace(
+            header,
+            sections=tuple(self._entries),
+            length=len(encoded),
+            size=self._end,
+            checksum=int.from_bytes(encoded[-4:], "big"),
+        )
+
+    def stamp(self, number: int) -> None:
+        """The commit's number, into the finished file."""
+        assert self.handle is not None
+        self.disk.write_at(self.handle, *stamp(number))
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.disk.close(self.handle)
+            self.handle = None
+
+    def abandon(self) -> None:
+        """Remove the file, if it still has its first name."""
+        if self.handle is not None:
+            self.close()
+            self.disk.unlink(self.name)

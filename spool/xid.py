@@ -1,0 +1,75 @@
+"""X/Open transaction identifiers, and their form as file names.
+
+Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", section 4.2: a format id
+(a signed 32-bit number, -1 is the null xid), a global transaction id of 1..64 bytes and a branch qualifier of 0..64.
+"""
+
+import base64
+import binascii
+import os
+import re
+from typing import NamedTuple
+
+MAX_GTRID_BYTES = 64
+MAX_BQUAL_BYTES = 64
+
+# Ours. An xid of these formats belongs to a coordinator whose life is a lock in run/ (DESIGN §7), so an undecided
+# branch of it is rolled back by whoever finds that lock free. Any other format id is a foreign coordinator's.
+FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
+FORMAT_ROUND = 0x58500002  # a forwarding round: gtrid = round, bqual = partition and attempt
+FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
+
+_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([A-Za-z0-9_-]{2,86})\.([A-Za-z0-9_-]{0,86})")
+
+
+class Xid(NamedTuple):
+    """A transaction branch: ``format_id`` 0..2**31-1, ``gtrid`` 1..64 bytes, ``bqual`` 0..64 bytes.
+
+    Unpacks as a 3-tuple; ``str(xid)`` is ``format.gtrid.bqual`` in unpadded base64url, which contains no dot, so it is
+    a file name of at most 184 characters and :meth:`parse` takes it back.
+    """
+
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+    def __str__(self) -> str:
+        return f"{self.format_id}.{_encode(self.gtrid)}.{_encode(self.bqual)}"
+
+    @classmethod
+    def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
+        """An xid whose parts obey X/Open's limits, else ValueError."""
+        if not isinstance(format_id, int) or not 0 <= format_id < 2**31:
+            raise ValueError(f"an xid's format id is 0 to 2147483647, not {format_id!r}")
+        if not isinstance(gtrid, bytes) or not 1 <= len(gtrid) <= MAX_GTRID_BYTES:
+            raise ValueError(f"an xid's gtrid is 1 to {MAX_GTRID_BYTES} bytes, not {gtrid!r}")
+        if not isinstance(bqual, bytes) or len(bqual) > MAX_BQUAL_BYTES:
+            raise ValueError(f"an xid's bqual is at most {MAX_BQUAL_BYTES} bytes, not {bqual!r}")
+        return cls(format_id, gtrid, bqual)
+
+    @classmethod
+    def parse(cls, text: str) -> "Xid":
+        """The xid that ``str()`` gave this text, else ValueError."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not an xid: it is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
+        try:
+            xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))
+        except binascii.Error:
+            raise ValueError(f"{text!r} is not an xid: its parts are unpadded base64url") from None
+        if str(xid) != text:  # base64 has spare bits: two texts must not name one branch
+            raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
+        return xid
+
+
+def new_local_xid() -> Xid:
+    """An xid for a transaction that stays in this process."""
+    return Xid(FORMAT_LOCAL, os.urandom(12), b"")
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,35 @@
+"""What all tests share: the option --long, and which tests this machine cannot run."""
+
+import os
+import shutil
+
+import pytest
+from hypothesis import settings
+
+# A flush takes as long as the disk likes, so no example has a deadline.
+settings.register_profile("xaspool", deadline=None)
+settings.load_profile("xaspool")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the slow tests too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    missing = {}
+    if not config.getoption("--long"):
+        missing["slow"] = "slow: runs with --long"
+    if os.geteuid() != 0:
+        missing["root"] = "needs root"
+    if shutil.which("strace") is None:
+        missing["strace"] = "needs the program strace, which is not installed"
+    for item in items:
+        for mark, reason in missing.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Repeat what failed before pytest began, so that a green summary cannot hide it."""
+    if failed := os.environ.get("XASPOOL_FAILED_CHECKS", "").split():
+        terminalreporter.write_line(f"CHECKS FAILED before the tests: {', '.join(failed)}; see above", red=True)

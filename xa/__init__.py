@@ -1,0 +1,1 @@
+"""Who decides: resource manager, transaction manager, adapters to two-phase commit conventions."""
