@@ -15,7 +15,7 @@ from spool.quarantine import quarantine
 from spool.store import Store, log
 from spool.visibility import list_prepared, read_all, rebuild
 
-__all__ = ["check", "plan", "quarantined", "scan"]
+__all__ = ["Finding", "RecoveryReport", "check", "plan", "quarantined", "scan"]
 
 _QUIET = (Kind.ALIVE,)
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spool import codecs, layout
 from spool.clock import Deadline
+from spool.decide import settle_the_dead
 from spool.draft import Draft
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SpoolError, SystemFailure
 from spool.index import Run
 from spool.message import Message, Position, message_id, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
+from spool.reader import BodyPlace, body_places
 from spool.retries import commit_draft
 from spool.store import Store
 from spool.visibility import catch_up, look_again
@@ -49,6 +51,8 @@ def claim(
         skip.update(_positions(tried))
         if not got:
             if tried and not wanted.by_key:
+                continue
+            if settle_the_dead(store, deadline):  # a coordinator that is gone held messages by its prepared branches
                 continue
             if wanted.message_id is not None and _is_there(store, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
@@ -161,6 +165,46 @@ def subtract(ranges: Ranges, kept: Ranges) -> Ranges:
 def release(store: Store, ranges: Ranges) -> None:
     for number, first, count in ranges:
         store.claims.release(number, first, count)
+
+
+# -- from a claim to where its body lies ------------------------------------------------------------------------------
+
+
+class HeldMessage(NamedTuple):
+    """A claimed message without its body, for a process that has not opened the space. Offsets and lengths in bytes.
+
+    ``names``: where its file may lie, relative to the space, in the direction in which files move.
+    """
+
+    id: str
+    queue: str
+    position: Position
+    enqueued_at: float
+    attributes: Mapping[str, Any]
+    names: tuple[str, ...]
+    body: BodyPlace
+
+
+def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
+    """For claimed messages, in order."""
+    found = []
+    with store.mutex:
+        for position in _positions(ranges):
+            run = store.index.find(position)
+            if run is None:
+                raise SystemFailure(f"message {position} left the index while it was held")
+            branch_id, ordinal = store.index.branch_of(position)
+            part, row = run.part, run.row_of(position.ordinal)
+            name = layout.committed(position.number, part.adoption)
+            found.append(
+                HeldMessage(
+                    message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
+                    _with_defaults(store, run.queue.name, run.attributes),
+                    (name,) if part.xid is None else (layout.prepared(part.xid), name),
+                    body_places(part.image, run.section, row, 1)[0],
+                )
+            )  # fmt: skip
+    return found
 
 
 # -- from a claim to a message ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ not be durable yet, so they are copied and flushed first.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from spool import layout, retries
 from spool.clock import Deadline
@@ -21,7 +21,7 @@ from spool.reader import FileImage
 from spool.store import Store, targets
 from spool.visibility import catch_up, list_prepared, prepared_image
 from spool.writer import BranchFile
-from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
+from spool.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
 
 log = logging.getLogger("spool")
 
@@ -78,15 +78,18 @@ def adopt(
     return commit(store, file, deadline, check=_still_prepared(store, xids, images, deadline))
 
 
-def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool) -> int:
-    """Commit one prepared branch on its own; returns the number. ``told``: the caller was told its vote."""
+def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, draft: Draft | None = None) -> int:
+    """Commit one prepared branch, alone or with facts about it; returns the number.
+
+    ``told``: the caller was told its vote. UnknownBranch if it is not there to be committed.
+    """
     if not told:
         make_durable(store, xid, deadline)
     own = new_local_xid()
     store.xids.lock(xid_byte(own), deadline, f"the branch {own}")
     try:
         entry = BranchEntry(own, own.gtrid, 0, 0)
-        number = adopt(store, BranchFile(store.disk, own), Draft(), entry, [xid], deadline)
+        number = adopt(store, BranchFile(store.disk, own), draft or Draft(), entry, [xid], deadline)
     finally:
         store.xids.unlock(xid_byte(own))
     catch_up(store)
@@ -143,15 +146,16 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
 
 
 def rollback_prepared(
-    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back"
+    store: Store, xid: Xid, deadline: Deadline, reason: str = "its transaction was rolled back", *, count: bool = True
 ) -> None:
     """Undo a prepared branch: its puts never were, its messages are free again, a try counted. No flush.
 
-    UnknownBranch if it is not there to be rolled back.
+    ``count=False``: it was not the messages' fault. UnknownBranch if it is not there to be rolled back.
     """
     failed = _held_by(store, xid, deadline)
     # Counted while the branch still holds them: nobody may take a message before its count is visible.
-    retries.count_failures(store, failed, reason, deadline, held_by=xid)
+    if count:
+        retries.count_failures(store, failed, reason, deadline, held_by=xid)
     with_number_lock(store, deadline)
     try:
         settle_all(store, deadline)
@@ -227,7 +231,8 @@ def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
         if xid.format_id not in FORMATS_BOUND_TO_A_LIFE or not store.xids.is_free(coordinator_byte(xid.gtrid)):
             continue
         try:
-            rollback_prepared(store, xid, deadline, "its coordinator is gone")
+            # A forwarder that was killed says nothing about the messages of its round.
+            rollback_prepared(store, xid, deadline, "its coordinator is gone", count=xid.format_id != FORMAT_ROUND)
             done.append(xid)
         except UnknownBranch:
             continue
@@ -248,3 +253,74 @@ def finish_moves(store: Store) -> list[Xid]:
             move_adopted(store, number, [(files[number].index(xid) + 1, xid)])
             moved.append(xid)
     return moved
+
+
+# -- questions of a resource manager ----------------------------------------------------------------------------------
+
+
+def is_prepared(store: Store, xid: Xid) -> bool:
+    """Whether the branch is prepared and undecided, as far as can be seen now."""
+    catch_up(store)
+    return xid not in store.index.adopted and store.disk.exists(layout.prepared(xid))
+
+
+def has_owner(store: Store, xid: Xid) -> bool:
+    """Whether a live process holds the branch, which is not (yet) prepared, or just being so."""
+    return not store.xids.is_free(xid_byte(xid))
+
+
+def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) -> list[Xid]:
+    """Prepared, undecided branches that wait for a coordinator, each durable: those whose vote the caller was not
+    told are copied and flushed first. Branches whose owner, or our own coordinator, lives are left out."""
+    settle_the_dead(store, deadline)
+    settle_all(store, deadline)
+    catch_up(store)
+    list_prepared(store)
+    found = []
+    for xid in sorted(store.prepared.images):
+        if xid.format_id in FORMATS_BOUND_TO_A_LIFE or has_owner(store, xid):
+            continue
+        if xid not in told:
+            make_durable(store, xid, deadline)
+        if is_prepared(store, xid):
+            found.append(xid)
+    return found
+
+
+# -- an administrator's decisions, facts until the coordinator forgets them --------------------------------------------
+
+COMMITTED, ROLLED_BACK = "committed", "rolled back"
+
+
+def _fact_key(xid: Xid) -> str:
+    return f"heuristic:{xid}"
+
+
+def heuristic_outcome(store: Store, xid: Xid) -> str | None:
+    """What an administrator decided, or None."""
+    catch_up(store)
+    found = store.index.facts.get(_fact_key(xid))
+    return None if found is None else str(found[1])
+
+
+def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
+    """Decide in the coordinator's place. The fact is durable no later than the decision."""
+    draft = Draft()
+    draft.fact(_fact_key(xid), COMMITTED if commit else ROLLED_BACK)
+    if commit:
+        commit_prepared(store, xid, deadline, told=False, draft=draft)
+        return
+    if not is_prepared(store, xid):
+        raise UnknownBranch(xid, store.index.adopted.get(xid))
+    retries.commit_draft(store, draft, deadline, flush=True)
+    rollback_prepared(store, xid, deadline, "an administrator rolled it back")
+
+
+def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
+    """Drop the fact; False if there is none."""
+    if heuristic_outcome(store, xid) is None:
+        return False
+    draft = Draft()
+    draft.fact(_fact_key(xid), None)
+    retries.commit_draft(store, draft, deadline, flush=True)
+    return True

@@ -115,6 +115,13 @@ class Table:
     checksums: "array[int]" = field(default_factory=lambda: array("I"))
     commands: list[list[Any]] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
+    _offsets: "array[int] | None" = None
+
+    def offsets(self, entry: SectionEntry) -> "array[int]":
+        """Where in the file each body begins, and where the section ends; worked out once."""
+        if self._offsets is None:
+            self._offsets = array("Q", body_offsets(self.lengths, entry.offset + entry.table_bytes))
+        return self._offsets
 
 
 # -- writing --------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class QueueIndex:
 
     def ripen(self, now: float) -> None:
         """Move what has become due among the ready ones."""
-        while self.delayed and self.delayed[0].due <= now:
+        while self.delayed and (due := self.delayed[0].due) is not None and due <= now:
             run = self.delayed.pop(0)
             run.due = None
             self.ready.add(run)
@@ -167,6 +167,7 @@ class Index:
         self.idle: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self.adopted: dict[Xid, int] = {}
+        self.taken: set[tuple[str, str]] = set()
         self.damage: list[tuple[str, str]] = []
         self._runs: dict[int, list[Run]] = {}
         self._moved: dict[Position, Run] = {}
@@ -221,6 +222,7 @@ class Index:
         name = command[0]
         if name == "take":
             state.taken.append((command[1], command[2]))
+            self.taken.add((command[1], command[2]))
             return
         target, first, count = command[1:4]
         if target != number:
@@ -282,11 +284,15 @@ class Index:
             self.files[number].tally.setdefault(queue, [0, 0, 0, 0])[what] += count
 
     def _fact(self, number: int, state: FileState, key: str, value: Any, expiry: float | None) -> None:
-        old = self.facts.get(key)
+        """The newest of its key counts; the value None means: no longer."""
+        old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
-        self.facts[key] = (number, value, expiry)
-        state.facts += 1
+            if value is None and old[0] != number:
+                state.targets.add(old[0])  # or the old one would be back once this file is gone
+        if value is not None:
+            self.facts[key] = (number, value, expiry)
+            state.facts += 1
 
     def _rest(self, number: int) -> None:
         """None of the number's messages lives any more: its runs are forgotten."""

@@ -5,7 +5,6 @@ a checksum that the reader already trusts.
 """
 
 import zlib
-from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,6 +107,13 @@ def read_bodies(disk: Disk, handle: int, places: list[BodyPlace]) -> list[bytes]
     return bodies
 
 
+def body_places(image: FileImage, section: int, row: int, count: int) -> list[BodyPlace]:
+    """Where the bodies of neighbouring messages lie."""
+    table, entry = image.tables[section], image.header.sections[section]
+    rows = slice(row, row + count)
+    return list(map(BodyPlace, table.offsets(entry)[rows], table.lengths[rows], table.checksums[rows]))
+
+
 def prove(disk: Disk, handle: int) -> FileImage:
     """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
     image = read_image(disk, handle)
@@ -137,7 +143,6 @@ def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
 class _OpenFile(NamedTuple):
     handle: int
     checksum: int
-    offsets: "dict[int, array[int]]"
 
 
 class BodyCache:
@@ -155,19 +160,11 @@ class BodyCache:
         for fresh in (False, True):
             file = self._file(number, adoption, xid, image.header.checksum, fresh)
             try:
-                return read_bodies(self.disk, file.handle, self._places(file, image, section, row, count))
+                return read_bodies(self.disk, file.handle, body_places(image, section, row, count))
             except CorruptedFile as error:
                 if fresh:
                     raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None
         raise AssertionError("unreachable")
-
-    def _places(self, file: _OpenFile, image: FileImage, section: int, row: int, count: int) -> list[BodyPlace]:
-        table, entry = image.tables[section], image.header.sections[section]
-        offsets = file.offsets.get(section)
-        if offsets is None:
-            offsets = file.offsets[section] = array("Q", body_offsets(table.lengths, entry.offset + entry.table_bytes))
-        rows = slice(row, row + count)
-        return list(map(BodyPlace, offsets[rows], table.lengths[rows], table.checksums[rows]))
 
     def _file(self, number: int, adoption: int, xid: Xid | None, checksum: int, fresh: bool) -> _OpenFile:
         key = (number, adoption)
@@ -176,7 +173,7 @@ class BodyCache:
             self.disk.close(found.handle)
             found = None
         if found is None:
-            found = _OpenFile(self._open_one(number, adoption, xid), checksum, {})
+            found = _OpenFile(self._open_one(number, adoption, xid), checksum)
         self._open[key] = found  # last used, last in the dict
         if len(self._open) > self.limit:
             oldest = next(iter(self._open))

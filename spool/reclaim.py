@@ -94,6 +94,7 @@ def _finish_taken(store: Store) -> None:
             except (FileNotFoundError, NotADirectoryError):
                 pass
             directories.add(directory)
+    store.disk.flush_directory(layout.ACTIVE)
     for directory in directories:
         if store.disk.exists(f"{layout.ACTIVE}/{directory}"):
             store.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
@@ -102,6 +103,7 @@ def _finish_taken(store: Store) -> None:
             state = store.index.files.get(number)
             if state is not None:
                 state.taken = [one for one in state.taken if one not in taken]
+            store.index.taken.difference_update(taken)
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:

@@ -31,7 +31,7 @@ from spool.transaction import Transaction, associated, check_queue
 from spool.visibility import catch_up, list_prepared
 
 if TYPE_CHECKING:
-    from recovery.report import Finding, RecoveryReport
+    from recovery.scan import Finding, RecoveryReport
 
 
 class _Join:

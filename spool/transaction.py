@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from spool import codecs, consume, decide, publication, retries
 from spool.clock import WaitExpired
-from spool.consume import Ranges, Wanted
+from spool.consume import HeldMessage, Ranges, Wanted
 from spool.draft import Draft
 from spool.errors import (
     CommitUnknown,
@@ -133,6 +133,12 @@ class Transaction:
                 self._file = BranchFile(self._store.disk, self.xid)
             self._file.stream(self._draft)
 
+    def take_dropped(self, directory: str, name: str) -> None:
+        """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
+        with self._lock:
+            self._check_active()
+            self._draft.take(directory, name)
+
     # -- getting ------------------------------------------------------------------------------------------------------
 
     def get(
@@ -174,6 +180,20 @@ class Transaction:
                     self._draft.remove(number, first, count, "dequeued")
                 if found:
                     return found
+
+    def hold(self, queue: str, max_messages: int, *, timeout: float | None = 0) -> list[HeldMessage]:
+        """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
+
+        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. What no
+        adopted branch mentions is free again when the transaction ends.
+        """
+        wanted = check_wanted(queue, max_messages, timeout, None, None)
+        with self._lock:
+            self._check_active()
+            check_queue(self._store, queue)
+            got = consume.wait_for(self._store, lambda: self._claim(wanted), self._store.deadline(timeout))
+            self._claims += got
+            return consume.held_messages(self._store, got)
 
     def _claim(self, wanted: Wanted) -> Ranges:
         self._check_active()

@@ -1,0 +1,128 @@
+"""What an outcome does to the queues: pure, from (message, outcome) to puts and commands in a branch.
+
+Everything that one message causes stands in one branch, so it happens in one commit: the reply and the removal, or the
+failure, the move to the error queue and the count.
+"""
+
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.consume import HeldMessage
+from spool.draft import Draft
+from spool.message import Message
+from spool.retries import fate, moved_to
+from spool.settings import QueueConfig
+
+log = logging.getLogger("spool.forwarder")
+
+_TRAVELLING = ("user_code", "client_id", "application_key", "headers")
+
+
+class Effect(enum.StrEnum):
+    """What became of a message."""
+
+    DELIVERED = "delivered"
+    RETRIED = "retried"
+    REJECTED = "rejected"
+    DEAD = "moved to the error queue"
+    DROPPED = "dropped"
+    KEPT = "kept"  # the service was never reached: not a try, not even a word in the branch
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a route needs to know of its space. ``queues``: the names of all of them; ``on_failure``: "reject" makes a
+    final failure final, "retry" counts it as a try."""
+
+    queue: QueueConfig
+    queues: frozenset[str]
+    on_failure: str = "reject"
+
+
+def record(
+    draft: Draft, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
+) -> Effect:
+    """Write what the outcome does into the branch. ``now``: seconds since the epoch, for delays."""
+    if isinstance(outcome, Rejected) and rules.on_failure == "retry":
+        outcome = Retried(outcome.reason)
+    missing = _missing_queue(rules, message, outcome)
+    if missing is not None:
+        outcome = Retried(f"the queue {missing} that its answer goes to does not exist: create it")
+    if isinstance(outcome, Replied):
+        if message.reply_queue is not None:
+            _answer(draft, message.reply_queue, message, outcome)
+        draft.remove(*held.position, 1, "dequeued")
+        return Effect.DELIVERED
+    if isinstance(outcome, Passed):
+        draft.put(outcome.queue, [raw], _without_history(held.attributes))
+        draft.remove(*held.position, 1, "dequeued")
+        return Effect.DELIVERED
+    if isinstance(outcome, Rejected):
+        return _reject(draft, rules, held, message, outcome)
+    return _retry(draft, rules, held, message, outcome, now)
+
+
+def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | None:
+    target = None
+    if isinstance(outcome, Replied):
+        target = message.reply_queue
+    elif isinstance(outcome, Passed):
+        target = outcome.queue
+    elif isinstance(outcome, Rejected) and outcome.reply is not None:
+        target = message.failure_queue
+    return target if target is not None and target not in rules.queues else None
+
+
+def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
+    """Final: the reply to the failure queue, the request to the error queue, each if set (E05)."""
+    if outcome.reply is not None and message.failure_queue is not None:
+        _answer(draft, message.failure_queue, message, outcome.reply)
+    if rules.queue.error_queue is not None:
+        draft.update(*held.position, 1, moved_to(rules.queue.error_queue, message.queue, outcome.reason))
+    else:
+        log.warning(
+            "message %s of queue %s was rejected, and no error queue is set: %s",
+            message.id,
+            message.queue,
+            outcome.reason,
+        )
+        draft.remove(*held.position, 1, "failed")
+    return Effect.REJECTED
+
+
+def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Retried, now: float) -> Effect:
+    if not outcome.counted:
+        return Effect.KEPT
+    decided = fate(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
+    if decided.changes is None:
+        log.warning(
+            "message %s of queue %s was dropped after its last try: %s", message.id, message.queue, outcome.reason
+        )
+        draft.remove(*held.position, 1, "failed")
+        return Effect.DROPPED
+    draft.update(*held.position, 1, decided.changes)
+    return Effect.DEAD if "queue" in decided.changes else Effect.RETRIED
+
+
+def _answer(draft: Draft, queue: str, request: Message, answer: Replied) -> None:
+    """The request's correlation id, or else its id, and its other travelling fields go along (Q09)."""
+    attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
+    for name in _TRAVELLING:
+        value = getattr(request, name)
+        if value:
+            attributes[name] = dict(value) if isinstance(value, Mapping) else value
+    if answer.content_type is not None:
+        attributes["content_type"] = answer.content_type
+    if answer.codec is not None:
+        attributes["codec"] = answer.codec
+    draft.put(queue, [answer.body], attributes)
+
+
+def _without_history(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a message takes along to its next queue: not its tries and waits in this one."""
+    history = ("attempts", "not_before", "delay", "origin_queue", "failure_reason")
+    return {name: value for name, value in attributes.items() if name not in history}

@@ -1,0 +1,201 @@
+"""The forwarder: rounds, one after the other on each route, side by side across routes, on one Spark session."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forwarder.effects import Effect
+from forwarder.round import RoundResult, Route, TaskDied, run_round
+from forwarder.services import QueueService, ServiceError, parse
+from forwarder.session import SparkUnavailable, start, stop, warm_up
+from forwarder.task import Block, Chunk, run
+from spool.errors import SpoolError
+from spool.space import Space
+from spool.space import open as open_space
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("spool.forwarder")
+
+_ROUND_SECONDS = 2.0
+_FIRST_ROUND_MESSAGES, _MOST_ROUND_MESSAGES = 128, 8192
+_LISTEN_SECONDS = 0.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+@dataclass
+class Summary:
+    """What a forwarder did. ``effects``: how many messages by queue and ``Effect``; ``down``: queue → why its service
+    was not reached last; ``errors``: what ended a route."""
+
+    effects: dict[str, dict[str, int]] = field(default_factory=dict)
+    down: dict[str, str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def handled(self) -> int:
+        return sum(n for found in self.effects.values() for effect, n in found.items() if effect != Effect.KEPT)
+
+    def add(self, queue: str, result: RoundResult) -> None:
+        found = self.effects.setdefault(queue, {})
+        for effect, count in result.effects.items():
+            found[effect] = found.get(effect, 0) + count
+        if result.down:
+            self.down[queue] = result.reason
+        elif result.messages:
+            self.down.pop(queue, None)
+
+
+class Forwarder:
+    """Takes messages from queues and calls a service for each: ``Forwarder(path, routes={"orders": "http://…"})``.
+
+    ``routes``: queue → service URL (``python:module:function``, ``http(s)://…``, ``queue:name``). ``spark``: a session
+    of your own; without it one is started on ``master``. ``on_failure``: what a final failure of a service means,
+    "reject" (final) or "retry" (a try like others). ``progress``: called with (queue, RoundResult) after each round.
+    ``say``: told in words what takes long. ServiceError if a route cannot work as it is.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        routes: Mapping[str, str],
+        spark: "SparkSession | None" = None,
+        *,
+        master: str = "local[*]",
+        on_failure: str = "reject",
+        timeout: float = 30.0,
+        progress: Callable[[str, RoundResult], None] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        if on_failure not in ("reject", "retry"):
+            raise ServiceError(f"on_failure is reject or retry, not {on_failure!r}")
+        if not routes:
+            raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
+        self.path = path
+        self.routes = [Route(queue, parse(url, timeout=timeout), on_failure) for queue, url in routes.items()]
+        self.summary = Summary()
+        self._spark = spark
+        self._master = master
+        self._progress = progress
+        self._say = say or log.info
+        self._stop = threading.Event()
+        self._mutex = threading.Lock()
+
+    def run(self, once: bool = False) -> Summary:
+        """Forward until ``stop`` is called; ``once``: until nothing is left that can be forwarded now.
+
+        SparkUnavailable if there is no Spark; what ends a single route is in the summary, and ends all.
+        """
+        with open_space(self.path) as space:
+            self._check(space)
+            spark = self._spark or start(self._master, progress=self._say)
+            try:
+                if self._spark is None:
+                    warm_up(spark)
+                self._say("forwarding")
+                self._run_routes(space, spark, once)
+            finally:
+                if self._spark is None:
+                    stop(spark)
+        return self.summary
+
+    def stop(self) -> None:
+        """Finish the rounds that are under way, then return from ``run``. For signal handlers and other threads."""
+        self._stop.set()
+
+    def _check(self, space: Space) -> None:
+        """Everything about the routes that can be known before a message is taken."""
+        queues = space.queues()
+        for route in self.routes:
+            if route.queue not in queues:
+                raise ServiceError(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
+            route.service.check()
+            target = route.service.queue if isinstance(route.service, QueueService) else None
+            if target is not None and target not in queues:
+                raise ServiceError(f"there is no queue {target!r} to forward {route.queue} to: create it")
+            if target == route.queue:
+                raise ServiceError(f"the queue {target!r} cannot be forwarded to itself: name another")
+
+    def _run_routes(self, space: Space, spark: "SparkSession", once: bool) -> None:
+        threads = [
+            threading.Thread(target=self._run_route, args=(space, spark.sparkContext, route, once), name=route.queue)
+            for route in self.routes
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
+
+    def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
+        limit, pause = _FIRST_ROUND_MESSAGES, _FIRST_PAUSE_SECONDS
+        try:
+            while not self._stop.is_set():
+                begun = space._store.clock.monotonic()
+                result = self._round(space, context, route, limit, 0.0 if once else _LISTEN_SECONDS)
+                if once and (not result.messages or result.down):
+                    return
+                if result.down:
+                    log.warning(
+                        "%s: the service is not reached (%s); next try in %g s", route.queue, result.reason, pause
+                    )
+                    self._stop.wait(max(pause, result.retry_after or 0.0))
+                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                elif result.messages:
+                    pause = _FIRST_PAUSE_SECONDS
+                    limit = next_limit(limit, result.messages, space._store.clock.monotonic() - begun)
+        except (SpoolError, SparkUnavailable, OSError) as error:
+            with self._mutex:
+                self.summary.errors.append(f"{route.queue}: {error}")
+            self._stop.set()
+        except Exception as error:  # a defect of ours: the other routes must not run on without anybody noticing
+            log.exception("the route of queue %s ended", route.queue)
+            with self._mutex:
+                self.summary.errors.append(f"{route.queue}: {type(error).__name__}: {error}")
+            self._stop.set()
+
+    def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, listen: float) -> RoundResult:
+        def job(chunks: list[Chunk]) -> list[Block]:
+            return spark_job(context, chunks)
+
+        result = run_round(space, route, job, limit=limit, tasks=context.defaultParallelism, timeout=listen)
+        with self._mutex:
+            self.summary.add(route.queue, result)
+            if self._progress is not None and result.messages:
+                self._progress(route.queue, result)
+        return result
+
+
+def next_limit(limit: int, messages: int, seconds: float) -> int:
+    """How many messages the next round takes: rounds last about two seconds, long enough to pay for themselves and
+    short enough that a stop, or a kill, is not a long way from the last commit."""
+    if messages < limit:
+        return limit
+    if seconds < _ROUND_SECONDS / 2:
+        return min(limit * 2, _MOST_ROUND_MESSAGES)
+    return max(limit // 2, 1) if seconds > _ROUND_SECONDS * 2 else limit
+
+
+def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
+    """Each chunk in a task of one Spark job. TaskDied if one died with its worker, SparkUnavailable without Spark."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        return context.parallelize(chunks, len(chunks)).mapPartitions(run).collect()
+    except Py4JJavaError as error:
+        if context._jsc is None or context._jsc.sc().isStopped():
+            raise SparkUnavailable("Spark was stopped: start the forwarder again") from None
+        raise TaskDied(_cause(error)) from None
+    except (Py4JError, OSError) as error:
+        raise SparkUnavailable(f"Spark's Java has ended ({error}): start the forwarder again") from None
+
+
+def _cause(error: Any) -> str:
+    """The line of a Java stack trace that says what happened."""
+    text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")

@@ -1,0 +1,146 @@
+"""One forwarding round: claim, let tasks call the service and prepare, commit what they voted (DESIGN §8).
+
+The round is a coordinator: its id is the gtrid of every task's branch, and it holds a lock on it while it lives. If it
+dies, its claims are free at once, and its prepared branches are rolled back by whoever meets them.
+
+A task that dies with its worker names no message. The round then halves what it gave out, until the one message that
+kills its worker stands alone; that one is counted as tried.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from forwarder.effects import Effect, Rules
+from forwarder.services import Service
+from forwarder.task import Block, Chunk
+from spool.consume import HeldMessage
+from spool.errors import ProtocolError, SystemFailure
+from spool.locks import coordinator_byte
+from spool.retries import count_failures
+from spool.space import Space
+from spool.transaction import Transaction
+
+log = logging.getLogger("spool.forwarder")
+
+_ROUND_ID_BYTES = 16
+_CHUNK_MESSAGES = 256
+_CHUNK_BYTES = 8 << 20
+
+Job = Callable[[list[Chunk]], list[Block]]
+"""Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if one died with its worker."""
+
+
+class TaskDied(Exception):
+    """A task ended without an answer, and so would it anywhere else."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Messages of this queue go to this service."""
+
+    queue: str
+    service: Service
+    on_failure: str = "reject"
+
+
+@dataclass
+class RoundResult:
+    """What a round came to. ``effects``: how many messages by ``Effect``; ``down``: the service was not reached."""
+
+    effects: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    retry_after: float | None = None
+
+    @property
+    def messages(self) -> int:
+        return sum(self.effects.values())
+
+    @property
+    def down(self) -> bool:
+        return Effect.KEPT in self.effects
+
+    def add(self, block: Block) -> None:
+        for effect, count in block.effects.items():
+            self.effects[effect] = self.effects.get(effect, 0) + count
+        self.reason = self.reason or block.reason
+        self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
+
+
+def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, timeout: float) -> RoundResult:
+    """Forward up to ``limit`` messages of the route; an empty result if none came within ``timeout`` seconds.
+
+    ``tasks``: how many run side by side. Either all that the result counts is committed, or this raises.
+    """
+    store = space._store
+    round_id = os.urandom(_ROUND_ID_BYTES)
+    byte = coordinator_byte(round_id)
+    if not store.xids.try_lock(byte):
+        raise ProtocolError(f"the round {round_id.hex()} exists already")
+    transaction = Transaction(store, space._undertaker, timeout=None, noted=False)
+    try:
+        held = transaction.hold(route.queue, limit, timeout=timeout)
+        if not held:
+            return RoundResult()
+        config = space.queues()
+        rules = Rules(config[route.queue], frozenset(config), route.on_failure)
+        result, votes = RoundResult(), []
+        for block in _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks):
+            if block.error:
+                raise SystemFailure(f"a task could not write its branch: {block.error}")
+            result.add(block)
+            if block.vote is not None:
+                votes.append(block.vote)
+        if votes:
+            transaction.commit(adopt=[vote.xid for vote in votes])
+        return result
+    finally:
+        transaction.abandon()
+        store.xids.unlock(byte)
+
+
+def _deliver(space: Space, job: Job, whole: Chunk, tasks: int) -> list[Block]:
+    """Blocks for all messages, halving the work around a task that dies."""
+    try:
+        return job(split(whole, tasks))
+    except TaskDied as error:
+        if len(whole.messages) == 1:
+            return [_buried(space, whole, error)]
+        log.warning("a task died with its worker; looking for the message in halves: %s", _first_line(error))
+        middle = len(whole.messages) // 2
+        blocks = []
+        for part in (whole.messages[:middle], whole.messages[middle:]):
+            blocks += _deliver(space, job, _with(whole, part), tasks)
+        return blocks
+
+
+def _buried(space: Space, chunk: Chunk, error: TaskDied) -> Block:
+    """The message whose task died: a try, counted at once, while its claim is held."""
+    reason = f"the worker that handled it died: {_first_line(error)}"
+    count_failures(space._store, [chunk.messages[0].position], reason, space._store.deadline())
+    return Block(effects={Effect.RETRIED: 1}, reason=reason)
+
+
+def _first_line(error: TaskDied) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+def split(whole: Chunk, tasks: int) -> list[Chunk]:
+    """About two chunks a task, none too large; the order of the messages stays."""
+    messages = whole.messages
+    target = max(1, min(_CHUNK_MESSAGES, -(-len(messages) // (2 * tasks))))
+    chunks: list[Sequence[HeldMessage]] = []
+    start, size = 0, 0
+    for place, message in enumerate(messages):
+        if place > start and (place - start >= target or size + message.body.length > _CHUNK_BYTES):
+            chunks.append(messages[start:place])
+            start, size = place, 0
+        size += message.body.length
+    chunks.append(messages[start:])
+    return [_with(whole, list(part)) for part in chunks]
+
+
+def _with(chunk: Chunk, messages: list[HeldMessage]) -> Chunk:
+    return Chunk(chunk.path, chunk.round_id, chunk.service, chunk.rules, messages)

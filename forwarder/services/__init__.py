@@ -1,0 +1,38 @@
+"""The services that a queue is forwarded to, each named by a URL."""
+
+from forwarder.services.http import HttpService
+from forwarder.services.python import PythonService
+from forwarder.services.queue import QueueService
+from forwarder.services.service import MAX_REPLY, Caller, Request, Service, ServiceError
+
+__all__ = [
+    "MAX_REPLY",
+    "Caller",
+    "HttpService",
+    "PythonService",
+    "QueueService",
+    "Request",
+    "Service",
+    "ServiceError",
+    "parse",
+]
+
+
+def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> Service:
+    """Return the service that `url` names; whether it can be used is for its `check()` to say.
+
+    `timeout` is the seconds that a call over the network may take, `max_reply` the largest reply in bytes.
+    Raises `ServiceError` if no kind of service has such URLs.
+    """
+    scheme, colon, rest = url.partition(":")
+    match scheme.lower() if colon else None:
+        case "python":
+            return PythonService(rest, max_reply=max_reply)
+        case "http" | "https":
+            return HttpService(url, timeout=timeout, max_reply=max_reply)
+        case "queue":
+            return QueueService(rest)
+    raise ServiceError(
+        f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https:// "
+        "or queue: (queue:name)"
+    )

@@ -1,0 +1,69 @@
+"""What every kind of service has in common: what it is given, what it answers, and how it is opened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from forwarder.outcome import Outcome, Rejected, Replied
+
+MAX_REPLY = 256 * 1024 * 1024
+"""Bytes; the largest body that a queue takes by default."""
+
+
+class ServiceError(ValueError):
+    """A service that cannot be used as it is named; the message is one line that says what to do."""
+
+
+class Message(Protocol):
+    """The part of `spool.Message` that the services here read. A Python service gets the whole message."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def correlation_id(self) -> str | None: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message on its way to a service: with its decoded body in `message`, and the bytes as stored in `raw`."""
+
+    message: Message
+    raw: bytes
+
+
+class Caller(Protocol):
+    """An opened service, for one worker; it never raises but for KeyboardInterrupt."""
+
+    def __call__(self, request: Request) -> Outcome:
+        """Deliver one message and tell what came of it."""
+
+    def close(self) -> None:
+        """Give back what the worker will not need again."""
+
+
+class Service(Protocol):
+    """A service by name: small, and picklable, so that it can be sent to the workers."""
+
+    def check(self) -> None:
+        """Raise `ServiceError` if no call can succeed as the service is named. The driver asks before any work."""
+
+    def open(self) -> Caller:
+        """Make it ready in this process; `ServiceError` if it is not to be had here."""
+
+
+def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
+    """The reply, or the refusal of one that no queue would take: it would be as large at every further try."""
+    return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
+
+
+def too_large(max_reply: int) -> Rejected:
+    """What a reply of more than `max_reply` bytes comes to."""
+    return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")

@@ -1,0 +1,284 @@
+"""The Spark session that forwards: started without noise, here or on a cluster, and taken down with its Java.
+
+How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
+with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves nothing
+behind, though nobody tells the others. Java gets a session (in the sense of setsid) of its own, hence neither it nor
+the workers hear of a Ctrl-C at the terminal, and the driver can finish its round.
+"""
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from forwarder.java import JavaNotFound, find_java
+from forwarder.outcome import describe, one_line
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+PATIENCE = 10.0
+"""Seconds that Java is given to end by itself."""
+
+# Paths of sockets have at most 107 bytes; Spark's have a name of 42 in this directory.
+_LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
+
+
+class SparkUnavailable(RuntimeError):
+    """There is no Spark to work with; the message is one line that says why and what to do."""
+
+
+def start(
+    master: str = "local[*]", app_name: str = "spool-forward", progress: Callable[[str], None] | None = None
+) -> "SparkSession":
+    """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
+
+    `progress` is told in a few words what takes so long. What the workers print goes to `sys.stderr`. The handler of
+    SIGINT stays the one that it was. A process has one Spark: raises `SparkUnavailable` if it has been started already,
+    and where it cannot be started.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        java = find_java()
+    except ImportError:
+        raise SparkUnavailable('Spark is not installed: run pip install "xaspool[spark]"') from None
+    except JavaNotFound as error:
+        raise SparkUnavailable(str(error)) from None
+    if SparkContext._gateway is not None:
+        raise SparkUnavailable("this process has started Spark already: pass on its session instead of starting one")
+    if progress:
+        progress(f"starting Spark on {master}")
+    with _environment(environment(master, str(java.path), os.environ)), _same_interrupt_handler():
+        bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
+        try:
+            spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory)))
+        except Exception as error:
+            bridge.close()
+            reason = _reason(error) if hasattr(error, "java_exception") else bridge.complaint() or _reason(error)
+            raise SparkUnavailable(f"Spark did not start on {master}: {reason}") from None
+        except BaseException:
+            bridge.close()
+            raise
+    bridge.passing_on = True
+    return spark
+
+
+def warm_up(spark: "SparkSession") -> None:
+    """Start the Python workers, which takes a second or two, so that the first round need not wait for them.
+
+    Raises `SparkUnavailable` if they cannot be started.
+    """
+    context = spark.sparkContext
+    numbers = context.parallelize(range(context.defaultParallelism), context.defaultParallelism)
+    with _quiet():
+        try:
+            numbers.foreach(_nothing)
+        except Exception as error:
+            raise SparkUnavailable(f"Spark's Python workers do not start: {_reason(error)}") from None
+
+
+def stop(spark: "SparkSession") -> None:
+    """Stop the session and, if `start` made it, its Java. Stopping what has stopped or crashed does nothing."""
+    try:
+        spark.stop()
+    except Exception:  # Java does not answer: it has gone already
+        pass
+    if _Bridge.current is not None:
+        _Bridge.current.close()
+
+
+def is_local(master: str) -> bool:
+    """Whether the workers are threads' children on this machine, as with local, local[4] and local[*]."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
+    """Return Spark's settings; `directory` is an existing private one, for what Spark keeps on disk."""
+    chosen = {
+        "spark.master": master,
+        "spark.app.name": app_name,
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": directory,
+        "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
+        "spark.python.worker.reuse": "true",
+        # A job of few messages takes a third of the time over such sockets. Whoever can reach one is not asked for a
+        # password, hence the private directory.
+        "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
+        "spark.python.unix.domain.socket.dir": directory,
+        "spark.executorEnv.PYTHONPATH": python_path(),
+    }
+    if is_local(master):
+        chosen |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            # Bodies do not pass through Java, which starts a second sooner without its second compiler.
+            "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+    return chosen
+
+
+def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Java is to be started with, besides those in `environ`."""
+    # A cluster's machines may have their Python elsewhere; its user says so as for any Spark program.
+    python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
+    chosen = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": python_path(),
+    }
+    # Else Java asks the name service for this machine's address, and fails where there is none.
+    return chosen | ({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {})
+
+
+def python_path() -> str:
+    """Return where workers look for modules: in the current directory, then where this process does, in its order."""
+    places = [os.getcwd(), *(os.path.abspath(place) for place in sys.path)]
+    return os.pathsep.join(dict.fromkeys(place for place in places if os.pathsep not in place))
+
+
+def complaint(lines: Iterable[str]) -> str:
+    """Return the line that says most of what Java printed before it gave up, "" if there is none."""
+    lines = [line.strip() for line in lines if line.strip() and not line.startswith("WARNING:")]
+    telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
+    return one_line(next(iter(telling or lines[-1:]), ""))
+
+
+class _Bridge:
+    """The Java process of this Python process, and all that must go when it goes."""
+
+    current: "_Bridge | None" = None
+
+    def __init__(self, directory: str) -> None:
+        self.passing_on = False
+        self.directory = directory
+        self._owner = os.getpid()
+        self._gateway: Any = None
+        self._printed: deque[str] = deque(maxlen=1000)
+        self._reader: threading.Thread | None = None
+        _Bridge.current = self
+        atexit.register(self.close)
+
+    def connect(self, conf: Mapping[str, str]) -> "SparkContext":
+        """Start Java, and Spark in it. Until `passing_on`, what Java prints is kept, to tell why it gave up."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        spark_conf = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        readable, writable = os.pipe()
+        self._reader = threading.Thread(target=self._read, args=(readable,), daemon=True)
+        self._reader.start()
+        try:
+            launch: Any = launch_gateway  # it has no types
+            self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
+        finally:
+            os.close(writable)
+        return SparkContext(conf=spark_conf, gateway=self._gateway)
+
+    def complaint(self) -> str:
+        """The line that says most of what Java printed, once it has given up."""
+        if self._reader is not None:
+            self._reader.join(PATIENCE)
+        return complaint(self._printed)
+
+    def close(self) -> None:
+        """End Java and remove its directory, as often as you like."""
+        if os.getpid() != self._owner or _Bridge.current is not self:
+            return  # a forked child, or done
+        _Bridge.current = None
+        atexit.unregister(self.close)
+        if self._gateway is not None:
+            self._end_java()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_java(self) -> None:
+        from pyspark import SparkContext
+
+        # PySpark never lets go of its Java, and would give the next context the dead one.
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        process: subprocess.Popen[bytes] = self._gateway.proc
+        self._gateway.shutdown()
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _read(self, pipe: int) -> None:
+        with open(pipe, "rb") as stream:
+            for line in stream:
+                text = line.decode(errors="replace")
+                if not self.passing_on:
+                    self._printed.append(text)
+                    continue
+                try:
+                    sys.stderr.write(text)
+                except (OSError, ValueError, AttributeError):
+                    pass  # nobody listens; but a pipe that nobody empties would stop the workers
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep from the terminal what Java prints meanwhile: the exception that it leads to says it in one line."""
+    bridge = _Bridge.current
+    if bridge is not None:
+        bridge.passing_on = False
+    try:
+        yield
+    finally:
+        if bridge is not None:
+            bridge.passing_on = True
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables meanwhile: PySpark takes them from nowhere else, and they are not for others to see."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _same_interrupt_handler() -> Iterator[None]:
+    """Put back the handler of SIGINT: PySpark's own cancels all jobs, and with them the round."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what Java, or else Python, says."""
+    exception = getattr(error, "java_exception", None)
+    text = exception and (exception.getMessage() or exception.toString())
+    return one_line(text.splitlines()[0]) if text else describe(error)
+
+
+def _nothing(_: int) -> None:
+    """What a worker does to get warm. Being a function of this module, it has the worker import the package."""

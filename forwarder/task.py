@@ -1,0 +1,108 @@
+"""The executor's side of a round: read the bodies, call the service, write what came of it, prepare (DESIGN §8).
+
+Runs in Spark's Python workers. Bodies go from the space's files to the service and nowhere else; to the driver goes one
+small ``Block`` that names the prepared branch.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from forwarder.effects import Effect, Rules, record
+from forwarder.outcome import Outcome, Rejected, Retried, describe
+from forwarder.services import Caller, Request, Service
+from spool import codecs
+from spool.consume import HeldMessage
+from spool.errors import CorruptedFile, SpoolError
+from spool.format import BRANCH_ID_BYTES
+from spool.message import Message
+from spool.remote import RemoteBranch, Vote
+from spool.xid import FORMAT_ROUND, Xid
+
+_callers: dict[tuple[int, Service], Caller] = {}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The work of one task: messages of one queue, that the round with this id holds."""
+
+    path: str
+    round_id: bytes
+    service: Service
+    rules: Rules
+    messages: list[HeldMessage]
+
+
+@dataclass
+class Block:
+    """What a task tells the driver. ``vote`` None: nothing was written. ``retry_after``: seconds, for the route.
+
+    ``error``: the space could not be written, so there is no point in trying elsewhere.
+    """
+
+    vote: Vote | None = None
+    effects: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    retry_after: float | None = None
+    error: str = ""
+
+
+def run(chunks: Iterable[Chunk]) -> Iterator[Block]:
+    """For ``mapPartitions``: one chunk a partition."""
+    for chunk in chunks:
+        try:
+            yield deliver(chunk, *_attempt())
+        except (SpoolError, OSError) as error:
+            yield Block(error=str(error))
+
+
+def _attempt() -> tuple[int, int]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (0, os.getpid()) if context is None else (context.partitionId(), context.taskAttemptId())
+
+
+def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
+    """Call the service for each message and prepare the branch that says what came of it."""
+    xid = Xid(FORMAT_ROUND, chunk.round_id, f"{partition}.{attempt}".encode())
+    branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
+    try:
+        caller = _caller(chunk.service)
+        block, effects = Block(), Counter[str]()
+        for held in chunk.messages:
+            effect, outcome = _one(branch, chunk.rules, caller, held)
+            effects[effect] += 1
+            if isinstance(outcome, Retried | Rejected):
+                block.reason = block.reason or outcome.reason
+            if effect is Effect.KEPT and isinstance(outcome, Retried):
+                block.retry_after = outcome.delay
+                break  # the service cannot be reached: the rest would not reach it either
+        block.effects = dict(effects)
+        block.vote = branch.prepare()
+        return block
+    finally:
+        branch.close()
+
+
+def _one(branch: RemoteBranch, rules: Rules, caller: Caller, held: HeldMessage) -> tuple[Effect, Outcome]:
+    codec, raw, body = held.attributes.get("codec"), b"", None
+    damage = ""
+    try:
+        raw = branch.read(held)
+        body = raw if codec is None else codecs.decode(raw, codec)
+    except CorruptedFile as error:
+        damage = describe(error)
+    message = Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes)
+    outcome = Rejected(f"its body is damaged: {damage}") if damage else caller(Request(message, raw))
+    return record(branch.draft, rules, held, message, raw, outcome, time.time()), outcome
+
+
+def _caller(service: Service) -> Caller:
+    """Opened once a worker process, and kept from round to round."""
+    key = (os.getpid(), service)
+    if key not in _callers:
+        _callers[key] = service.open()
+    return _callers[key]

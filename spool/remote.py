@@ -1,0 +1,109 @@
+"""A branch written by a process that has not opened the space: a Spark task, say (DESIGN §8).
+
+No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. Its life is
+its coordinator's, who holds the claims and decides; once the coordinator's lock is free the branch is rolled back by
+whoever meets it.
+"""
+
+from typing import NamedTuple
+
+from spool import layout
+from spool.clock import Clock
+from spool.consume import HeldMessage
+from spool.decide import publish_prepared
+from spool.disk import Disk
+from spool.draft import Draft
+from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
+from spool.format import BRANCH_ID_BYTES, BranchEntry
+from spool.locks import coordinator_byte, xid_byte
+from spool.reader import read_bodies
+from spool.store import Store
+from spool.writer import BranchFile
+from spool.xid import Xid
+
+
+class Vote(NamedTuple):
+    """A prepared branch, by name and content; ``checksum`` is its header's."""
+
+    xid: Xid
+    size: int
+    checksum: int
+
+
+class RemoteBranch:
+    """One branch of a coordinator's transaction. Not thread-safe; close it whatever happens.
+
+    ``draft`` takes its messages and commands. TransactionRolledBack if the coordinator has ended.
+    """
+
+    def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
+        assert len(branch_id) == BRANCH_ID_BYTES
+        self.xid = xid
+        self.draft = Draft()
+        self._id = branch_id
+        self._store = Store(Disk(path), Clock())
+        self._handles: dict[str, int] = {}
+        try:
+            self._store.check_usable()
+            self._check_coordinator()
+            if not self._store.xids.try_lock(xid_byte(xid)):
+                raise ProtocolError(f"another process is writing the branch {xid}")
+        except BaseException:
+            self._store.close_files()
+            raise
+
+    def _check_coordinator(self) -> None:
+        if self._store.xids.is_free(coordinator_byte(self.xid.gtrid)):
+            raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
+
+    def read(self, message: HeldMessage) -> bytes:
+        """The body; CorruptedFile if it is damaged."""
+        for last in (False, True):
+            try:
+                return read_bodies(self._store.disk, self._open(message, fresh=last), [message.body])[0]
+            except CorruptedFile as error:
+                if last:
+                    raise CorruptedFile(f"{message.names[-1]}: {error}") from None
+        raise AssertionError("unreachable")
+
+    def _open(self, message: HeldMessage, *, fresh: bool) -> int:
+        key = message.names[-1]
+        if fresh and key in self._handles:
+            self._store.disk.close(self._handles.pop(key))
+        if key not in self._handles:
+            self._handles[key] = self._open_first(message.names)
+        return self._handles[key]
+
+    def _open_first(self, names: tuple[str, ...]) -> int:
+        for name in names:
+            try:
+                return self._store.disk.open(name)
+            except FileNotFoundError:
+                continue
+        raise CorruptedFile(f"{names[-1]} is missing")
+
+    def prepare(self) -> Vote | None:
+        """Vote yes, durably; None if there is nothing in the branch."""
+        if self.draft.empty:
+            return None
+        store = self._store
+        file = BranchFile(store.disk, self.xid)
+        with store.disk_errors(f"preparing branch {self.xid}"):
+            try:
+                entry = BranchEntry(self.xid, self._id, 0, self.draft.messages)
+                header = file.complete(store.header(branches=(entry,)), self.draft)
+                self._check_coordinator()
+                publish_prepared(store, file, self.xid)
+            except BaseException:
+                if store.disk.exists(layout.active(self.xid)):
+                    file.abandon()
+                raise
+        return Vote(self.xid, header.size, header.checksum)
+
+    def close(self) -> None:
+        """Let go of the xid; the vote, if there was one, stands."""
+        if not self._store.closed:
+            self._store.closed = True
+            for handle in self._handles.values():
+                self._store.disk.close(handle)
+            self._store.close_files()

@@ -1,0 +1,302 @@
+"""What a power cut may leave on a simulated machine's disk: every state that the rules of its file system allow.
+
+Names, by the rules of
+
+* ``ORDERED``: ext4 with a journal, and xfs. Operations on names reach the disk in their order, so a prefix of them
+  survives; a flush of a file or directory makes everything durable up to the last operation that changed its inode.
+* ``LOG_TREE``: btrfs. A flush makes durable what happened to the flushed file's (or directory's) own names; operations
+  on other files survive each on its own, though never before an earlier one on the same file. A renamed file may be
+  found under both names until the directory that it left is flushed (seen on btrfs).
+* ``STRICT``: what POSIX promises, and ext4 without a journal does. Each entry of a directory survives on its own, as
+  it was at the directory's last flush or at any time since; a rename is two entries. Flushing a file is no help.
+
+Bytes, by all rules: a file that was not flushed holds what it held at its last flush, or at any time since (half a
+write included), or as many zeros, or nothing if it was never flushed. So a file may be renamed, but empty.
+
+``run/`` is never flushed and recovery may not depend on it: it is found as it was, or with all files empty, or lost.
+
+Bounds. Of what may vary each on its own, only the last ``_VARYING_NAMES`` entries (or files) do; of the earlier ones
+one at a time differs from the newest state. A file's bytes vary over the last ``_VARYING_CONTENTS`` states. If there
+are more than ``limit`` states even so, the newest and the oldest, and a sample by ``seed`` are taken.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from tests.simdisk import Change, Image, Inode, Machine, Operation
+
+_VARYING_NAMES = 5
+_VARYING_CONTENTS = 5
+_RUN = "run/"
+
+Names = dict[tuple[int, str], Inode]
+
+
+class Rules(Enum):
+    """Which file system it is; the engine is told whether its renames are ordered."""
+
+    ORDERED = "ordered"
+    LOG_TREE = "log tree"
+    STRICT = "strict"
+
+    @property
+    def engine_is_told_ordered(self) -> bool:
+        return self is not Rules.STRICT
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """One state of the disk after a power cut, and how it came about."""
+
+    image: Image
+    story: str
+
+
+def survivors(machine: Machine, rules: Rules, *, limit: int, seed: int = 0) -> Iterator[Survivor]:
+    """Different states, at most about ``limit``."""
+    seen: set[Image] = set()
+    for number, (names, bytes_, story) in enumerate(_bounded(machine, rules, limit, seed)):
+        image = _build(machine, names, bytes_)
+        image, run = _RUN_STATES[number % len(_RUN_STATES)](image)
+        if image not in seen:
+            seen.add(image)
+            yield Survivor(image, f"{rules.value} file system; names: {story}; {run}")
+
+
+def _bounded(machine: Machine, rules: Rules, limit: int, seed: int) -> Iterator[tuple[Names, dict[int, bytes], str]]:
+    """(names, bytes by inode, story): all combinations, or some if they are too many."""
+    states = [(names, _varying_files(machine, names), story) for names, story in _STATES_OF_NAMES[rules](machine)]
+    sizes = [_product(len(contents) for _, contents in files) for _, files, _ in states]
+    choices: Iterator[tuple[int, int]]
+    if sum(sizes) <= limit:
+        choices = ((place, choice) for place, size in enumerate(sizes) for choice in range(size))
+    else:
+        choices = iter(_sample(sizes, limit, random.Random(seed)))
+    for place, choice in choices:
+        names, files, story = states[place]
+        picked, told = {}, []
+        for inode, contents in files:
+            choice, which = divmod(choice, len(contents))
+            picked[inode.number] = contents[which]
+            if which:
+                told.append(f"inode {inode.number} has {len(contents[which])} bytes of state -{which}")
+        yield names, picked, "; ".join([story, *told])
+
+
+def _sample(sizes: list[int], limit: int, numbers: random.Random) -> list[tuple[int, int]]:
+    ends = [(place, end) for place in (0, len(sizes) - 1) for end in (0, sizes[place] - 1)]
+    firsts = [(place, 0) for place in numbers.sample(range(len(sizes)), min(len(sizes), limit // 2))]
+    places = [numbers.randrange(len(sizes)) for _ in range(max(0, limit - len(ends) - len(firsts)))]
+    return list(dict.fromkeys([*ends, *firsts, *((place, numbers.randrange(sizes[place])) for place in places)]))
+
+
+def _product(sizes: Iterator[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _varying_files(machine: Machine, names: Names) -> list[tuple[Inode, list[bytes]]]:
+    """Files that can be reached and may hold one thing or another."""
+    found = {inode.number: inode for path, inode in _walk(machine, names) if not path.startswith(_RUN)}
+    return [(inode, contents) for inode in found.values() if len(contents := _contents(inode)) > 1]
+
+
+def _contents(inode: Inode) -> list[bytes]:
+    """The newest first."""
+    if inode.entries is not None or not inode.pending:
+        return [inode.data]
+    recent = inode.pending[: -_VARYING_CONTENTS - 1 : -1]
+    return list(dict.fromkeys([inode.data, inode.flushed, *recent, bytes(len(inode.data))]))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _ordered(machine: Machine) -> list[tuple[Names, str]]:
+    """Every prefix from what the journal has committed on."""
+    found = []
+    names = dict(machine.base)
+    for place, operation in enumerate([None, *machine.log]):
+        if operation is not None:
+            _apply(names, operation.changes)
+        if place >= machine.journaled:
+            found.append((dict(names), f"the first {place} of {len(machine.log)} operations"))
+    return found[::-1]
+
+
+def _strict(machine: Machine) -> list[tuple[Names, str]]:
+    """Each entry as at its directory's last flush, or at any time since."""
+    names = dict(machine.base)
+    history: dict[tuple[int, str], list[Inode | None]] = {}
+    for place, operation in enumerate(machine.log):
+        for change in operation.changes:
+            key = (change.directory.number, change.name)
+            before = names.get(key)
+            _apply(names, (change,))
+            if place < change.directory.names_flushed or _is_run(machine, change):
+                continue
+            values = history.pop(key, [before])
+            history[key] = [v for v in values if v is not change.inode] + [change.inode]
+    choices = [[(key, value) for value in values[::-1]] for key, values in history.items()]
+    return [(_with_entries(names, picked), _story_of_entries(picked, names)) for picked in _vary(choices)]
+
+
+def _with_entries(names: Names, picked: tuple[tuple[tuple[int, str], Inode | None], ...]) -> Names:
+    found = dict(names)
+    for key, inode in picked:
+        if inode is None:
+            found.pop(key, None)
+        else:
+            found[key] = inode
+    return found
+
+
+def _story_of_entries(picked: tuple[tuple[tuple[int, str], Inode | None], ...], names: Names) -> str:
+    old = [
+        f"{name} is {'absent' if inode is None else f'inode {inode.number}'}"
+        for (directory, name), inode in picked
+        if names.get((directory, name)) is not inode
+    ]
+    return ", ".join(old) or "the newest"
+
+
+def _log_tree(machine: Machine) -> list[tuple[Names, str]]:
+    """Each file's own operations up to at least its last flush; one of the renames may have left the old name."""
+    lives: dict[int, list[int]] = {}
+    for place, operation in enumerate(machine.log):
+        if not _is_run(machine, operation.changes[0]) and not _is_durable(machine, place, operation):
+            lives.setdefault(_subject(machine, place).number, []).append(place)
+    choices = [[tuple(places[:count]) for count in range(len(places), -1, -1)] for places in lives.values()]
+    optional = {place for places in lives.values() for place in places}
+    found = []
+    for picked in _vary(choices):
+        lost = optional.difference(*picked)
+        names = _replay(machine, lost)
+        story = f"without operations {sorted(lost)}" if lost else "the newest"
+        found.append((names, story))
+        found += [(both, f"{story}; in both: {name}") for both, name in _in_both(machine, names, lost)]
+    return found
+
+
+def _subject(machine: Machine, place: int) -> Inode:
+    """The file that an operation is about; of an unlink, the one that it was."""
+    change = machine.log[place].changes[0]
+    if change.inode is not None:
+        return change.inode
+    for earlier in reversed(machine.log[:place]):
+        for old in earlier.changes:
+            if (old.directory, old.name) == (change.directory, change.name) and old.inode is not None:
+                return old.inode
+    return machine.base[change.directory.number, change.name]
+
+
+def _is_durable(machine: Machine, place: int, operation: Operation) -> bool:
+    directories = any(place < change.directory.names_flushed for change in operation.changes)
+    later = any(
+        place < kept < _subject(machine, place).names_flushed
+        for kept in range(len(machine.log))
+        if False  # an operation is covered by a flush of its own file only
+    )
+    return directories or later or place < _subject(machine, place).names_flushed
+
+
+def _replay(machine: Machine, lost: set[int]) -> Names:
+    names = dict(machine.base)
+    for place, operation in enumerate(machine.log):
+        if place not in lost:
+            _apply(names, operation.changes)
+    return names
+
+
+def _in_both(machine: Machine, names: Names, lost: set[int]) -> Iterator[tuple[Names, str]]:
+    renames = [
+        (place, operation)
+        for place, operation in enumerate(machine.log)
+        if operation.kind == "rename" and place not in lost and not _is_run(machine, operation.changes[0])
+    ]
+    for place, operation in renames[-2:]:
+        new, old = operation.changes
+        key = (old.directory.number, old.name)
+        here = names.get((new.directory.number, new.name))
+        if place >= old.directory.names_flushed and key not in names and here is new.inode and here is not None:
+            yield {**names, key: here}, old.name
+
+
+_STATES_OF_NAMES: dict[Rules, Callable[[Machine], list[tuple[Names, str]]]] = {
+    Rules.ORDERED: _ordered,
+    Rules.LOG_TREE: _log_tree,
+    Rules.STRICT: _strict,
+}
+
+
+def _vary[T](choices: list[list[T]]) -> Iterator[tuple[T, ...]]:
+    """All combinations of the last few; of the others, which come first, at most one is not its newest."""
+    early, late = choices[:-_VARYING_NAMES], choices[-_VARYING_NAMES:]
+    newest = [options[0] for options in early]
+    for combination in itertools.product(*late):
+        yield (*newest, *combination)
+    for place, options in enumerate(early):
+        for option in options[1:]:
+            yield (*newest[:place], option, *newest[place + 1 :], *(one[0] for one in late))
+
+
+def _apply(names: Names, changes: tuple[Change, ...]) -> None:
+    for directory, name, inode in changes:
+        if inode is None:
+            names.pop((directory.number, name), None)
+        else:
+            names[directory.number, name] = inode
+
+
+def _is_run(machine: Machine, change: Change) -> bool:
+    return change.directory is (machine.root.entries or {}).get(_RUN.strip("/"))
+
+
+# -- the whole disk ---------------------------------------------------------------------------------------------------
+
+
+def _walk(machine: Machine, names: Names) -> Iterator[tuple[str, Inode]]:
+    """(path, inode) of everything that can be reached from the root."""
+    entries: dict[int, list[tuple[str, Inode]]] = {}
+    for (directory, name), inode in names.items():
+        entries.setdefault(directory, []).append((name, inode))
+    waiting = [("", machine.root)]
+    while waiting:
+        prefix, directory = waiting.pop()
+        for name, inode in entries.get(directory.number, ()):
+            yield prefix + name, inode
+            if inode.entries is not None:
+                waiting.append((f"{prefix}{name}/", inode))
+
+
+def _build(machine: Machine, names: Names, contents: dict[int, bytes]) -> Image:
+    files = [
+        (path, inode.number, None if inode.entries is not None else contents.get(inode.number, inode.data))
+        for path, inode in sorted(_walk(machine, names), key=lambda found: found[0])
+    ]
+    order: dict[int, int] = {}
+    return Image(tuple((path, order.setdefault(number, len(order)), data) for path, number, data in files))
+
+
+def _run_as_it_was(image: Image) -> tuple[Image, str]:
+    return image, "run/ as it was"
+
+
+def _run_empty(image: Image) -> tuple[Image, str]:
+    kept = ((p, n, b"" if p.startswith(_RUN) and d is not None else d) for p, n, d in image.files)
+    return Image(tuple(kept)), "run/ with empty files"
+
+
+def _run_lost(image: Image) -> tuple[Image, str]:
+    return Image(tuple(file for file in image.files if not file[0].startswith(_RUN))), "run/ lost"
+
+
+_RUN_STATES = (_run_as_it_was, _run_empty, _run_lost)

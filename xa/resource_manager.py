@@ -1,0 +1,308 @@
+"""The resource manager: a queue space under X/Open's names, for any transaction manager that speaks XA.
+
+A branch begins with ``start``; puts and gets of the same thread or task join it until ``end``; ``prepare`` votes, and
+``commit`` or ``rollback`` decide, in whatever process. Who decides a branch that another process prepared first makes
+its bytes durable again (DESIGN §5, "Decide").
+"""
+
+import threading
+from dataclasses import dataclass, field
+
+from spool import decide
+from spool.clock import WaitExpired
+from spool.errors import (
+    CommitUnknown,
+    DiskFailure,
+    NotOpen,
+    SpaceStopped,
+    SpoolError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)  # fmt: skip
+from spool.space import Space
+from spool.transaction import Transaction, associate, associated
+from spool.xid import Xid
+from xa.codes import (
+    TMENDRSCAN,
+    TMFAIL,
+    TMJOIN,
+    TMNOFLAGS,
+    TMONEPHASE,
+    TMRESUME,
+    TMSTARTRSCAN,
+    TMSUCCESS,
+    TMSUSPEND,
+    XA_HEURCOM,
+    XA_HEURRB,
+    XA_OK,
+    XA_RBPROTO,
+    XA_RBROLLBACK,
+    XA_RBTIMEOUT,
+    XA_RDONLY,
+    XA_RETRY,
+    XAER_DUPID,
+    XAER_INVAL,
+    XAER_NOTA,
+    XAER_OUTSIDE,
+    XAER_PROTO,
+    XAER_RMERR,
+    XAER_RMFAIL,
+    XAError,
+)  # fmt: skip
+from xa.states import Call, State, after
+
+_END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
+
+
+@dataclass
+class _Branch:
+    transaction: Transaction
+    state: State = State.ACTIVE
+    associations: int = 1
+    suspended: set[int] = field(default_factory=set)
+
+
+class ResourceManager:
+    """X/Open's xa_* calls on one open space. Calls may come from many threads.
+
+    ``timeout``: seconds after which a branch that was not prepared is rolled back; None: never.
+    """
+
+    def __init__(self, space: Space, timeout: float | None = None) -> None:
+        self.space = space
+        self._store = space._store
+        self._undertaker = space._undertaker
+        self._timeout = timeout
+        self._branches: dict[Xid, _Branch] = {}
+        self._told: set[Xid] = set()
+        self._scan: list[Xid] | None = None
+        self._mutex = threading.RLock()
+
+    # -- doing work -------------------------------------------------------------------------------------------------
+
+    def start(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
+        """Associate the caller with a new branch, or with one that goes on (TMJOIN, TMRESUME).
+
+        XAER_DUPID: the branch exists, here or in another process. XAER_OUTSIDE: the caller is in a transaction that
+        is not under XA. XAER_PROTO: it is in a branch already, or the branch belongs to another process.
+        """
+        xid = _checked(xid)
+        if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
+            raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
+        with self._mutex, _translated():
+            self._refuse_when_associated()
+            branch = self._branches.get(xid)
+            if flags == TMNOFLAGS:
+                self._branches[xid] = branch = self._begin(xid, branch)
+            elif branch is None:
+                raise self._not_here(xid)
+            else:
+                branch.state = after(branch.state, Call.JOIN if flags == TMJOIN else Call.RESUME)
+                branch.associations += 1
+            associate(self._store, branch.transaction)
+        return XA_OK
+
+    def _begin(self, xid: Xid, known: _Branch | None) -> _Branch:
+        if known is not None or self._is_prepared(xid):
+            raise XAError(XAER_DUPID, f"there is a branch {xid} already: use TMJOIN, or another xid")
+        transaction = Transaction(self._store, self._undertaker, timeout=self._timeout, xid=xid)
+        if not transaction.lock_xid_now():
+            raise XAError(XAER_DUPID, f"another process has the branch {xid}: use another xid")
+        return _Branch(transaction)
+
+    def _refuse_when_associated(self) -> None:
+        current = associated(self._store)
+        if current is None:
+            return
+        if any(branch.transaction is current and branch.associations for branch in self._branches.values()):
+            raise XAError(XAER_PROTO, f"the caller is in the branch {current.xid}: end it first")
+        if current.state.value == "active":
+            raise XAError(XAER_OUTSIDE, "the caller is in a transaction of its own: commit it or roll it back first")
+
+    def end(self, xid: Xid, flags: int = TMSUCCESS) -> int:
+        """The caller's work in the branch is done (TMSUCCESS), is done and must be undone (TMFAIL), or pauses."""
+        call = _END_CALLS.get(flags)
+        if call is None:
+            raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
+        with self._mutex, _translated():
+            branch = self._known(xid)
+            if branch.associations > 1 and branch.state is State.ACTIVE and call is Call.END_SUCCESS:
+                branch.associations -= 1  # others are still at it
+            else:
+                branch.state = after(branch.state, call)
+                branch.associations = max(0, branch.associations - 1)
+            if call is Call.END_FAIL:
+                branch.transaction.set_rollback_only("its transaction manager said TMFAIL")
+            if associated(self._store) is branch.transaction:
+                associate(self._store, None)
+        return XA_OK
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, xid: Xid) -> int:
+        """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
+        with self._mutex, _translated():
+            branch = self._known(xid)
+            state = after(branch.state, Call.PREPARE)
+            voted = False
+            try:
+                voted = branch.transaction.prepare()
+            finally:
+                if voted:
+                    branch.state = state
+                    self._told.add(xid)
+                else:
+                    del self._branches[xid]
+        return XA_OK if voted else XA_RDONLY
+
+    def commit(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
+        """Phase two, or both in one (TMONEPHASE). XA_RETRY: it cannot finish now, and can be asked again."""
+        xid = _checked(xid)
+        if flags not in (TMNOFLAGS, TMONEPHASE):
+            raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
+        with self._mutex:
+            branch = self._branches.get(xid)
+            if branch is not None:
+                call = Call.COMMIT_ONE_PHASE if flags == TMONEPHASE else Call.COMMIT
+                after(branch.state, call)
+            if flags == TMONEPHASE:
+                return self._commit_one_phase(xid, branch)
+            with _translated(in_doubt=True):
+                self._answer_decided(xid)
+                try:
+                    decide.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
+                except decide.UnknownBranch as error:
+                    raise self._nota(error) from None
+            self._forget_here(xid)
+        return XA_OK
+
+    def _commit_one_phase(self, xid: Xid, branch: _Branch | None) -> int:
+        if branch is None:
+            raise self._not_here(xid)
+        del self._branches[xid]
+        with _translated():
+            branch.transaction.commit()
+        return XA_OK
+
+    def rollback(self, xid: Xid) -> int:
+        """Undo a branch, prepared or not."""
+        xid = _checked(xid)
+        with self._mutex, _translated(in_doubt=True):
+            branch = self._branches.get(xid)
+            if branch is not None:
+                after(branch.state, Call.ROLLBACK)
+                if branch.state is not State.PREPARED:
+                    del self._branches[xid]
+                    if branch.transaction.state.value == "active":
+                        branch.transaction.rollback("its transaction manager rolled it back")
+                    return XA_OK
+            self._answer_decided(xid)
+            try:
+                decide.rollback_prepared(self._store, xid, self._store.deadline())
+            except decide.UnknownBranch as error:
+                raise self._nota(error) from None
+            self._forget_here(xid)
+        return XA_OK
+
+    def recover(self, flags: int = TMSTARTRSCAN | TMENDRSCAN) -> list[Xid]:
+        """The branches in doubt: prepared, durable, undecided, and no live process's own business.
+
+        TMSTARTRSCAN begins a scan (the whole list comes at once), TMENDRSCAN ends it; neither goes on with one.
+        """
+        if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
+            raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
+        with self._mutex, _translated():
+            if flags & TMSTARTRSCAN:
+                self._scan = decide.in_doubt(self._store, self._store.deadline(), told=self._told)
+            elif self._scan is None:
+                raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
+            found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None
+            return found
+
+    # -- decisions of an administrator ------------------------------------------------------------------------------
+
+    def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
+        """An administrator decides a branch in the place of its coordinator, who is told when it asks, until
+        ``forget``."""
+        with self._mutex, _translated(in_doubt=True):
+            self._answer_decided(xid)
+            try:
+                decide.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
+            except decide.UnknownBranch as error:
+                raise self._nota(error) from None
+            self._forget_here(xid)
+
+    def forget(self, xid: Xid) -> int:
+        """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
+        with self._mutex, _translated():
+            if not decide.forget(self._store, _checked(xid), self._store.deadline()):
+                raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
+        return XA_OK
+
+    def _answer_decided(self, xid: Xid) -> None:
+        outcome = decide.heuristic_outcome(self._store, xid)
+        if outcome is not None:
+            code = XA_HEURCOM if outcome == decide.COMMITTED else XA_HEURRB
+            raise XAError(code, f"an administrator decided about {xid}: {outcome}; acknowledge it with xa_forget")
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    def _known(self, xid: Xid) -> _Branch:
+        branch = self._branches.get(_checked(xid))
+        if branch is None:
+            raise self._not_here(xid)
+        return branch
+
+    def _not_here(self, xid: Xid) -> XAError:
+        """A branch that is not prepared belongs to one process."""
+        if decide.has_owner(self._store, xid):
+            return XAError(XAER_PROTO, f"the branch {xid} belongs to another process until it is prepared")
+        if self._is_prepared(xid):
+            return XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
+        return XAError(XAER_NOTA, f"there is no branch {xid}")
+
+    def _nota(self, error: decide.UnknownBranch) -> XAError:
+        self._forget_here(error.xid)
+        return XAError(XAER_NOTA, str(error))
+
+    def _is_prepared(self, xid: Xid) -> bool:
+        return decide.is_prepared(self._store, xid)
+
+    def _forget_here(self, xid: Xid) -> None:
+        self._branches.pop(xid, None)
+        self._told.discard(xid)
+
+
+def _checked(xid: Xid) -> Xid:
+    try:
+        return Xid.checked(*xid)
+    except (TypeError, ValueError) as error:
+        raise XAError(XAER_INVAL, str(error)) from None
+
+
+class _translated:
+    """Our errors as X/Open's. ``in_doubt``: the branch is prepared, so what fails for now is XA_RETRY, never
+    XAER_RMERR, which would tell the coordinator that it was rolled back."""
+
+    def __init__(self, in_doubt: bool = False) -> None:
+        self.in_doubt = in_doubt
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None and isinstance(error, SpoolError | OSError):
+            raise XAError(self._code(error), str(error)) from error
+
+    def _code(self, error: BaseException) -> int:
+        if isinstance(error, NotOpen | SpaceStopped):
+            return XAER_RMFAIL
+        if self.in_doubt:
+            return XA_RETRY
+        if isinstance(error, CommitUnknown):
+            return XAER_RMFAIL
+        if isinstance(error, TransactionTimeout | WaitExpired):
+            return XA_RBTIMEOUT
+        if isinstance(error, TransactionRolledBack | DiskFailure):
+            return XA_RBROLLBACK
+        return XA_RBPROTO if isinstance(error, SpoolError) and error.diagnostic == "QMEPROTO" else XAER_RMERR
