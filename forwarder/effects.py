@@ -30,6 +30,7 @@ class Effect(enum.StrEnum):
     REJECTED = "rejected"
     DEAD = "moved to the error queue"
     DROPPED = "dropped"
+    SET_ASIDE = "set aside"  # its body is damaged
     KEPT = "kept"  # the service was never reached: not a try, not even a word in the branch
 
 

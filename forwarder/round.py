@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from forwarder.effects import Effect, Rules
 from forwarder.services import Service
 from forwarder.task import Block, Chunk
-from spool.consume import HeldMessage
+from spool.consume import HeldMessage, set_aside
 from spool.errors import ProtocolError, SystemFailure
 from spool.locks import coordinator_byte
 from spool.retries import count_failures
@@ -90,6 +90,8 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
             if block.error:
                 raise SystemFailure(f"a task could not write its branch: {block.error}")
             result.add(block)
+            for position, reason in block.damaged:
+                set_aside(store, position, reason, store.deadline())
             if block.vote is not None:
                 votes.append(block.vote)
         if votes:

@@ -64,13 +64,13 @@ def start(
         bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
         try:
             spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory)))
-        except Exception as error:
+        except BaseException as error:
+            told = _java_message(error)  # as long as there is a Java to ask
             bridge.close()
-            reason = _reason(error) if hasattr(error, "java_exception") else bridge.complaint() or _reason(error)
+            if not isinstance(error, Exception):
+                raise
+            reason = told or bridge.complaint() or describe(error)
             raise SparkUnavailable(f"Spark did not start on {master}: {reason}") from None
-        except BaseException:
-            bridge.close()
-            raise
     bridge.passing_on = True
     return spark
 
@@ -80,13 +80,13 @@ def warm_up(spark: "SparkSession") -> None:
 
     Raises `SparkUnavailable` if they cannot be started.
     """
-    context = spark.sparkContext
-    numbers = context.parallelize(range(context.defaultParallelism), context.defaultParallelism)
     with _quiet():
         try:
-            numbers.foreach(_nothing)
+            count = spark.sparkContext.defaultParallelism
+            spark.sparkContext.parallelize(range(count), count).foreach(_nothing)
         except Exception as error:
-            raise SparkUnavailable(f"Spark's Python workers do not start: {_reason(error)}") from None
+            reason = _java_message(error) or describe(error)
+            raise SparkUnavailable(f"Spark's Python workers do not start: {reason}") from None
 
 
 def stop(spark: "SparkSession") -> None:
@@ -126,8 +126,8 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            # Bodies do not pass through Java, which starts a second sooner without its second compiler.
-            "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Bodies do not pass through Java, and it starts a second sooner without its second compiler.
+            "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={directory}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC',
         }
     return chosen
 
@@ -156,7 +156,8 @@ def complaint(lines: Iterable[str]) -> str:
     """Return the line that says most of what Java printed before it gave up, "" if there is none."""
     lines = [line.strip() for line in lines if line.strip() and not line.startswith("WARNING:")]
     telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
-    return one_line(next(iter(telling or lines[-1:]), ""))
+    line = next(iter(telling or lines[-1:]), "")
+    return one_line(re.sub(r'^(Exception in thread "[^"]*" )?([\w$]+\.)+[\w$]+: ', "", line))
 
 
 class _Bridge:
@@ -273,11 +274,11 @@ def _same_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what Java, or else Python, says."""
+def _java_message(error: BaseException) -> str:
+    """The first line of what the Java exception behind `error` says, "" if there is none."""
     exception = getattr(error, "java_exception", None)
     text = exception and (exception.getMessage() or exception.toString())
-    return one_line(text.splitlines()[0]) if text else describe(error)
+    return one_line(text.splitlines()[0]) if text else ""
 
 
 def _nothing(_: int) -> None:

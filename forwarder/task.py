@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from forwarder.effects import Effect, Rules, record
-from forwarder.outcome import Outcome, Rejected, Retried, describe
+from forwarder.outcome import Rejected, Retried
 from forwarder.services import Caller, Request, Service
 from spool import codecs
 from spool.consume import HeldMessage
 from spool.errors import CorruptedFile, SpoolError
 from spool.format import BRANCH_ID_BYTES
-from spool.message import Message
+from spool.message import Message, Position
 from spool.remote import RemoteBranch, Vote
 from spool.xid import FORMAT_ROUND, Xid
 
@@ -39,13 +39,15 @@ class Chunk:
 class Block:
     """What a task tells the driver. ``vote`` None: nothing was written. ``retry_after``: seconds, for the route.
 
-    ``error``: the space could not be written, so there is no point in trying elsewhere.
+    ``damaged``: messages whose bodies cannot be read, with the reason; the driver sets them aside. ``error``: the space
+    could not be written, so there is no point in trying elsewhere.
     """
 
     vote: Vote | None = None
     effects: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     retry_after: float | None = None
+    damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
 
 
@@ -73,7 +75,14 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
         caller = _caller(chunk.service)
         block, effects = Block(), Counter[str]()
         for held in chunk.messages:
-            effect, outcome = _one(branch, chunk.rules, caller, held)
+            try:
+                message, raw = _read(branch, held)
+            except CorruptedFile as error:
+                block.damaged.append((held.position, str(error)))
+                effects[Effect.SET_ASIDE] += 1
+                continue
+            outcome = caller(Request(message, raw))
+            effect = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
             effects[effect] += 1
             if isinstance(outcome, Retried | Rejected):
                 block.reason = block.reason or outcome.reason
@@ -87,17 +96,12 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
         branch.close()
 
 
-def _one(branch: RemoteBranch, rules: Rules, caller: Caller, held: HeldMessage) -> tuple[Effect, Outcome]:
-    codec, raw, body = held.attributes.get("codec"), b"", None
-    damage = ""
-    try:
-        raw = branch.read(held)
-        body = raw if codec is None else codecs.decode(raw, codec)
-    except CorruptedFile as error:
-        damage = describe(error)
-    message = Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes)
-    outcome = Rejected(f"its body is damaged: {damage}") if damage else caller(Request(message, raw))
-    return record(branch.draft, rules, held, message, raw, outcome, time.time()), outcome
+def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes]:
+    """The message as a service sees it, and its body as stored; CorruptedFile if it is damaged."""
+    raw = branch.read(held)
+    codec = held.attributes.get("codec")
+    body = raw if codec is None else codecs.decode(raw, codec)
+    return Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes), raw
 
 
 def _caller(service: Service) -> Caller:

@@ -8,7 +8,7 @@ from spool import codecs, layout
 from spool.clock import Deadline
 from spool.decide import settle_the_dead
 from spool.draft import Draft
-from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SpoolError, SystemFailure
+from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
 from spool.index import Run
 from spool.message import Message, Position, message_id, parse_message_id
 from spool.notes import Undertaker
@@ -222,7 +222,7 @@ def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Mes
                 try:
                     found += read_messages(store, number, ordinal, 1)
                 except CorruptedFile as error:
-                    _set_aside(store, Position(number, ordinal), error, deadline)
+                    set_aside(store, Position(number, ordinal), str(error), deadline)
                     bad.append((number, ordinal, 1))
     return found, bad
 
@@ -268,7 +268,7 @@ def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> M
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
 
-def _set_aside(store: Store, position: Position, error: SpoolError, deadline: Deadline) -> None:
+def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
     """A damaged body: keep its bytes and the reason in quarantine, and take the message out of its queue."""
     with store.mutex:
         run = store.index.find(position)
@@ -277,7 +277,7 @@ def _set_aside(store: Store, position: Position, error: SpoolError, deadline: De
         branch_id, place = store.index.branch_of(position)
         name = layout.committed(position.number, run.part.adoption)
         described: dict[str, Any] = {"queue": run.queue.name, "id": message_id(branch_id, place), **run.attributes}
-    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", repr(described).encode(), f"{error}")
+    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", repr(described).encode(), reason)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")
     commit_draft(store, draft, deadline, flush=True)

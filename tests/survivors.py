@@ -25,6 +25,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from tests.simdisk import Change, Image, Inode, Machine, Operation
 
@@ -32,6 +33,7 @@ _VARYING_NAMES = 5
 _VARYING_CONTENTS = 5
 _RUN = "run/"
 
+T = TypeVar("T")
 Names = dict[tuple[int, str], Inode]
 
 
@@ -199,13 +201,8 @@ def _subject(machine: Machine, place: int) -> Inode:
 
 
 def _is_durable(machine: Machine, place: int, operation: Operation) -> bool:
-    directories = any(place < change.directory.names_flushed for change in operation.changes)
-    later = any(
-        place < kept < _subject(machine, place).names_flushed
-        for kept in range(len(machine.log))
-        if False  # an operation is covered by a flush of its own file only
-    )
-    return directories or later or place < _subject(machine, place).names_flushed
+    flushed = [_subject(machine, place), *(change.directory for change in operation.changes)]
+    return any(place < inode.names_flushed for inode in flushed)
 
 
 def _replay(machine: Machine, lost: set[int]) -> Names:
@@ -237,7 +234,7 @@ _STATES_OF_NAMES: dict[Rules, Callable[[Machine], list[tuple[Names, str]]]] = {
 }
 
 
-def _vary[T](choices: list[list[T]]) -> Iterator[tuple[T, ...]]:
+def _vary(choices: list[list[T]]) -> Iterator[tuple[T, ...]]:
     """All combinations of the last few; of the others, which come first, at most one is not its newest."""
     early, late = choices[:-_VARYING_NAMES], choices[-_VARYING_NAMES:]
     newest = [options[0] for options in early]

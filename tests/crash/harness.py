@@ -1,0 +1,333 @@
+"""Cut the power at every step of a short history, and look at every disk that may be left.
+
+A *history* is what one process does. Its *ledger* says which worlds may be found at any time: before a call the old
+one, while it runs the old or the new one, and once it has returned only the new one (all or nothing, and acknowledged
+means there). A *world* is what an application sees: the messages of each queue in order, the branches in doubt with
+the messages that they hold, and the counts since the beginning.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import spool
+from recovery.report import Finding, Kind
+from spool.clock import Deadline
+from spool.decide import commit_prepared, rollback_prepared
+from spool.transaction import Transaction
+from spool.xid import Xid
+from tests.simdisk import CHANGES, ROOT, Image, Machine, PowerCut, SimulatedDisk, repeatable
+from tests.survivors import Rules, Survivor, survivors
+
+QUEUES = ("a", "b")
+XID = Xid(4711, b"foreign", b"1")
+SEED = 1
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text says how to see it again."""
+
+
+@dataclass(frozen=True)
+class World:
+    """``queues``: bodies that can be browsed, per queue; ``held``: how many messages branches in doubt hold or would
+    add, per queue; ``counts``: (enqueued, dequeued) since the beginning, per queue."""
+
+    queues: tuple[tuple[str, ...], ...]
+    in_doubt: tuple[str, ...] = ()
+    held: tuple[int, ...] = (0,) * len(QUEUES)
+    counts: tuple[tuple[int, int], ...] = ((0, 0),) * len(QUEUES)
+
+    def put(self, queue: str, *bodies: str) -> "World":
+        place = QUEUES.index(queue)
+        enqueued, dequeued = self.counts[place]
+        return self._with(place, self.queues[place] + bodies, (enqueued + len(bodies), dequeued))
+
+    def got(self, queue: str, count: int = 1) -> "World":
+        """The first ``count`` messages of the queue are gone."""
+        place = QUEUES.index(queue)
+        enqueued, dequeued = self.counts[place]
+        return self._with(place, self.queues[place][count:], (enqueued, dequeued + count))
+
+    def doubting(self, queue: str, hidden: int, *, added: int = 0) -> "World":
+        """A branch in doubt hides the first messages of the queue, and would add some."""
+        place = QUEUES.index(queue)
+        held = list(self.held)
+        held[place] += hidden + added
+        queues = self._with(place, self.queues[place][hidden:], self.counts[place])
+        return replace(queues, held=tuple(held), in_doubt=(str(XID),))
+
+    def _with(self, place: int, bodies: tuple[str, ...], counts: tuple[int, int]) -> "World":
+        queues, all_counts = list(self.queues), list(self.counts)
+        queues[place], all_counts[place] = bodies, counts
+        return replace(self, queues=tuple(queues), counts=tuple(all_counts))
+
+
+EMPTY = World(((),) * len(QUEUES))
+
+
+class Ledger:
+    """Which worlds may be found now."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.allowed = frozenset([world])
+
+    @contextmanager
+    def becoming(self, world: World, *, surely: bool = True) -> Iterator[None]:
+        """While the block runs, both worlds may be found; after it only the new one, unless that is not ``surely``."""
+        self.allowed = frozenset([self.world, world])
+        yield
+        self.world = world
+        if surely:
+            self.allowed = frozenset([world])
+
+
+@dataclass(frozen=True)
+class History:
+    """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
+    the branch in doubt to the world that it makes, for histories that have one."""
+
+    name: str
+    setup: Callable[[spool.Space], None]
+    begin: World
+    run: Callable[[spool.Space, Ledger], None]
+    decided: dict[str, World] = field(default_factory=dict)
+
+
+@dataclass
+class Tally:
+    """How much was looked at."""
+
+    cuts: int = 0
+    states: int = 0
+    recoveries: int = 0
+
+
+class Explorer:
+    """All cuts of one history by one rule set.
+
+    ``per_cut``: at most so many survivors of each cut. ``again``: of every so-manieth different state the recovery is
+    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never).
+    """
+
+    def __init__(
+        self,
+        history: History,
+        rules: Rules,
+        *,
+        per_cut: int = 40,
+        again: int = 0,
+        per_recovery_cut: int = 3,
+        disk: type[SimulatedDisk] = SimulatedDisk,
+    ) -> None:
+        self.history = history
+        self.rules = rules
+        self.per_cut = per_cut
+        self.again = again
+        self.per_recovery_cut = per_recovery_cut
+        self.disk = disk
+        self.tally = Tally()
+        self._seen: set[tuple[Image, frozenset[World]]] = set()
+        self._story: list[str] = []
+
+    def explore(self) -> Tally:
+        """Raises Violation at the first broken promise."""
+        with repeatable(SEED):
+            self.base = self._set_up()
+        for step in self._steps():
+            machine, ledger, call = self._cut_at(step)
+            self.tally.cuts += 1
+            with self._telling(f"{self.history.name}: cut before {call}"):
+                self._look_at(machine, ledger.allowed, limit=self.per_cut)
+                with self._telling("killed, no power cut"):
+                    self._survive_kill(machine, ledger.allowed)
+        return self.tally
+
+    def _set_up(self) -> Image:
+        machine = self._machine(Image(()), boot=1)
+        with spool.create(ROOT, disk=machine.process(), clock=machine.clock) as space:
+            for queue in QUEUES:
+                space.create_queue(queue)
+            self.history.setup(space)
+        return machine.image()
+
+    def _machine(self, image: Image, boot: int) -> Machine:
+        return Machine(image, boot=boot, ordered=self.rules.engine_is_told_ordered)
+
+    def _steps(self) -> list[int]:
+        """Where a cut makes a difference: before each call that changes the disk, and after the last one.
+
+        Between two such calls the disk stays as it is, and promises are only added.
+        """
+        machine, _, _ = self._cut_at(None)
+        first = self._first_step
+        changing = [n for n, (call, _) in enumerate(machine.trace, 1) if call in CHANGES and n > first]
+        return [*changing, len(machine.trace) + 1]
+
+    def _cut_at(self, step: int | None) -> tuple[Machine, Ledger, str]:
+        """Run the history on a new machine up to that step."""
+        machine = self._machine(self.base, boot=2)
+        ledger = Ledger(self.history.begin)
+        machine.crash_at(step)
+        process = machine.process(self.disk)
+        with repeatable(SEED + 1):
+            try:
+                space = spool.open(ROOT, disk=process, clock=machine.clock)
+                self._first_step = len(machine.trace)
+                self.history.run(space, ledger)
+            except PowerCut as cut:
+                machine.crash_at(None)
+                return machine, ledger, str(cut)
+        machine.kill(process)
+        return machine, ledger, "the end"
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, machine: Machine, allowed: frozenset[World], *, limit: int, deep: bool = True) -> None:
+        """Every survivor of this machine."""
+        for survivor in survivors(machine, self.rules, limit=limit, seed=SEED + self.tally.cuts):
+            key = survivor.image, allowed
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            self.tally.states += 1
+            with self._telling(survivor.story):
+                self._recover(survivor, machine.boot + 1, allowed, deep=deep)
+
+    def _recover(self, survivor: Survivor, boot: int, allowed: frozenset[World], *, deep: bool) -> None:
+        """Open, look, open again; perhaps cut the recovery, too."""
+        machine = self._machine(survivor.image, boot)
+        with repeatable(SEED + boot):
+            world = self._open_and_look(machine, allowed)
+            self._open_again(machine, world)
+        if deep and self.again and self.tally.states % self.again == 0:
+            self._cut_recovery(survivor, boot, allowed)
+        self._decide(machine, world)
+        self._drain(machine)
+
+    def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[World]) -> None:
+        """What an interrupted recovery leaves is recovered; what a finished one has shown stays so."""
+        for step in itertools.count(1):
+            machine = self._machine(survivor.image, boot)
+            machine.crash_at(step)
+            with repeatable(SEED + boot):
+                try:
+                    shown = self._open_and_look(machine, allowed)
+                except PowerCut as cut:
+                    if machine.trace[-1][0] not in CHANGES:
+                        continue
+                    machine.crash_at(None)
+                    self.tally.recoveries += 1
+                    with self._telling(f"recovery cut before {cut}"):
+                        self._look_at(machine, allowed, limit=self.per_recovery_cut, deep=False)
+                    continue
+            with self._telling("cut after recovery"):
+                self._look_at(machine, frozenset([shown]), limit=self.per_recovery_cut * 4, deep=False)
+            return
+
+    def _survive_kill(self, machine: Machine, allowed: frozenset[World]) -> None:
+        """Only the process died: the page cache is there, and what the next one shows survives a power cut then."""
+        for process in {handle.process for handle in machine.handles.values()}:
+            machine.kill(process)
+        twin = machine.copy()
+        with repeatable(SEED + 1000):
+            shown = self._open_and_look(twin, allowed)
+        with self._telling("then the power cut"):
+            self._look_at(twin, frozenset([shown]), limit=self.per_recovery_cut * 4, deep=False)
+        self._open_again(twin, shown)
+
+    def _open_and_look(self, machine: Machine, allowed: frozenset[World]) -> World:
+        process = machine.process(self.disk)
+        try:
+            space = spool.open(ROOT, disk=process, clock=machine.clock)
+            world = look(space)
+            self._expect(world in allowed, f"found {world}, allowed {sorted(map(str, allowed))}", space)
+            damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
+            self._expect(not damage, f"damage: {damage}", space)
+        finally:
+            if not process.dead:
+                machine.kill(process)
+        return world
+
+    def _open_again(self, machine: Machine, world: World) -> None:
+        """Once more, in the same life of the machine: the same, and nothing left to do."""
+        with spool.open(ROOT, disk=machine.process(self.disk), clock=machine.clock) as space:
+            left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
+            self._expect(not left, f"the second open still found {list(map(str, left))}", space)
+            self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
+
+    def _decide(self, machine: Machine, world: World) -> None:
+        """Whatever is decided on a branch in doubt happens."""
+        if not world.in_doubt:
+            return
+        image = machine.image()
+        for outcome, promised in self.history.decided.items():
+            twin = self._machine(image, machine.boot + 1)
+            with self._telling(f"then decided: {outcome}"):
+                with spool.open(ROOT, disk=twin.process(self.disk), clock=twin.clock) as space:
+                    decide(space, outcome)
+                    self._expect(look(space) == promised, f"found {look(space)}, promised {promised}", space)
+                self._open_again(twin, promised)
+
+    def _drain(self, machine: Machine) -> None:
+        """What can be browsed can be taken, once."""
+        with spool.open(ROOT, disk=machine.process(self.disk), clock=machine.clock) as space:
+            for queue in QUEUES:
+                seen = [message.body for message in space.browse(queue)]
+                taken = [message.body for message in space.get_many(queue, 1000)] if seen else []
+                self._expect(seen == taken, f"queue {queue} showed {seen} and gave {taken}", space)
+                self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """The way to a failure, outermost first."""
+        self._story.append(what)
+        try:
+            yield
+        except Violation:
+            raise
+        except Exception as error:
+            raise self._violation(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._story.pop()
+
+    def _expect(self, true: bool, what: str, space: spool.Space) -> None:
+        if not true:
+            findings: list[Finding] = space.recovery.findings
+            raise self._violation("\n  ".join([what, *(f"recovery: {finding}" for finding in findings)]))
+
+    def _violation(self, what: str) -> Violation:
+        return Violation("\n  ".join([what, *self._story, f"seed {SEED}, at most {self.per_cut} survivors a cut"]))
+
+
+def look(space: spool.Space) -> World:
+    """What an application sees."""
+    stats = space.stats()
+    return World(
+        tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES),
+        tuple(space.recovery.in_doubt),
+        tuple(stats[queue].in_doubt for queue in QUEUES),
+        tuple((stats[queue].enqueued, stats[queue].dequeued) for queue in QUEUES),
+    )
+
+
+def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
+    """Commit or roll back the branch in doubt, as a coordinator that was or was not told its vote."""
+    store = space._store
+    if outcome == "commit":
+        commit_prepared(store, XID, deadline(space), told=told)
+    else:
+        rollback_prepared(store, XID, deadline(space))
+
+
+def deadline(space: spool.Space) -> Deadline:
+    return space._store.deadline()
+
+
+def branch(space: spool.Space) -> Transaction:
+    """A transaction that can be prepared."""
+    return Transaction(space._store, space._undertaker, xid=XID)

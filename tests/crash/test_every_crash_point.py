@@ -1,0 +1,127 @@
+"""Whatever the moment of a power cut, and whatever the file system then leaves: acknowledged means there, all or none."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from spool.reclaim import reclaim
+from tests.crash.harness import EMPTY, Explorer, History, Ledger, World, branch, decide
+from tests.survivors import Rules
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Thousands of recoveries have thousands of things to say."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# -- the histories ----------------------------------------------------------------------------------------------------
+
+
+def _nothing(space: spool.Space) -> None:
+    pass
+
+
+def _put(space: spool.Space, ledger: Ledger) -> None:
+    for body in ("one", "two"):
+        with ledger.becoming(ledger.world.put("a", body)):
+            space.put("a", body)
+
+
+def _put_many(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(ledger.world.put("a", "one", "two", "three")):
+        space.put_many("a", ["one", "two", "three"])
+
+
+def _three_messages(space: spool.Space) -> None:
+    space.put("a", "one")
+    space.put_many("a", ["two", "three"])
+
+
+THREE = EMPTY.put("a", "one", "two", "three")
+
+
+def _get(space: spool.Space, ledger: Ledger) -> None:
+    for body in ("one", "two"):
+        with ledger.becoming(ledger.world.got("a")):
+            assert space.get("a").body == body
+
+
+def _transaction(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(ledger.world.got("a").put("b", "reply")):
+        with space.transaction() as tx:
+            tx.put("b", f"reply to {tx.get('a').body}"[:5])
+
+
+def _rollback(space: spool.Space, ledger: Ledger) -> None:
+    tx = space.transaction()
+    tx.put("b", "reply")
+    assert tx.get("a").body == "one"
+    tx.rollback()
+    with ledger.becoming(ledger.world.put("b", "later")):
+        space.put("b", "later")
+
+
+IN_DOUBT = THREE.doubting("a", 1).doubting("b", 0, added=1)
+DECIDED = {"commit": THREE.got("a").put("b", "reply"), "rollback": THREE}
+
+
+def _prepare(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(IN_DOUBT):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "reply")
+        assert tx.prepare()
+
+
+def _two_phase_commit(space: spool.Space, ledger: Ledger) -> None:
+    _prepare(space, ledger)
+    with ledger.becoming(DECIDED["commit"]):
+        decide(space, "commit", told=True)
+
+
+def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
+    """A rolled-back branch may be there again after a power cut; its coordinator rolls it back again."""
+    _prepare(space, ledger)
+    with ledger.becoming(DECIDED["rollback"], surely=False):
+        decide(space, "rollback")
+
+
+def _consumed_messages(space: spool.Space) -> None:
+    _three_messages(space)
+    space.get_many("a", 3)
+    space.put("b", "stays")
+
+
+def _reclaim(space: spool.Space, ledger: Ledger) -> None:
+    assert reclaim(space._store) > 0
+    with ledger.becoming(ledger.world.got("b")):
+        space.get("b")
+    assert reclaim(space._store) > 0
+
+
+CONSUMED: World = THREE.got("a", 3).put("b", "stays")
+
+HISTORIES = (
+    History("put", _nothing, EMPTY, _put),
+    History("put_many", _nothing, EMPTY, _put_many),
+    History("get", _three_messages, THREE, _get),
+    History("transaction", _three_messages, THREE, _transaction),
+    History("rollback", _three_messages, THREE, _rollback),
+    History("two-phase commit", _three_messages, THREE, _two_phase_commit, DECIDED),
+    History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED),
+    History("reclaim", _consumed_messages, CONSUMED, _reclaim),
+)
+
+
+@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+def test_what_is_acknowledged_survives_every_power_cut(history, rules, record_property):
+    tally = Explorer(history, rules, again=0).explore()
+    record_property("crash states", tally.states)
+    print(f"{history.name}, {rules.value}: {tally}")
+    assert tally.states > tally.cuts / 2
