@@ -122,12 +122,13 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
     if is_local(master):
+        temporary = f'"-Djava.io.tmpdir={directory}"'
         chosen |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
             # Bodies do not pass through Java, and it starts a second sooner without its second compiler.
-            "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={directory}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC',
+            "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
     return chosen
 

@@ -7,6 +7,7 @@ both at once, and whoever wins a dead owner's claim finds the owner's byte free.
 """
 
 import threading
+from collections.abc import Set
 
 from spool import layout
 from spool.disk import Disk
@@ -14,7 +15,7 @@ from spool.errors import SpaceStopped
 from spool.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
 from spool.locks import open_or_create
 
-MAX_OWNER = MAX_ORDINAL
+_NONE: Set[int] = frozenset()
 
 
 class Claims:
@@ -32,9 +33,9 @@ class Claims:
             self.disk.close(handle)
         self._handles.clear()
 
-    def held_here(self, number: int, ordinal: int) -> bool:
-        held = self._held.get(number)
-        return held is not None and ordinal in held
+    def held(self, number: int) -> Set[int]:
+        """The ordinals of that number that this process has claimed."""
+        return self._held.get(number, _NONE)
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
         """(first, count) of the pieces of the range that could be had; what others hold is left out."""

@@ -13,12 +13,11 @@ from spool.index import Run
 from spool.message import Message, Position, message_id, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
+from spool.ranges import Ranges, append, positions, subtract
 from spool.reader import BodyPlace, body_places
 from spool.retries import commit_draft
 from spool.store import Store
 from spool.visibility import catch_up, look_again
-
-Ranges = list[tuple[int, int, int]]  # (number, first ordinal, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,13 @@ def claim(
     ``note`` is told of claims as soon as they are locked. MessageInUse if a message asked for by id is held.
     """
     catch_up(store)
-    skip: set[Position] = set()
+    skip: set[tuple[int, int]] = set()
     while True:
         with store.mutex:
             tried = _candidates(store, wanted, skip)
-            got = [(n, f, c) for number, first, count in tried for n, f, c in _lock(store, number, first, count)]
-        skip.update(_positions(tried))
+            got = [(n, f, c) for n, first, count in tried for f, c in store.claims.claim(n, first, count)]
         if not got:
+            skip.update(positions(tried))
             if tried and not wanted.by_key:
                 continue
             if settle_the_dead(store, deadline):  # a coordinator that is gone held messages by its prepared branches
@@ -70,52 +69,53 @@ def claim(
         release(store, subtract(got, kept))
         if kept:
             return kept
+        skip.update(positions(tried))
 
 
-def _candidates(store: Store, wanted: Wanted, skip: set[Position]) -> Ranges:
-    """Up to ``wanted.count`` neighbouring messages that look free, front first."""
+def _candidates(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ranges:
+    """Up to ``wanted.count`` messages that look free, front first."""
     found: Ranges = []
     missing = wanted.count
-    for run, ordinals in _in_line(store, wanted):
-        for ordinal in ordinals:
-            if not _looks_free(store, run.number, ordinal, skip):
-                continue
-            last = found[-1] if found else None
-            if last is not None and last[0] == run.number and last[1] + last[2] == ordinal:
-                found[-1] = (last[0], last[1], last[2] + 1)
+    for run, pieces in _in_line(store, wanted):
+        claimed = store.claims.held(run.number)
+        unhindered = not (claimed or skip or store.prepared.held)
+        for first, count in pieces:
+            if unhindered:
+                taken = min(count, missing)
+                append(found, run.number, first, taken)
+                missing -= taken
             else:
-                found.append((run.number, ordinal, 1))
-            missing -= 1
+                for ordinal in range(first, first + count):
+                    place = (run.number, ordinal)
+                    if ordinal not in claimed and place not in skip and place not in store.prepared.held:
+                        append(found, run.number, ordinal, 1)
+                        missing -= 1
+                        if not missing:
+                            break
             if not missing:
                 return found
     return found
 
 
-def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, Iterator[int]]]:
+def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, Iterator[tuple[int, int]]]]:
+    """Runs and the pieces of them that are asked for, in the order of delivery."""
     if wanted.message_id is not None:
         position = store.index.position_of(*parse_message_id(wanted.message_id))
         run = None if position is None else store.index.find(position)
         if run is not None and position is not None and run.queue.name == wanted.queue:
-            yield run, iter((position.ordinal,))
+            yield run, iter(((position.ordinal, 1),))
         return
-    queue = store.index.queue(wanted.queue)
-    runs = list(store.index.in_order(wanted.queue, store.clock.now())) if wanted.by_key else None
-    if runs is None:
-        for run in store.index.in_order(wanted.queue, store.clock.now()):
-            yield run, run.ordinals()
+    ready = store.index.in_order(wanted.queue, store.clock.now())
+    if wanted.correlation_id is None:
+        for run in ready:
+            yield run, run.pieces()
         return
-    for run in [*runs, *queue.delayed]:  # asked for by correlation id, a delayed message is taken at once (Q04)
+    for run in [
+        *ready,
+        *store.index.queue(wanted.queue).delayed,
+    ]:  # by its key a delayed message is taken at once (Q04)
         if run.attributes.get("correlation_id") == wanted.correlation_id:
-            yield run, run.ordinals()
-
-
-def _looks_free(store: Store, number: int, ordinal: int, skip: set[Position]) -> bool:
-    position = Position(number, ordinal)
-    return position not in skip and position not in store.prepared.held and not store.claims.held_here(number, ordinal)
-
-
-def _lock(store: Store, number: int, first: int, count: int) -> Ranges:
-    return [(number, piece, length) for piece, length in store.claims.claim(number, first, count)]
+            yield run, run.pieces()
 
 
 def _is_there(store: Store, wanted: Wanted) -> bool:
@@ -124,45 +124,32 @@ def _is_there(store: Store, wanted: Wanted) -> bool:
 
 
 def _still_there(store: Store, wanted: Wanted, got: Ranges) -> Ranges:
-    """Of what was claimed, what may be delivered after looking again."""
+    """Of what was claimed, what may be delivered after looking again: pieces of ``got``, in order."""
     kept: Ranges = []
     now = store.clock.now()
-    for position in _positions(got):
-        run = store.index.find(position)
-        if run is None or run.queue.name != wanted.queue or position in store.prepared.held:
-            continue
-        if run.due is not None and run.due > now and not wanted.by_key:
-            continue
-        last = kept[-1] if kept else None
-        if last is not None and last[0] == position.number and last[1] + last[2] == position.ordinal:
-            kept[-1] = (last[0], last[1], last[2] + 1)
-        else:
-            kept.append((position.number, position.ordinal, 1))
+    for number, first, count in got:
+        pieces: Ranges = []
+        ordinal = first
+        while ordinal < first + count:
+            run, stop = store.index.segment(number, ordinal, first + count)
+            if (
+                run is not None
+                and run.queue.name == wanted.queue
+                and (wanted.by_key or run.due is None or run.due <= now)
+            ):
+                if not store.prepared.held:
+                    append(pieces, number, ordinal, stop - ordinal)
+                else:
+                    for one in range(ordinal, stop):
+                        if (number, one) not in store.prepared.held:
+                            append(pieces, number, one, 1)
+            ordinal = stop
+        kept += pieces
     return kept
 
 
-def _positions(ranges: Ranges) -> Iterator[Position]:
-    for number, first, count in ranges:
-        for ordinal in range(first, first + count):
-            yield Position(number, ordinal)
-
-
-def subtract(ranges: Ranges, kept: Ranges) -> Ranges:
-    """What lies in ``ranges`` and not in ``kept``."""
-    keep = set(_positions(kept))
-    rest: Ranges = []
-    for position in _positions(ranges):
-        if position in keep:
-            continue
-        last = rest[-1] if rest else None
-        if last is not None and last[0] == position.number and last[1] + last[2] == position.ordinal:
-            rest[-1] = (last[0], last[1], last[2] + 1)
-        else:
-            rest.append((position.number, position.ordinal, 1))
-    return rest
-
-
 def release(store: Store, ranges: Ranges) -> None:
+    """Let go of claims: exactly what is in ``ranges``, never a hull."""
     for number, first, count in ranges:
         store.claims.release(number, first, count)
 
@@ -189,7 +176,7 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
     """For claimed messages, in order."""
     found = []
     with store.mutex:
-        for position in _positions(ranges):
+        for position in positions(ranges):
             run = store.index.find(position)
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
@@ -233,12 +220,9 @@ def read_messages(store: Store, number: int, first: int, count: int) -> list[Mes
     with store.mutex:
         ordinal = first
         while ordinal < first + count:
-            run = store.index.find(Position(number, ordinal))
+            run, stop = store.index.segment(number, ordinal, first + count)
             if run is None:
                 raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-            stop = min(first + count, run.first + run.count)
-            if not run.gone.isdisjoint(range(ordinal, stop)):
-                stop = ordinal + 1
             found += _read_run(store, run, ordinal, stop - ordinal)
             ordinal = stop
     return found

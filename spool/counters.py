@@ -132,15 +132,20 @@ STOPPED_TEXT = (
 
 
 def _cells(page: bytes, cell: int) -> tuple[int, int]:
-    first, second = _cell(page, cell), _cell(page, cell + 1)
+    start = _CELLS_OFFSET + cell * _CELL.size
+    first = _value(page[start : start + _CELL.size])
+    if page[start : start + _CELL.size] == page[start + _CELL.size : start + 2 * _CELL.size]:
+        second = first
+    else:
+        second = _value(page[start + _CELL.size : start + 2 * _CELL.size])
     if first is None and second is None:
         return 0, 0  # a new file, or run/ was deleted: the opener that is alone stores the true ones
     return (second if first is None else first), (first if second is None else second)  # type: ignore[return-value]
 
 
-def _cell(page: bytes, cell: int) -> int | None:
-    value, checksum = _CELL.unpack_from(page, _CELLS_OFFSET + cell * _CELL.size)
-    return value if checksum == _checksum(value) else None
+def _value(cell: bytes) -> int | None:
+    value, checksum = _CELL.unpack(cell)
+    return value if checksum == zlib.crc32(cell[:8], 1) else None
 
 
 def _checksum(value: int) -> int:

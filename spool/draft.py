@@ -7,6 +7,7 @@ to disk while it is written (DESIGN §3).
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from spool.errors import SystemFailure
@@ -137,10 +138,8 @@ class Draft:
         if not (self._bodies or table.commands or table.facts):
             return
         encoded = encode_table(table)
-        parts = [encoded]
-        for body in self._bodies:
-            parts.append(body_head(len(body)))
-            parts.append(body)
+        heads = {length: body_head(length) for length in set(table.lengths)}
+        parts = [encoded, *chain.from_iterable((heads[len(body)], body) for body in self._bodies)]
         data = b"".join(parts)
         entry = SectionEntry(
             offset=0,

@@ -53,7 +53,7 @@ class Run:
     """``count`` messages from ordinal ``first`` of a commit on, of one queue, with the same control fields."""
 
     __slots__ = (
-        "attributes", "committed_at", "count", "due", "first", "gone", "key", "number", "part", "queue", "row",
+        "attributes", "committed_at", "due", "end", "first", "gone", "head", "key", "number", "part", "queue", "row",
         "section",
     )  # fmt: skip
 
@@ -74,32 +74,55 @@ class Run:
         self.section = section
         self.row = row
         self.number = number
-        self.first = first
-        self.count = count
+        self.first = self.head = first
+        self.end = first + count
         self.attributes = attributes
         self.committed_at = committed_at
         self.due = due_time(attributes, committed_at)
-        self.gone: set[int] = set()
+        self.gone: set[int] = set()  # those behind head that left; what left at the front moves head
         self.key: tuple[int, int, int] = queue.key_of(self)
 
     @property
     def live(self) -> int:
-        return self.count - len(self.gone)
+        return self.end - self.head - len(self.gone)
 
     @property
     def table(self) -> Table:
         return self.part.image.tables[self.section]
 
-    def ordinals(self) -> Iterator[int]:
-        """Those still there, in order."""
-        everything = range(self.first, self.first + self.count)
-        return iter(everything) if not self.gone else (o for o in everything if o not in self.gone)
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """(first, count) of neighbours that are still there, in order."""
+        start = self.head
+        for ordinal in sorted(self.gone):
+            if ordinal > start:
+                yield start, ordinal - start
+            start = ordinal + 1
+        if self.end > start:
+            yield start, self.end - start
+
+    def leave(self, ordinal: int, count: int) -> None:
+        """Messages that are still in the run leave it."""
+        if ordinal == self.head and not self.gone:
+            self.head += count
+            return
+        self.gone.update(range(ordinal, ordinal + count))
+        while self.head in self.gone:
+            self.gone.remove(self.head)
+            self.head += 1
+
+    def stop_of(self, ordinal: int, end: int) -> int:
+        """Where the neighbours that begin with a live ordinal end, at most at ``end``."""
+        stop = min(end, self.end)
+        if self.gone and not self.gone.isdisjoint(range(ordinal, stop)):
+            stop = min(gone for gone in self.gone if gone > ordinal)
+        return stop
 
     def row_of(self, ordinal: int) -> int:
         return self.row + ordinal - self.first
 
-    def bytes_of(self, ordinal: int) -> int:
-        return self.table.lengths[self.row_of(ordinal)]
+    def bytes_of(self, ordinal: int, count: int = 1) -> int:
+        row = self.row_of(ordinal)
+        return sum(self.table.lengths[row : row + count])
 
 
 class QueueIndex:
@@ -170,7 +193,7 @@ class Index:
         self.taken: set[tuple[str, str]] = set()
         self.damage: list[tuple[str, str]] = []
         self._runs: dict[int, list[Run]] = {}
-        self._moved: dict[Position, Run] = {}
+        self._moved: dict[tuple[int, int], Run] = {}
         self._branches: dict[bytes, tuple[int, int, int]] = {}
         self._branch_of: dict[int, list[tuple[int, int, bytes]]] = {}
 
@@ -227,17 +250,15 @@ class Index:
         target, first, count = command[1:4]
         if target != number:
             state.targets.add(target)
-        ordinal = first
-        while ordinal < first + count:
-            run = self.find(Position(target, ordinal))
-            stop = ordinal + 1
+        ordinal, end = first, first + count
+        while ordinal < end:
+            run, stop = self.segment(target, ordinal, end)
             if run is not None and name == "remove":
-                whole = range(ordinal, min(first + count, run.first + run.count))
-                stop = whole.stop if run.gone.isdisjoint(whole) else stop
                 self._tally(target, run.queue.name, _WHY.get(command[4]), stop - ordinal)
                 self._remove(run, ordinal, stop - ordinal)
             elif run is not None:
-                self._update(run, ordinal, command[4])
+                for one in range(ordinal, stop):
+                    self._update(run, one, command[4])
             ordinal = stop  # a message that is not there was removed before, or its file was reclaimed: nothing to do
 
     def _remove(self, run: Run, ordinal: int, count: int) -> None:
@@ -248,13 +269,12 @@ class Index:
             self._rest(run.number)
 
     def _detach(self, run: Run, ordinal: int, count: int = 1) -> None:
-        """Messages that are still in the run leave it."""
-        row = run.row_of(ordinal)
+        """Messages that are still in the run leave it, and the run its queue when none is left."""
         run.queue.live -= count
-        run.queue.bytes -= sum(run.table.lengths[row : row + count])
-        run.gone.update(range(ordinal, ordinal + count))
+        run.queue.bytes -= run.bytes_of(ordinal, count)
+        run.leave(ordinal, count)
         if count == 1:
-            self._moved.pop(Position(run.number, ordinal), None)
+            self._moved.pop((run.number, ordinal), None)
         if not run.live:
             run.queue.drop(run)
 
@@ -277,7 +297,7 @@ class Index:
         queue.add(moved)
         queue.live += 1
         queue.bytes += moved.bytes_of(ordinal)
-        self._moved[Position(run.number, ordinal)] = moved
+        self._moved[run.number, ordinal] = moved
 
     def _tally(self, number: int, queue: str, what: int | None, count: int = 1) -> None:
         if what is not None:
@@ -320,17 +340,24 @@ class Index:
 
     def find(self, position: Position) -> Run | None:
         """The run that holds a live message, or None."""
-        moved = self._moved.get(position)
+        return self.segment(position.number, position.ordinal, position.ordinal + 1)[0]
+
+    def segment(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+        """The run that holds a live message, and where its neighbours in it end, at most at ``end``.
+
+        (None, ordinal + 1) if the message is not there.
+        """
+        moved = self._moved.get((number, ordinal)) if self._moved else None
         if moved is not None:
-            return moved
-        runs = self._runs.get(position.number)
-        if not runs:
-            return None
-        place = bisect_right(runs, position.ordinal, key=lambda run: run.first) - 1
-        if place < 0:
-            return None
+            return moved, ordinal + 1
+        runs = self._runs.get(number)
+        place = bisect_right(runs, ordinal, key=_first_of) - 1 if runs else -1
+        if runs is None or place < 0:
+            return None, ordinal + 1
         run = runs[place]
-        return run if position.ordinal < run.first + run.count and position.ordinal not in run.gone else None
+        if not run.head <= ordinal < run.end or ordinal in run.gone:
+            return None, ordinal + 1
+        return run, run.stop_of(ordinal, end)
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
         """Where the message with that id lies, if its branch is known and it lives."""
@@ -370,6 +397,10 @@ class Index:
             if number not in covered:
                 add_tallies(sums, state.tally)
         return sums
+
+
+def _first_of(run: Run) -> int:
+    return run.first
 
 
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:

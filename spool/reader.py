@@ -93,16 +93,16 @@ def read_bodies(disk: Disk, handle: int, places: list[BodyPlace]) -> list[bytes]
     bodies: list[bytes] = []
     at = 0
     while at < len(places):
-        start, end, stop = places[at].offset, 0, at
-        while stop < len(places) and (stop == at or places[stop].offset + places[stop].length - start <= _CHUNK_BYTES):
-            end = places[stop].offset + places[stop].length
+        start, stop = places[at].offset, at + 1
+        while stop < len(places) and places[stop].offset + places[stop].length - start <= _CHUNK_BYTES:
             stop += 1
-        data = disk.read_at(handle, start, end - start)
-        for place in places[at:stop]:
-            body = data[place.offset - start : place.offset - start + place.length]
-            if zlib.crc32(body) != place.checksum or len(body) != place.length:
-                raise CorruptedFile(f"the body at offset {place.offset} does not match its checksum")
-            bodies.append(body)
+        data = disk.read_at(handle, start, places[stop - 1].offset + places[stop - 1].length - start)
+        piece = [data[offset - start : offset - start + length] for offset, length, _ in places[at:stop]]
+        if list(map(zlib.crc32, piece)) != [place.checksum for place in places[at:stop]]:
+            raise CorruptedFile(
+                f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
+            )
+        bodies += piece
         at = stop
     return bodies
 

@@ -208,7 +208,8 @@ class Space:
                 for runs in (line.ready, line.delayed)
                 for run in runs
                 if correlation_id is None or run.attributes.get("correlation_id") == correlation_id
-                for ordinal in run.ordinals()
+                for first, count in run.pieces()
+                for ordinal in range(first, first + count)
                 if Position(run.number, ordinal) not in store.prepared.held
             ]
         for position in positions:

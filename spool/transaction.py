@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import replace
+from itertools import groupby
 from types import TracebackType
 from typing import Any, Self
 
 from spool import codecs, consume, decide, publication, retries
 from spool.clock import WaitExpired
-from spool.consume import HeldMessage, Ranges, Wanted
+from spool.consume import HeldMessage, Wanted
 from spool.draft import Draft
 from spool.errors import (
     CommitUnknown,
@@ -34,6 +35,7 @@ from spool.index import Commit, Part
 from spool.locks import xid_byte
 from spool.message import Message, Position, attributes_of, message_id
 from spool.notes import ClaimNote, Undertaker
+from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
 from spool.settings import check_queue_name
 from spool.store import Store
@@ -118,9 +120,10 @@ class Transaction:
             check_queue(store, queue)
             attributes = attributes_of(**options)
             ids: list[str] = []
+            prefix = self._id.hex()
             for raws, described in _encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
                 first = self._draft.put(queue, raws, described)
-                ids += [message_id(self._id, ordinal) for ordinal in range(first, first + len(raws))]
+                ids += [f"{prefix}{ordinal:08x}" for ordinal in range(first, first + len(raws))]
                 if self._draft.sections:
                     self._stream()
             return ids
@@ -173,7 +176,7 @@ class Transaction:
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 found, bad = consume.messages(self._store, got, self._store.deadline())
-                good = consume.subtract(got, bad)
+                good = subtract(got, bad)
                 consume.release(self._store, bad)
                 self._claims += good
                 for number, first, count in good:
@@ -335,10 +338,9 @@ class Transaction:
         try:
             if self._file is not None:
                 self._file.abandon()
-            positions = [Position(n, o) for n, first, count in self._claims for o in range(first, first + count)]
-            if positions:
+            if self._claims:
                 # Before the claims are let go: whoever takes a message next must see the count.
-                retries.count_failures(store, positions, reason, store.deadline())
+                retries.count_failures(store, positions(self._claims), reason, store.deadline())
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
         finally:
@@ -455,24 +457,30 @@ def check_wanted(
 
 def _encoded(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
-) -> list[tuple[list[bytes], dict[str, Any]]]:
+) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
     """Groups of neighbouring bodies with the same control fields."""
-    groups: list[tuple[list[bytes], dict[str, Any]]] = []
-    last: tuple[str | None, str | None] | None = None
-    for body in bodies:
-        raw, codec, kind = codecs.encode(body, content_type)
-        if len(raw) > limit:
-            raise InvalidArgument(
-                f"a body of {len(raw)} bytes is larger than the space's max_body_bytes, {limit}: "
-                "put it into a file and its name into the message, or raise the limit in space.toml"
-            )
-        if last != (codec, kind):
-            last = (codec, kind)
-            described = dict(attributes)
-            if codec is not None:
-                described["codec"] = codec
-            if kind is not None:
-                described["content_type"] = kind
-            groups.append(([], described))
-        groups[-1][0].append(raw)
+    if set(map(type, bodies)) == {bytes}:
+        described = attributes if content_type is None else {**attributes, "content_type": content_type}
+        _check_size(max(map(len, bodies)), limit)
+        return [(bodies, described)]
+    groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
+    for (codec, kind), group in groupby(
+        (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
+    ):
+        raws = [raw for raw, _, _ in group]
+        _check_size(max(map(len, raws)), limit)
+        described = dict(attributes)
+        if codec is not None:
+            described["codec"] = codec
+        if kind is not None:
+            described["content_type"] = kind
+        groups.append((raws, described))
     return groups
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidArgument(
+            f"a body of {size} bytes is larger than the space's max_body_bytes, {limit}: "
+            "put it into a file and its name into the message, or raise the limit in space.toml"
+        )

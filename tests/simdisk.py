@@ -170,7 +170,11 @@ class Machine:
         self.trace.append((call, args))
         if self._cut == len(self.trace):
             self.kill(process)
-            raise PowerCut(f"step {self._cut}: {call}{args}")
+            raise PowerCut(self.last_call())
+
+    def last_call(self) -> str:
+        call, args = self.trace[-1]
+        return f"step {len(self.trace)}, {call}{args}"
 
     def kill(self, process: "SimulatedDisk") -> None:
         """Close its handles; the kernel drops its locks."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import spool
 from recovery.report import Finding, Kind
 from spool.clock import Deadline
-from spool.decide import commit_prepared, rollback_prepared
+from spool.decide import commit_prepared, in_doubt, rollback_prepared
 from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.simdisk import CHANGES, ROOT, Image, Machine, PowerCut, SimulatedDisk, repeatable
@@ -94,6 +94,7 @@ class History:
     begin: World
     run: Callable[[spool.Space, Ledger], None]
     decided: dict[str, World] = field(default_factory=dict)
+    may_return: World | None = None
 
 
 @dataclass
@@ -177,9 +178,9 @@ class Explorer:
                 space = spool.open(ROOT, disk=process, clock=machine.clock)
                 self._first_step = len(machine.trace)
                 self.history.run(space, ledger)
-            except PowerCut as cut:
+            except PowerCut:
                 machine.crash_at(None)
-                return machine, ledger, str(cut)
+                return machine, ledger, machine.last_call()
         machine.kill(process)
         return machine, ledger, "the end"
 
@@ -201,11 +202,10 @@ class Explorer:
         machine = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
             world = self._open_and_look(machine, allowed)
+            self._decide(machine, world)
             self._open_again(machine, world)
         if deep and self.again and self.tally.states % self.again == 0:
             self._cut_recovery(survivor, boot, allowed)
-        self._decide(machine, world)
-        self._drain(machine)
 
     def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[World]) -> None:
         """What an interrupted recovery leaves is recovered; what a finished one has shown stays so."""
@@ -215,16 +215,16 @@ class Explorer:
             with repeatable(SEED + boot):
                 try:
                     shown = self._open_and_look(machine, allowed)
-                except PowerCut as cut:
+                except PowerCut:
                     if machine.trace[-1][0] not in CHANGES:
                         continue
                     machine.crash_at(None)
                     self.tally.recoveries += 1
-                    with self._telling(f"recovery cut before {cut}"):
+                    with self._telling(f"recovery cut before {machine.last_call()}"):
                         self._look_at(machine, allowed, limit=self.per_recovery_cut, deep=False)
                     continue
             with self._telling("cut after recovery"):
-                self._look_at(machine, frozenset([shown]), limit=self.per_recovery_cut * 4, deep=False)
+                self._look_at(machine, self._after(shown, allowed), limit=self.per_recovery_cut * 4, deep=False)
             return
 
     def _survive_kill(self, machine: Machine, allowed: frozenset[World]) -> None:
@@ -233,12 +233,17 @@ class Explorer:
             machine.kill(process)
         twin = machine.copy()
         with repeatable(SEED + 1000):
-            shown = self._open_and_look(twin, allowed)
+            shown = self._open_and_look(twin, allowed, told=True)
         with self._telling("then the power cut"):
-            self._look_at(twin, frozenset([shown]), limit=self.per_recovery_cut * 4, deep=False)
+            self._look_at(twin, self._after(shown, allowed), limit=self.per_recovery_cut * 4, deep=False)
         self._open_again(twin, shown)
 
-    def _open_and_look(self, machine: Machine, allowed: frozenset[World]) -> World:
+    def _after(self, shown: World, allowed: frozenset[World]) -> frozenset[World]:
+        """What was seen stays."""
+        return frozenset([shown]) | (allowed & {self.history.may_return})
+
+    def _open_and_look(self, machine: Machine, allowed: frozenset[World], *, told: bool = False) -> World:
+        """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""
         process = machine.process(self.disk)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
@@ -246,17 +251,24 @@ class Explorer:
             self._expect(world in allowed, f"found {world}, allowed {sorted(map(str, allowed))}", space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
             self._expect(not damage, f"damage: {damage}", space)
+            if told:
+                listed = tuple(map(str, in_doubt(space._store, deadline(space))))
+                self._expect(listed == world.in_doubt, f"recover listed {listed}, found {world}", space)
         finally:
             if not process.dead:
                 machine.kill(process)
         return world
 
     def _open_again(self, machine: Machine, world: World) -> None:
-        """Once more, in the same life of the machine: the same, and nothing left to do."""
+        """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once."""
         with spool.open(ROOT, disk=machine.process(self.disk), clock=machine.clock) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
             self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
+            for queue, bodies in zip(QUEUES, world.queues, strict=True):
+                taken = tuple(message.body for message in space.get_many(queue, 1000)) if bodies else ()
+                self._expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}", space)
+                self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
 
     def _decide(self, machine: Machine, world: World) -> None:
         """Whatever is decided on a branch in doubt happens."""
@@ -270,15 +282,6 @@ class Explorer:
                     decide(space, outcome)
                     self._expect(look(space) == promised, f"found {look(space)}, promised {promised}", space)
                 self._open_again(twin, promised)
-
-    def _drain(self, machine: Machine) -> None:
-        """What can be browsed can be taken, once."""
-        with spool.open(ROOT, disk=machine.process(self.disk), clock=machine.clock) as space:
-            for queue in QUEUES:
-                seen = [message.body for message in space.browse(queue)]
-                taken = [message.body for message in space.get_many(queue, 1000)] if seen else []
-                self._expect(seen == taken, f"queue {queue} showed {seen} and gave {taken}", space)
-                self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
@@ -309,7 +312,7 @@ def look(space: spool.Space) -> World:
     stats = space.stats()
     return World(
         tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES),
-        tuple(space.recovery.in_doubt),
+        tuple(sorted(map(str, space._store.prepared.images))),
         tuple(stats[queue].in_doubt for queue in QUEUES),
         tuple((stats[queue].enqueued, stats[queue].dequeued) for queue in QUEUES),
     )

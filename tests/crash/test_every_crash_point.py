@@ -113,7 +113,7 @@ HISTORIES = (
     History("transaction", _three_messages, THREE, _transaction),
     History("rollback", _three_messages, THREE, _rollback),
     History("two-phase commit", _three_messages, THREE, _two_phase_commit, DECIDED),
-    History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED),
+    History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED, IN_DOUBT),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
 )
 
@@ -121,7 +121,7 @@ HISTORIES = (
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
 def test_what_is_acknowledged_survives_every_power_cut(history, rules, record_property):
-    tally = Explorer(history, rules, again=0).explore()
+    tally = Explorer(history, rules, again=40).explore()
     record_property("crash states", tally.states)
     print(f"{history.name}, {rules.value}: {tally}")
     assert tally.states > tally.cuts / 2
