@@ -33,6 +33,10 @@ PATIENCE = 10.0
 # Paths of sockets have at most 107 bytes; Spark's have a name of 42 in this directory.
 _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
+# What Java and Spark print in any case; and what stands before the text of a log line or an exception.
+_CHATTER = re.compile(r"WARNING:|Picked up |Using Spark|Setting |To adjust |\S+ \S+ WARN ")
+_PROVENANCE = re.compile(r'^(\S+ \S+ ERROR \w+: )?(Exception in thread "[^"]*" )?(([\w$]+\.)+[\w$]+: )?')
+
 
 class SparkUnavailable(RuntimeError):
     """There is no Spark to work with; the message is one line that says why and what to do."""
@@ -155,10 +159,9 @@ def python_path() -> str:
 
 def complaint(lines: Iterable[str]) -> str:
     """Return the line that says most of what Java printed before it gave up, "" if there is none."""
-    lines = [line.strip() for line in lines if line.strip() and not line.startswith("WARNING:")]
+    lines = [line.strip() for line in lines if line.strip() and not _CHATTER.match(line)]
     telling = [line for line in lines if re.search(r"exception|error|cannot|not found", line, re.IGNORECASE)]
-    line = next(iter(telling or lines[-1:]), "")
-    return one_line(re.sub(r'^(Exception in thread "[^"]*" )?([\w$]+\.)+[\w$]+: ', "", line))
+    return one_line(_PROVENANCE.sub("", next(iter(telling or lines[-1:]), "")))
 
 
 class _Bridge:
@@ -276,10 +279,11 @@ def _same_interrupt_handler() -> Iterator[None]:
 
 
 def _java_message(error: BaseException) -> str:
-    """The first line of what the Java exception behind `error` says, "" if there is none."""
+    """The first line of what the Java exception behind `error` says, "" if there is none that says anything."""
     exception = getattr(error, "java_exception", None)
-    text = exception and (exception.getMessage() or exception.toString())
-    return one_line(text.splitlines()[0]) if text else ""
+    text = (exception and (exception.getMessage() or exception.toString())) or ""
+    # A cluster that does not answer stops the context; why it did so is in the log alone.
+    return one_line(text.splitlines()[0]) if text and "stopped SparkContext" not in text else ""
 
 
 def _nothing(_: int) -> None:

@@ -71,7 +71,7 @@ def adopt(
     """
     images = [_voted_image(store, xid) for xid in xids]
     try:
-        file.complete(store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft)
+        file.complete(store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft, store.pool)
     except BaseException:
         file.abandon()
         raise

@@ -138,9 +138,19 @@ def _remove(store: Store, batch: list[int]) -> None:
     if adopted:
         store.disk.flush_directory(layout.COMMITTED)
         store.disk.flush_directory(layout.PREPARED)
+    given: list[str] = []
+    room = store.pool.room()
     for number in batch:
-        _unlink(store, layout.committed(number))
+        name = layout.committed(number)
+        spare = store.pool.give(name) if len(given) < room else None
+        if spare is not None:
+            given.append(spare)
+        else:
+            _unlink(store, name)
     store.disk.flush_directory(layout.COMMITTED)
+    if given and not store.disk.ordered:
+        store.disk.flush_directory(layout.FREE)
+    store.pool.release(given)
     with store.mutex:
         for number in batch:
             if number in store.index.files:  # a rebuild meanwhile has not even seen it

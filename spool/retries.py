@@ -98,7 +98,7 @@ def commit_draft(store: Store, draft: Draft, deadline: Deadline, *, flush: bool)
     try:
         file = BranchFile(store.disk, xid)
         try:
-            file.complete(store.header(flushed=flush), draft)
+            file.complete(store.header(flushed=flush), draft, store.pool if flush else None)
         except BaseException:
             file.abandon()
             raise

@@ -21,6 +21,7 @@ from spool.errors import DiskFailure, NotASpace, NotOpen, SpoolError
 from spool.format import Header
 from spool.index import Commit, Index
 from spool.message import Position
+from spool.pool import Pool
 from spool.reader import BodyCache, FileImage
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
 from spool.xid import Xid
@@ -74,6 +75,7 @@ class Store:
         self.xids = locks.LockFile(disk, layout.XIDS)
         self.claims = Claims(disk)
         self.bodies = BodyCache(disk)
+        self.pool = Pool(disk)
         self.mutex = threading.RLock()
         self.index = Index()
         self.prepared = PreparedBranches()

@@ -35,6 +35,7 @@ from spool.index import Commit, Part
 from spool.locks import xid_byte
 from spool.message import Message, Position, attributes_of, message_id
 from spool.notes import ClaimNote, Undertaker
+from spool.pool import Pool
 from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
 from spool.settings import check_queue_name
@@ -270,7 +271,7 @@ class Transaction:
 
     def _commit_alone(self) -> None:
         store = self._store
-        file, header = self._complete_file()
+        file, header = self._complete_file(store.pool)
         number = self.number = publication.commit(store, file, store.deadline())
         image = FileImage(replace(header, number=number), tuple(file.tables))
         store.own[number] = Commit(number, [Part(0, None, 0, image)])
@@ -291,12 +292,12 @@ class Transaction:
         except (OSError, SpoolError) as error:
             log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
 
-    def _complete_file(self) -> tuple[BranchFile, Header]:
-        """The whole branch in ``active/``, without a number."""
+    def _complete_file(self, pool: Pool | None) -> tuple[BranchFile, Header]:
+        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool."""
         if self._file is None:
             self._file = BranchFile(self._store.disk, self.xid)
         entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
-        return self._file, self._file.complete(self._store.header(branches=(entry,)), self._draft)
+        return self._file, self._file.complete(self._store.header(branches=(entry,)), self._draft, pool)
 
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
@@ -314,7 +315,7 @@ class Transaction:
                 return False
             with self._undo_on_failure("preparing"):
                 self._lock_xid()
-                decide.publish_prepared(self._store, self._complete_file()[0], self.xid)
+                decide.publish_prepared(self._store, self._complete_file(None)[0], self.xid)
             self._end(State.PREPARED)
             return True
 

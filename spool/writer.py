@@ -12,10 +12,12 @@ from spool import layout
 from spool.disk import Disk
 from spool.draft import Draft
 from spool.format import Header, SectionEntry, Table, encode_header, stamp
+from spool.pool import Pool
 from spool.xid import Xid
 
 _STREAMED_HEADER_ROOM = 64 << 10
 _COPY_BYTES = 1 << 20
+_PADDED_BYTES = 4 << 10
 
 
 def writer_name() -> dict[str, object]:
@@ -47,21 +49,42 @@ class BranchFile:
             self._place(section.table, section.entry, self._end)
         draft.sections.clear()
 
-    def complete(self, header: Header, draft: Draft) -> Header:
-        """Write what is left and the header; returns the header as it stands in the file (number 0)."""
+    def complete(self, header: Header, draft: Draft, pool: Pool | None = None) -> Header:
+        """Write what is left and the header; returns the header as it stands in the file (number 0).
+
+        ``pool``: where to look for a file to overwrite, for a file that will carry a number.
+        """
         draft.close_section()
         if self.handle is not None:
             self.stream(draft)
             return self._put_header(header)
-        entries = [section.entry for section in draft.sections]
-        encoded = encode_header(replace(header, sections=tuple(entries)))
+        header = replace(header, sections=tuple(section.entry for section in draft.sections))
+        encoded = encode_header(header)
+        size = len(encoded) + sum(len(section.data) for section in draft.sections)
+        handle = None if pool is None else pool.take(self.name, size)
+        if handle is not None:
+            self.handle = handle
+            encoded = self._fit(header, encoded, size)
+        else:
+            self.handle = self.disk.create(self.name)
         self._end = len(encoded)
         for section in draft.sections:
             self._place(section.table, section.entry, self._end)
-        self.handle = self.disk.create(self.name)
         self.disk.write_at(self.handle, 0, b"".join([encoded, *(section.data for section in draft.sections)]))
         draft.sections.clear()
         return self._finished(header, encoded)
+
+    def _fit(self, header: Header, encoded: bytes, size: int) -> bytes:
+        """The header, padded so that the file ends where the recycled one did; a much longer one is cut instead."""
+        assert self.handle is not None
+        there = self.disk.handle_identity(self.handle).size
+        if size < there <= size + max(_PADDED_BYTES, size // 8):
+            padded = encode_header(header, room=len(encoded) + there - size)
+            size += len(padded) - len(encoded)
+            encoded = padded
+        if size < there:
+            self.disk.truncate(self.handle, size)
+        return encoded
 
     def _put_header(self, header: Header) -> Header:
         assert self.handle is not None

@@ -1,22 +1,20 @@
-"""What each worker wrote down: an append-only log a worker, one ``write`` a line, so a kill never tears one.
+"""What each worker wrote down: an append-only log a worker, one ``write`` a line, so that a kill never tears one.
 
-A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, comparable between processes) and what
-the event needs. Positions are ``[number, ordinal]``; ``tx`` names one transaction for good.
+A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, in ns: comparable between processes),
+``worker``, ``tx`` (a transaction's name, never used twice) and what the event needs. A position is [number, ordinal].
 
-====================  ================================================================================================
-``start``             a process begins; what is unfinished above this line in the same log died with its predecessor
-``begin``             ``tx``, ``noted``: whether its claims are noted, so that its death counts as a try
-``put``               ``queue``, ``keys``: is about to be put in ``tx``
-``got``               ``queue``, ``messages`` ``[[key, position, attempts], …]``: was delivered in ``tx``
-``try``, ``claimed``  ``number``, ``first``, ``count``: is about to be locked; was locked (seen at the disk)
-``number``            ``number``: the file is about to get it (seen at the disk)
-``prepare``           the vote is about to be asked for, ``xid``; ``prepared``: it was told
-``commit``            the decision was made, the commit is about to be asked for
-``ack``               the commit was acknowledged
-``rollback``          is about to be rolled back, and never to be committed
-``unknown``           the commit said that its outcome is unknown
-``broken``            a promise was seen broken on the spot: ``what``
-====================  ================================================================================================
+=====================  ===============================================================================================
+``begin``              ``noted``: are its claims noted, so that its death counts as a try; ``ordered``: are its puts in
+                       the worker's order
+``put``                ``queue``, ``keys``: are put in this transaction
+``got``                ``queue``, ``messages``: [[key, position, attempts], …] were delivered in it
+``try``, ``claimed``   ``number``, ``first``, ``count``: are about to be locked; were locked (seen at the disk)
+``number``             ``number``: its file is about to get that number (seen at the disk)
+``prepare``            its vote is about to be asked for; ``prepared``: it was told
+``commit``             commit was decided, and is about to be asked for; ``ack``: it was acknowledged
+``rollback``           rollback was decided, and is about to be asked for
+``broken``             ``what``: a promise was seen broken on the spot
+=====================  ===============================================================================================
 """
 
 import json
@@ -29,19 +27,20 @@ Record = dict[str, Any]
 
 
 class Log:
-    """One worker's log, open for appending. ``tx`` is added to every line."""
+    """One worker's log, open for appending; ``tx`` is the transaction that it is in."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, worker: str) -> None:
+        self.worker = worker
         self.tx = ""
-        self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, event: str, **fields: Any) -> None:
-        record = {"event": event, "at": time.monotonic_ns(), "tx": self.tx, **fields}
+        record = {"event": event, "at": time.monotonic_ns(), "worker": self.worker, "tx": self.tx, **fields}
         os.write(self._handle, json.dumps(record).encode() + b"\n")
 
 
 def read(path: str) -> Iterator[Record]:
-    """A log's lines in order; none if the worker never got to write one."""
+    """A log's lines in order; none if the worker never came to write one."""
     try:
         with open(path, encoding="utf-8") as file:
             yield from map(json.loads, file)

@@ -1,52 +1,182 @@
-"""The moments in which a death is most dangerous, recognised from the disk calls that an engine makes.
+"""The moments in which a death is most dangerous, recognised from the disk calls that the engine makes.
 
-``WindowDisk`` is the real disk, watched: it writes down claims and numbers, knows which window the process is in, and
-can hold the process there, so that the parent can kill it. The engine knows nothing of it.
+``WindowDisk`` is the real disk, watched: it writes claims and numbers into the worker's log, knows which window the
+process is in, and holds the process there now and then, so that its parent can kill it. The engine knows nothing of it.
 """
 
-import os
 import random
+import struct
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from spool import layout
+from spool import counters, layout
 from spool.disk import Disk
 from spool.layout import MAX_ORDINAL, ORDINAL_BITS
+from tests.torture.history import Log
 
-TO_FLUSH = "rename to publication"
-TO_PUBLICATION = "flush to publication"
-TO_SECOND_LOOK = "claim to second look"
-TO_UNLOCK = "prepare to unlock"
-TO_MOVE = "decision to move"
-TO_REMOVAL = "commit to removal of the dropped file"
-WINDOWS = (TO_FLUSH, TO_PUBLICATION, TO_SECOND_LOOK, TO_UNLOCK, TO_MOVE, TO_REMOVAL)
+RENAME_TO_PUBLICATION = "rename to publication"
+FLUSH_TO_PUBLICATION = "flush to publication"
+CLAIM_TO_SECOND_LOOK = "claim to second look"
+PREPARE_TO_UNLOCK = "prepare to unlock"
+DECISION_TO_MOVE = "decision to move"
+COMMIT_TO_REMOVAL = "commit to removal of the dropped file"
+WINDOWS = (
+    RENAME_TO_PUBLICATION, FLUSH_TO_PUBLICATION, CLAIM_TO_SECOND_LOOK, PREPARE_TO_UNLOCK, DECISION_TO_MOVE,
+    COMMIT_TO_REMOVAL,
+)  # fmt: skip
 
-PUBLISHED_OFFSETS = (128 + 2 * 16, 128 + 3 * 16)  # the two copies of *published* in run/counters
+_MAX_STEP = 6
+_LAST_PUBLISHED_COPY = counters._CELLS_OFFSET + (counters._PUBLISHED + 1) * counters._CELL.size
+_CLAIM_FILES = f"{layout.RUN}/claims-"
+_TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
 
 
 class Recogniser:
-    """Which window a process is in, from its disk calls in order. ``call`` returns it, or None.
+    """Which window a process is in. Pure: it is told of each call, before and after, and knows nothing else.
 
-    Every call is told of after it was made: (method, name or names, offset or start of bytes).
+    A call is a method's name and its arguments, with names of files in the place of handles.
     """
 
     def __init__(self) -> None:
         self.window: str | None = None
-        self._adopts = False
+        self._number = 0
+        self._looked = False
 
-    def call(self, method: str, name: str, other: str = "", offset: int = 0) -> str | None:
-        self.window = self._next(method, name, other, offset)
-        return self.window
+    def before(self, method: str, *args: Any) -> None:
+        """These two windows end with the call, so the process is in them until it is made."""
+        if method in ("rename", "link") and args[0].startswith(layout.PREPARED):
+            self.window = DECISION_TO_MOVE
+        elif method == "unlink" and args[0].startswith(_TAKEN):
+            self.window = COMMIT_TO_REMOVAL
 
-    def _next(self, method: str, name: str, other: str, offset: int) -> str | None:
-        window = self.window
-        if method == "rename_new" and name.startswith(layout.ACTIVE) and other.startswith(layout.COMMITTED):
-            return TO_FLUSH
-        if method == "rename_new" and other.startswith(layout.PREPARED):
-            return TO_UNLOCK
-        if method == "lock" and name.startswith(f"{layout.RUN}/claims-") and offset > MAX_ORDINAL:
-            return TO_SECOND_LOOK if window is None else window
-        if window == TO_FLUSH and method == "flush" and name.startswith(layout.COMMITTED):
-            return TO_PUBLICATION
-        if window in (TO_FLUSH, TO_PUBLICATION) and self._published(method, name, offset):
-            return TO_MOVE if self._adopts else None
-        return window
+    def after(self, method: str, result: Any, *args: Any) -> None:
+        if self.window in (DECISION_TO_MOVE, COMMIT_TO_REMOVAL):
+            self.window = None
+        elif method == "rename_new":
+            self._renamed(args[1])
+        elif method == "lock" and is_claim(args[0], args[1]):
+            if result and self.window is None:
+                self.window, self._looked = CLAIM_TO_SECOND_LOOK, False
+        elif self.window == CLAIM_TO_SECOND_LOOK:
+            self._look(method, args[0])
+        elif self.window == PREPARE_TO_UNLOCK:
+            if method == "unlock" and args[0] == layout.XIDS:
+                self.window = None
+        elif self.window is not None:
+            self._towards_publication(method, *args)
+
+    def _renamed(self, target: str) -> None:
+        if target.startswith(layout.PREPARED):
+            self.window = PREPARE_TO_UNLOCK
+        elif target.startswith(layout.COMMITTED):
+            self.window, self._number = RENAME_TO_PUBLICATION, number_of(target)
+
+    def _look(self, method: str, name: str) -> None:
+        """The second look ends with reading the counters after looking for numbers that were just issued."""
+        if method == "exists" and name.startswith(layout.COMMITTED):
+            self._looked = True
+        elif self._looked and method == "read_at" and name == layout.COUNTERS:
+            self.window = None
+
+    def _towards_publication(self, method: str, *args: Any) -> None:
+        if method == "make_durable" and args[1] == layout.COMMITTED:
+            self.window = FLUSH_TO_PUBLICATION
+        elif method == "write_at" and args[:2] == (layout.COUNTERS, _LAST_PUBLISHED_COPY):
+            if struct.unpack_from("<Q", args[2])[0] >= self._number:
+                self.window = None
+
+
+def is_claim(name: str, start: int) -> bool:
+    """Whether a lock is a message's, not an owner's."""
+    return name.startswith(_CLAIM_FILES) and start > MAX_ORDINAL
+
+
+def number_of(name: str) -> int:
+    parsed = layout.parse_committed(name.rpartition("/")[2])
+    return 0 if parsed is None else parsed.number
+
+
+def _watched(method: str) -> Callable[..., Any]:
+    def call(self: "WindowDisk", *args: Any, **options: Any) -> Any:
+        described = (self.names_of.get(args[0], args[0]), *args[1:])
+        self.is_about_to(method, *described)
+        result = getattr(Disk, method)(self, *args, **options)
+        self.has_done(method, result, *described)
+        return result
+
+    return call
+
+
+class WindowDisk(Disk):
+    """The real disk, watched. ``odds``: for each window, how likely the process is held in it; ``hold`` holds it."""
+
+    def __init__(
+        self, root: str, log: Log, rng: random.Random, odds: Mapping[str, float], hold: Callable[[str], None]
+    ) -> None:
+        super().__init__(root)
+        self.names_of: dict[Any, str] = {}
+        self._log = log
+        self._rng = rng
+        self._odds = odds
+        self._hold = hold
+        self._recogniser = Recogniser()
+        self._window: str | None = None
+        self._steps = -1
+
+    exists = _watched("exists")
+    link = _watched("link")
+    lock = _watched("lock")
+    make_durable = _watched("make_durable")
+    names = _watched("names")
+    read_at = _watched("read_at")
+    rename = _watched("rename")
+    rename_new = _watched("rename_new")
+    unlink = _watched("unlink")
+    unlock = _watched("unlock")
+    write_at = _watched("write_at")
+
+    def create(self, name: str) -> int:
+        handle = super().create(name)
+        self.names_of[handle] = name
+        return handle
+
+    def open(self, name: str, *, write: bool = False) -> int:
+        handle = super().open(name, write=write)
+        self.names_of[handle] = name
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.names_of.pop(handle, None)
+        super().close(handle)
+
+    def is_about_to(self, method: str, *args: Any) -> None:
+        if method == "lock" and is_claim(args[0], args[1]):
+            self._log.write("try", **_claim(*args[1:]))
+        elif method == "rename_new" and (number := number_of(args[1])):
+            self._log.write("number", number=number)
+        self._recogniser.before(method, *args)
+        self._step()
+
+    def has_done(self, method: str, result: Any, *args: Any) -> None:
+        if method == "lock" and result and is_claim(args[0], args[1]):
+            self._log.write("claimed", **_claim(*args[1:]))
+        self._recogniser.after(method, result, *args)
+        self._step()
+
+    def _step(self) -> None:
+        """Draw lots when a window opens; hold the process some calls later if it is still in it."""
+        window = self._recogniser.window
+        if window != self._window:
+            self._window = window
+            held = window is not None and self._rng.random() < self._odds.get(window, 0.0)
+            self._steps = self._rng.randrange(_MAX_STEP) if held and window not in _POINTS else 0 if held else -1
+        if self._steps == 0 and window is not None:
+            self._hold(window)
+        self._steps -= 1
+
+
+_POINTS = (DECISION_TO_MOVE, COMMIT_TO_REMOVAL)  # windows that are recognised by the call that ends them
+
+
+def _claim(start: int, length: int = 1) -> dict[str, int]:
+    return {"number": start >> ORDINAL_BITS, "first": start & MAX_ORDINAL, "count": length}

@@ -1,0 +1,108 @@
+"""A bounded pool of consumed files, to be overwritten: making an inode and giving it blocks is half of a small commit.
+
+No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
+and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;
+hence only files that carry their own number and have one name go into the pool (DESIGN §10).
+"""
+
+import os
+import threading
+from bisect import bisect_left
+from typing import NamedTuple
+
+from spool import layout
+from spool.disk import Disk
+
+MAX_FILES = 512
+MAX_FILE_BYTES = 4 << 20
+_NEW_SUFFIX = ".new"
+_TRIES = 3
+_LOOK_AGAIN_AFTER_MISSES = 64
+
+
+class _Spare(NamedTuple):
+    size: int
+    name: str
+
+
+class Pool:
+    """What this process knows of ``free/``; other processes take from it and give to it as well."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._spares: list[_Spare] = []
+        self._misses = 0
+        self._mutex = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List ``free/`` again."""
+        if not self.disk.exists(layout.FREE):
+            return
+        found = (_parse(name) for name in self.disk.names(layout.FREE))
+        with self._mutex:
+            self._spares = sorted(spare for spare in found if spare is not None)
+            self._misses = 0
+
+    def take(self, name: str, size: int) -> int | None:
+        """A file to overwrite, renamed to ``name`` and open for writing, about ``size`` bytes long; None if none is."""
+        for _ in range(_TRIES):
+            spare = self._pop(size)
+            if spare is None:
+                return None
+            try:
+                self.disk.rename_new(f"{layout.FREE}/{spare.name}", name)
+            except FileNotFoundError:
+                continue  # another process was faster
+            handle = self.disk.open(name, write=True)
+            if self.disk.handle_identity(handle).links == 1:
+                return handle
+            self.disk.close(handle)
+            self.disk.unlink(name)  # it has another name, which may still mean something
+        return None
+
+    def _pop(self, size: int) -> _Spare | None:
+        with self._mutex:
+            if self._spares:
+                # The smallest that is large enough, else the largest: it grows.
+                place = min(bisect_left(self._spares, _Spare(size, "")), len(self._spares) - 1)
+                return self._spares.pop(place)
+            self._misses += 1
+            look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
+        if look:
+            self.refresh()
+        return None
+
+    # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many files more may go in."""
+        return max(0, MAX_FILES - len(self.disk.names(layout.FREE)))
+
+    def give(self, name: str) -> str | None:
+        """Move a consumed file in, not yet to be taken; its name there, or None if it does not qualify."""
+        identity = self.disk.identity(name)
+        if identity is None or not identity.is_regular or identity.links != 1 or identity.size > MAX_FILE_BYTES:
+            return None
+        target = f"{identity.size}-{os.urandom(8).hex()}"
+        self.disk.rename(name, f"{layout.FREE}/{target}{_NEW_SUFFIX}")
+        return target
+
+    def release(self, given: list[str]) -> None:
+        """The moves are durable: now the files may be overwritten."""
+        for target in given:
+            self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
+        if given:
+            self.refresh()
+
+    def clear(self, *, everything: bool) -> None:
+        """After a crash, by an opener that is alone: drop what was on its way in, or all of it."""
+        for name in self.disk.names(layout.FREE):
+            if everything or name.endswith(_NEW_SUFFIX):
+                self.disk.unlink(f"{layout.FREE}/{name}")
+        self.refresh()
+
+
+def _parse(name: str) -> _Spare | None:
+    size, dash, rest = name.partition("-")
+    return _Spare(int(size), name) if dash and size.isdigit() and not rest.endswith(_NEW_SUFFIX) else None

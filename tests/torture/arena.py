@@ -1,0 +1,234 @@
+"""Starts the workers, kills them, starts them again, and in the end reads what is left."""
+
+import json
+import os
+import random
+import selectors
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import spool
+from recovery.report import Finding
+from spool.intake import Intake
+from tests.torture import history, worker
+from tests.torture.checker import check
+from tests.torture.history import Log, Record
+from tests.torture.windows import WINDOWS
+
+ROOT = Path(__file__).parents[2]
+TEAM = (
+    "putter", "transaction-putter", "xa-putter", "dropper",
+    "getter", "batch-getter", "mover", "xa-mover",
+)  # fmt: skip
+ANYWHERE = "anywhere"
+EVERYBODY = "everybody at once"
+
+_FAIR_ODDS = 0.02
+_END_SECONDS = 60.0
+
+
+@dataclass
+class Plan:
+    """How much is enough. ``seconds``: at least so long, unless everything was reached; at most ``most_seconds``."""
+
+    seed: int
+    kills_per_window: int = 3
+    kills_anywhere: int = 20
+    kills_of_everybody: int = 2
+    most_seconds: float = 40.0
+
+
+@dataclass(eq=False)
+class Process:
+    """A worker's life from one death to the next."""
+
+    kind: str
+    incarnation: int
+    child: "subprocess.Popen[str]"
+    held_in: str | None = None
+    due: float | None = None
+
+
+@dataclass
+class Result:
+    """What came of it. ``killed``: by window."""
+
+    killed: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+
+
+class Arena:
+    """One run in one directory."""
+
+    def __init__(self, directory: Path, plan: Plan) -> None:
+        self.plan = plan
+        self.space = str(directory / "space")
+        self.logs = directory / "logs"
+        self.result = Result()
+        self._rng = random.Random(plan.seed)
+        self._selector = selectors.DefaultSelector()
+        self._team: dict[str, Process] = {}
+        self._random_kill_at = time.monotonic() + 1.0
+        self._end_at = time.monotonic() + plan.most_seconds
+
+    def run(self) -> Result:
+        self.logs.mkdir()
+        with spool.create(self.space) as space:
+            for queue in worker.QUEUES:
+                space.create_queue(queue)
+        try:
+            for kind in TEAM:
+                self._start(kind, 0)
+            while not self._enough():
+                self._kill_now_and_then()
+                self._listen()
+            self._end()
+        finally:
+            for process in self._team.values():
+                process.child.kill()
+                process.child.wait()
+            self._selector.close()
+        self._look()
+        return self.result
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def _log(self, kind: str) -> str:
+        return str(self.logs / f"{kind}.log")
+
+    def _start(self, kind: str, incarnation: int) -> None:
+        odds = {window: 0.5 if self._is_missing(window) else _FAIR_ODDS for window in WINDOWS}
+        arguments = [self.space, self._log(kind), kind, kind, str(incarnation), str(self.plan.seed), json.dumps(odds)]
+        with open(self.logs / f"{kind}.stderr", "ab") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "tests.torture.worker", *arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, text=True, bufsize=1,
+            )  # fmt: skip
+        assert child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        self._team[kind] = Process(kind, incarnation, child)
+        self._selector.register(child.stdout, selectors.EVENT_READ, kind)
+
+    def _kill(self, process: Process, window: str) -> None:
+        process.child.kill()
+        self.result.killed[window] += 1
+        self._bury(process)
+
+    def _bury(self, process: Process) -> None:
+        assert process.child.stdin is not None
+        assert process.child.stdout is not None
+        self._selector.unregister(process.child.stdout)
+        process.child.wait()
+        process.child.stdin.close()
+        process.child.stdout.close()
+
+    def _is_missing(self, window: str) -> bool:
+        return self.result.killed[window] < self.plan.kills_per_window
+
+    # -- the run ----------------------------------------------------------------------------------------------------
+
+    def _enough(self) -> bool:
+        killed, plan = self.result.killed, self.plan
+        reached = not any(map(self._is_missing, WINDOWS)) and killed[ANYWHERE] >= plan.kills_anywhere
+        return (reached and killed[EVERYBODY] >= plan.kills_of_everybody) or time.monotonic() > self._end_at
+
+    def _listen(self) -> None:
+        """What the workers say, until something is due."""
+        due = [process.due for process in self._team.values() if process.due is not None]
+        wait = max(0.0, min([*due, self._random_kill_at]) - time.monotonic())
+        for key, _ in self._selector.select(wait):
+            process = self._team[key.data]
+            line = process.child.stdout.readline()
+            if line.startswith("window "):
+                process.held_in = line.removeprefix("window ").strip()
+                process.due = time.monotonic() + self._rng.choice((0.0, 0.01, 0.05))
+            elif not line:
+                raise AssertionError(f"{process.kind} ended by itself:\n{self._stderr(process.kind)}")
+
+    def _stderr(self, kind: str) -> str:
+        return (self.logs / f"{kind}.stderr").read_text()[-4000:]
+
+    def _kill_now_and_then(self) -> None:
+        now = time.monotonic()
+        for process in list(self._team.values()):
+            if process.due is not None and process.due <= now:
+                self._decide(process)
+        if now >= self._random_kill_at:
+            self._random_kill_at = now + self._rng.expovariate(4.0)
+            if self._rng.random() < 0.1:
+                self._kill_everybody()
+            else:
+                process = self._rng.choice(list(self._team.values()))
+                self._kill(process, process.held_in or ANYWHERE)
+                self._start(process.kind, process.incarnation + 1)
+
+    def _decide(self, process: Process) -> None:
+        """Kill a worker that is held in a window, or let it go on."""
+        assert process.held_in is not None
+        if self._is_missing(process.held_in) or self._rng.random() < 0.5:
+            self._kill(process, process.held_in)
+            self._start(process.kind, process.incarnation + 1)
+            return
+        process.held_in = process.due = None
+        process.child.stdin.write("go on\n")
+        process.child.stdin.flush()
+
+    def _kill_everybody(self) -> None:
+        self.result.killed[EVERYBODY] += 1
+        for process in self._team.values():
+            process.child.kill()
+        for process in list(self._team.values()):
+            self._bury(process)
+            self._start(process.kind, process.incarnation + 1)
+
+    def _end(self) -> None:
+        for process in self._team.values():
+            process.child.stdin.close()
+        for process in self._team.values():
+            try:
+                code = process.child.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{process.kind} does not end:\n{self._stderr(process.kind)}") from None
+            assert code == 0, f"{process.kind} ended with {code}:\n{self._stderr(process.kind)}"
+
+    # -- afterwards -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Decide what is in doubt, take what is left, and check."""
+        log = Log(str(self.logs / "end.log"), "end")
+        left = []
+        with spool.open(self.space) as space:
+            self.result.findings += space.recovery.damaged
+            worker.resolve(space._store, log, self._records(), self._rng)
+            Intake(space).run(once=True)
+            for queue in worker.QUEUES:
+                left += [(queue, *described) for described in drain(space, queue)]
+            self.result.findings += space.check()
+        with spool.open(self.space) as space:
+            self.result.findings += [*space.recovery.findings, *space.check()]
+            self.result.leftovers = [
+                f"{folder}/{name}" for folder in ("active", "prepared") for name in os.listdir(f"{self.space}/{folder}")
+            ]
+        records = self._records()
+        self.result.operations = Counter(record["event"] for record in records)
+        self.result.violations = check(records, left)
+
+    def _records(self) -> list[Record]:
+        return [record for path in sorted(self.logs.glob("*.log")) for record in history.read(str(path))]
+
+
+def drain(space: spool.Space, queue: str) -> list[list[object]]:
+    """Everything that is left in a queue."""
+    found: list[list[object]] = []
+    while True:
+        try:
+            found += worker.described(space.get_many(queue, 1000))
+        except spool.Empty:
+            return found

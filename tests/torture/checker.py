@@ -1,0 +1,249 @@
+"""Reads what all workers wrote down, and what was left in the end, and names every promise that was broken.
+
+Pure. A transaction without an acknowledgement may have happened or not; which, its traces tell. The only trace that
+a death can wipe out is a plain get's (nobody was told its message): the positions that it was locking when it died are
+known, and only messages that lay there may be missing.
+"""
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.torture.history import Record
+
+Place = tuple[str, str]  # (queue, key): a key is put once into a queue, and may be moved to another
+Position = tuple[int, int]
+
+
+class Outcome(enum.Enum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    MAYBE = "maybe"
+
+
+class Delivery(NamedTuple):
+    """A message as somebody got it; ``tx`` is None for what was left in the end."""
+
+    place: Place
+    position: Position
+    attempts: int
+    at: int
+    tx: "Tx | None" = None
+
+
+@dataclass(eq=False)
+class Tx:
+    """One transaction, as its records tell."""
+
+    name: str
+    worker: str
+    noted: bool = False
+    ordered: bool = True
+    puts: list[Place] = field(default_factory=list)
+    gots: list[Delivery] = field(default_factory=list)
+    claimed: set[Position] = field(default_factory=set)
+    trying: set[Position] = field(default_factory=set)
+    number: int | None = None
+    ended_at: int | None = None
+    events: set[str] = field(default_factory=set)
+    last_decision: str = ""
+    outcome: Outcome = Outcome.ROLLED_BACK
+
+    @property
+    def touched(self) -> set[Position]:
+        """What it locked, or was just locking when it died."""
+        return self.claimed | self.trying
+
+    def position_of(self, place: int) -> Position | None:
+        """Of its n-th put, if its number is known."""
+        return (self.number, place) if self.number is not None and self.ordered else None
+
+
+def check(records: Iterable[Record], left: Iterable[tuple[str, str, Position, int]]) -> list[str]:
+    """Every broken promise, in words. ``left``: (queue, key, position, attempts) of what was there in the end."""
+    history = History(records, left)
+    return [*history.broken, *history.lost(), *history.doubled(), *history.unordered(), *history.untried()]
+
+
+class History:
+    """All transactions and deliveries."""
+
+    def __init__(self, records: Iterable[Record], left: Iterable[tuple[str, str, Position, int]]) -> None:
+        self.broken: list[str] = []
+        self.transactions: dict[str, Tx] = {}
+        for record in sorted(records, key=lambda record: record["at"]):
+            self._read(record)
+        self.left = [Delivery((queue, key), tuple(p), tries, END_OF_TIME) for queue, key, p, tries in left]
+        self.deliveries: dict[Place, list[Delivery]] = defaultdict(list)
+        for delivery in sorted([*self._gots(), *self.left], key=lambda delivery: delivery.at):
+            self.deliveries[delivery.place].append(delivery)
+        for tx in self.transactions.values():
+            tx.outcome = self._outcome(tx)
+        for tx in self.transactions.values():
+            if tx.outcome is Outcome.MAYBE and (tx.puts or tx.gots):
+                tx.outcome = self._by_its_traces(tx)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def _read(self, record: Record) -> None:
+        event = record["event"]
+        if event == "broken":
+            self.broken.append(record["what"])
+        if not record["tx"]:
+            return
+        tx = self.transactions.setdefault(record["tx"], Tx(record["tx"], record["worker"]))
+        tx.events.add(event)
+        tx.trying = set()
+        if event == "begin":
+            tx.noted, tx.ordered = record.get("noted", False), record.get("ordered", True)
+        elif event == "put":
+            tx.puts += [(record["queue"], key) for key in record["keys"]]
+        elif event == "got":
+            for key, position, attempts in record["messages"]:
+                tx.gots.append(Delivery((record["queue"], key), tuple(position), attempts, record["at"], tx))
+        elif event == "try":
+            tx.trying = set(_range(record))
+        elif event == "claimed":
+            tx.claimed.update(_range(record))
+        elif event == "number":
+            if tx.last_decision == "commit":
+                tx.number, tx.last_decision = record["number"], "numbered"
+        elif event in ("commit", "rollback"):
+            tx.last_decision = event
+        if event in ("ack", "rollback"):
+            tx.ended_at = record["at"]
+
+    def _gots(self) -> Iterator[Delivery]:
+        return (delivery for tx in self.transactions.values() for delivery in tx.gots)
+
+    def _outcome(self, tx: Tx) -> Outcome:
+        if "ack" in tx.events:
+            return Outcome.COMMITTED
+        if "rollback" in tx.events:
+            return Outcome.ROLLED_BACK
+        if "prepare" in tx.events and "commit" in tx.events:
+            return Outcome.COMMITTED  # it voted, and nobody may roll it back any more
+        if "prepared" in tx.events:
+            self.broken.append(f"{tx.name} voted yes and was forgotten: it never came up as in doubt")
+        return Outcome.MAYBE if "commit" in tx.events else Outcome.ROLLED_BACK
+
+    def _by_its_traces(self, tx: Tx) -> Outcome:
+        """A commit that was not acknowledged happened if one of its puts was seen, not if one of its gets came back."""
+        shown = [place for place in tx.puts if self.deliveries[place]]
+        back = [got.place for got in tx.gots if any(d.at > got.at for d in self.deliveries[got.place])]
+        if shown and back:
+            self.broken.append(f"half of {tx.name} happened: it put {shown[0]}, and {back[0]} that it took came back")
+        if shown:
+            return Outcome.COMMITTED
+        return Outcome.ROLLED_BACK if back or not tx.gots else Outcome.COMMITTED
+
+    def _taken(self, place: Place) -> list[Delivery]:
+        """The deliveries that were final."""
+        return [d for d in self.deliveries[place] if d.tx is None or d.tx.outcome is Outcome.COMMITTED]
+
+    def _committed_puts(self) -> Iterator[tuple[Place, Position | None, Tx]]:
+        for tx in self.transactions.values():
+            if tx.outcome is Outcome.COMMITTED:
+                yield from ((place, tx.position_of(i), tx) for i, place in enumerate(tx.puts))
+
+    # -- the promises -----------------------------------------------------------------------------------------------
+
+    def lost(self) -> Iterator[str]:
+        """Every committed put was taken for good exactly by somebody, or is left."""
+        blind = {p for tx in self.transactions.values() if _died_unseen(tx) for p in tx.touched}
+        blind -= {d.position for d in self._gots() if d.tx is not None and d.tx.outcome is Outcome.COMMITTED}
+        blind -= {d.position for d in self.left}
+        for place, position, tx in self._committed_puts():
+            if self._taken(place):
+                continue
+            known = position or next((d.position for d in self.deliveries[place]), None)
+            if known in blind or (known is None and blind):
+                blind.discard(known if known is not None else blind.pop())
+                continue
+            yield f"lost: {place} at {known}, which {tx.name} put (events {sorted(tx.events)})"
+
+    def doubled(self) -> Iterator[str]:
+        """Nobody gets what somebody else holds or has taken, nor what was never put."""
+        put = {place for place, _, _ in self._committed_puts()}
+        for place, deliveries in self.deliveries.items():
+            names = [d.tx.name if d.tx is not None else "the end" for d in deliveries]
+            if deliveries and place not in put:
+                yield f"{place} was delivered to {names}, and never committed"
+            if len(self._taken(place)) > 1:
+                yield f"delivered twice: {place} to {names}"
+            if len({d.position for d in deliveries}) > 1:
+                yield f"{place} has changed its position: {[d.position for d in deliveries]}"
+            yield from _overlaps(deliveries)
+
+    def unordered(self) -> Iterator[str]:
+        yield from self._unordered_puts()
+        yield from self._unordered_gets()
+
+    def _unordered_puts(self) -> Iterator[str]:
+        """Each producer's messages have rising positions."""
+        last: dict[tuple[str, str], Delivery] = {}
+        for place, expected, tx in self._committed_puts():
+            found = next(iter(self.deliveries[place]), None)
+            if found is None:
+                continue
+            if expected is not None and found.position != expected:
+                yield f"{place} was put at {expected} and lies at {found.position}"
+            line = (tx.worker if tx.ordered else tx.name, place[0])
+            if line in last and last[line].position >= found.position:
+                before = last[line]
+                yield f"{tx.worker} put {place} after {before.place}, but {found.position} <= {before.position}"
+            last[line] = found
+
+    def _unordered_gets(self) -> Iterator[str]:
+        """Each consumer gets them rising, but for those that somebody held and let go of meanwhile."""
+        returned = set()
+        for tx in self.transactions.values():
+            kept = {got.position for got in tx.gots} if tx.outcome is Outcome.COMMITTED else set()
+            returned |= tx.touched - kept
+        highest: dict[tuple[str, str], Delivery] = {}
+        for got in sorted(self._gots(), key=lambda got: got.at):
+            assert got.tx is not None
+            line = (got.tx.worker, got.place[0])
+            before = highest.get(line)
+            if before is not None and got.position <= before.position and got.position not in returned:
+                yield f"{got.tx.name} got {got.place} at {got.position} after {before.place} at {before.position}"
+            if before is None or got.position > before.position:
+                highest[line] = got
+
+    def untried(self) -> Iterator[str]:
+        """A try that failed, by a rollback or by a death, is counted before the message is delivered again."""
+        for place, deliveries in self.deliveries.items():
+            for one, other in zip(deliveries, deliveries[1:], strict=False):
+                failed = one.tx is not None and one.tx.noted and one.tx.outcome is Outcome.ROLLED_BACK
+                if failed and other.attempts <= one.attempts:
+                    yield f"{place} failed in {one.tx.name} with {one.attempts} attempts, and came back with no more"
+
+
+END_OF_TIME = 2**63
+
+
+def _range(record: Record) -> Iterator[Position]:
+    first = record["first"]
+    return ((record["number"], ordinal) for ordinal in range(first, first + record["count"]))
+
+
+def _died_unseen(tx: Tx) -> bool:
+    """A plain get that may have taken something, and told nobody what."""
+    return tx.outcome is Outcome.MAYBE
+
+
+def _overlaps(deliveries: list[Delivery]) -> Iterator[str]:
+    """A message is one transaction's from its delivery until that transaction ended, and for ever if it committed."""
+    for place, holder in enumerate(deliveries):
+        tx = holder.tx
+        if tx is None:
+            continue
+        until = END_OF_TIME - 1 if tx.outcome is Outcome.COMMITTED and "ack" in tx.events else tx.ended_at or holder.at
+        for other in deliveries[place + 1 :]:
+            if other.at <= until and other.tx is not tx:
+                name = other.tx.name if other.tx is not None else "the end"
+                yield f"{holder.place} was delivered to {name} while {tx.name} held it"

@@ -1,0 +1,40 @@
+"""Eight processes, half putting, half getting, are killed at random and in named windows; no promise is broken."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.torture.arena import ANYWHERE, Arena, Plan, Result
+from tests.torture.windows import WINDOWS
+
+
+def run(directory: Path, plan: Plan) -> Result:
+    print(f"seed {plan.seed}: repeat with XASPOOL_TORTURE_SEED={plan.seed}")
+    result = Arena(directory, plan).run()
+    print(f"killed: {dict(result.killed)}")
+    print(f"records: {dict(result.operations)}")
+    return result
+
+
+def seed() -> int:
+    return int(os.environ.get("XASPOOL_TORTURE_SEED", 0)) or random.SystemRandom().randrange(1, 2**31)
+
+
+def assert_nothing_is_broken(result: Result) -> None:
+    assert result.violations == []
+    assert result.findings == []
+    assert result.leftovers == []
+    assert [window for window in (*WINDOWS, ANYWHERE) if not result.killed[window]] == []
+
+
+def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kills_in_every_window(tmp_path: Path) -> None:
+    assert_nothing_is_broken(run(tmp_path, Plan(seed())))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_same_for_ten_minutes(tmp_path: Path) -> None:
+    plan = Plan(seed(), kills_per_window=100, kills_anywhere=1000, kills_of_everybody=50, most_seconds=600)
+    assert_nothing_is_broken(run(tmp_path, plan))

@@ -1,0 +1,286 @@
+"""One of the processes that are killed: opens the space, puts or gets until its standard input ends.
+
+Run as ``python -m tests.torture.worker SPACE LOG NAME KIND INCARNATION SEED ODDS``. On standard output it says
+``ready`` and ``window NAME``; after the latter it waits for a line, or for the SIGKILL.
+"""
+
+import json
+import os
+import random
+import select
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+
+import spool
+from spool import decide
+from spool.intake import Intake
+from spool.store import Store
+from spool.transaction import Transaction
+from spool.xid import Xid
+from tests.torture import history
+from tests.torture.history import Log, Record
+from tests.torture.windows import WindowDisk
+
+QUEUES = ("in", "out")
+FOREIGN_FORMAT = 7
+WAIT_SECONDS = 0.2
+
+
+class Worker:
+    """What the kinds share. A step is one transaction, or a few."""
+
+    def __init__(self, space: spool.Space, log: Log, incarnation: int, rng: random.Random) -> None:
+        self.space = space
+        self.log = log
+        self.rng = rng
+        self._prefix = f"{log.worker}.{incarnation}"
+        self._transactions = 0
+        self._keys = 0
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def named(self, **fields: bool) -> Iterable[str]:
+        """A new transaction's name, for everything that is logged inside."""
+        self._transactions += 1
+        self.log.tx = f"{self._prefix}.{self._transactions}"
+        self.log.write("begin", **fields)
+        yield self.log.tx
+
+    def new_keys(self, count: int) -> list[str]:
+        self._keys += count
+        return [f"{self._prefix}-{n:06d}" for n in range(self._keys - count, self._keys)]
+
+    def put(self, transaction: Transaction, queue: str, keys: list[str]) -> None:
+        self.log.write("put", queue=queue, keys=keys)
+        transaction.put_many(queue, keys)
+
+    def got(self, queue: str, messages: list[spool.Message]) -> list[str]:
+        self.log.write("got", queue=queue, messages=described(messages))
+        return [key_of(message) for message in messages]
+
+
+def key_of(message: spool.Message) -> str:
+    return message.body.decode() if isinstance(message.body, bytes) else message.body
+
+
+def described(messages: Iterable[spool.Message]) -> list[list[object]]:
+    return [[key_of(message), message.position, message.attempts] for message in messages]
+
+
+class Putter(Worker):
+    """Plain puts, one or several in a commit."""
+
+    def step(self) -> None:
+        with self.named():
+            keys = self.new_keys(self.rng.choice((1, 1, 1, 4)))
+            self.log.write("put", queue="in", keys=keys)
+            self.log.write("commit")
+            self.space.put_many("in", keys)
+            self.log.write("ack")
+
+
+class TransactionPutter(Worker):
+    """Transactions over two queues, some of which are rolled back."""
+
+    def step(self) -> None:
+        with self.named(), self.space.transaction() as transaction:
+            self.put(transaction, "in", self.new_keys(2))
+            self.put(transaction, "out", self.new_keys(1))
+            if self.rng.random() < 0.1:
+                self.log.write("rollback")
+                transaction.rollback()
+                return
+            self.log.write("commit")
+            transaction.commit()
+            self.log.write("ack")
+
+
+class Dropper(Worker):
+    """Drops files, and is the intake that takes them. A file is promised once it has its name in ``drop/``."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self._take()
+
+    def step(self) -> None:
+        for _ in range(self.rng.randrange(1, 4)):
+            with self.named(ordered=False):
+                self._drop()
+        self._take()
+
+    def _drop(self) -> None:
+        import msgpack
+
+        keys = self.new_keys(self.rng.choice((1, 3)))
+        name = keys[0] if len(keys) == 1 else f"{keys[0]}.msgpack"
+        data = keys[0].encode() if len(keys) == 1 else b"".join(msgpack.packb({"body": key}) for key in keys)
+        folder = f"{self.space.path}/drop/in"
+        with open(f"{folder}/{name}.tmp", "wb") as file:
+            file.write(data)
+        self.log.write("put", queue="in", keys=keys)
+        self.log.write("commit")
+        os.rename(f"{folder}/{name}.tmp", f"{folder}/{name}")
+        self.log.write("ack")
+
+    def _take(self) -> None:
+        self.log.tx = ""
+        Intake(self.space).run(once=True)
+
+
+class Getter(Worker):
+    """Plain gets."""
+
+    most = 1
+
+    def step(self) -> None:
+        queue = self.rng.choice(QUEUES)
+        with self.named(noted=False):
+            self.log.write("commit")
+            try:
+                messages = self.space.get_many(queue, self.most, timeout=WAIT_SECONDS)
+            except spool.Empty:
+                self.log.write("rollback")
+                return
+            self.got(queue, messages)
+            self.log.write("ack")
+
+
+class BatchGetter(Getter):
+    """Plain gets of several messages in one commit."""
+
+    most = 5
+
+
+class Mover(Worker):
+    """Transactions that take from one queue and put into the other; some are rolled back."""
+
+    def step(self) -> None:
+        with self.named(noted=True):
+            try:
+                with self.space.transaction() as transaction:
+                    self._move(transaction)
+            except _Refused:
+                pass
+
+    def _move(self, transaction: Transaction) -> None:
+        try:
+            messages = transaction.get_many("in", self.rng.choice((1, 1, 3)), timeout=WAIT_SECONDS)
+        except spool.Empty:
+            self.log.write("rollback")
+            return
+        keys = self.got("in", messages)
+        self.put(transaction, "out", keys)
+        if self.rng.random() < 0.1:
+            self.log.write("rollback")
+            raise _Refused
+        self.log.write("commit")
+        transaction.commit()
+        self.log.write("ack")
+
+
+class _Refused(Exception):
+    """A consumer that does not like its message."""
+
+
+class XaWorker(Worker):
+    """Branches of a coordinator that is not ours: prepared, then decided, after a restart if need be."""
+
+    def __init__(self, *args: object, past: Iterable[Record]) -> None:
+        super().__init__(*args)
+        resolve(self.space._store, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
+
+    def step(self) -> None:
+        with self.named(noted=True) as name:
+            xid = Xid(FOREIGN_FORMAT, name.encode(), b"")
+            transaction = Transaction(self.space._store, self.space._undertaker, xid=xid, timeout=30.0)
+            if not self.work(transaction):
+                self.log.write("rollback")
+                transaction.rollback()
+                return
+            self.log.write("prepare")
+            transaction.prepare()
+            self.log.write("prepared")
+            finish(self.space._store, self.log, xid, commit=self.rng.random() < 0.8, told=True)
+
+    def work(self, transaction: Transaction) -> bool:
+        raise NotImplementedError
+
+
+class XaPutter(XaWorker):
+    """Puts into two queues."""
+
+    def work(self, transaction: Transaction) -> bool:
+        self.put(transaction, "in", self.new_keys(2))
+        self.put(transaction, "out", self.new_keys(1))
+        return True
+
+
+class XaMover(XaWorker):
+    """Takes from one queue and puts into the other."""
+
+    def work(self, transaction: Transaction) -> bool:
+        try:
+            messages = transaction.get_many("in", self.rng.choice((1, 2)), timeout=WAIT_SECONDS)
+        except spool.Empty:
+            return False
+        self.put(transaction, "out", self.got("in", messages))
+        return True
+
+
+def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
+    """Phase two, either way."""
+    log.write("commit" if commit else "rollback")
+    try:
+        if commit:
+            decide.commit_prepared(store, xid, store.deadline(), told=told)
+            log.write("ack")
+        else:
+            decide.rollback_prepared(store, xid, store.deadline())
+    except decide.UnknownBranch as error:
+        log.write("broken", what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
+
+
+def resolve(store: Store, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
+    """Decide branches in doubt: as was decided before the death, else by lot."""
+    decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
+    for xid in decide.in_doubt(store, store.deadline()):
+        if xid.gtrid.startswith(mine):
+            log.tx = xid.gtrid.decode()
+            was = decided.get(log.tx)
+            finish(store, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
+
+
+KINDS: dict[str, Callable[..., Worker]] = {
+    "putter": Putter, "transaction-putter": TransactionPutter, "xa-putter": XaPutter, "dropper": Dropper,
+    "getter": Getter, "batch-getter": BatchGetter, "mover": Mover, "xa-mover": XaMover,
+}  # fmt: skip
+
+
+def hold(window: str) -> None:
+    """Say where we are, and wait for what comes."""
+    print("window", window, flush=True)
+    sys.stdin.readline()
+
+
+def told_to_stop() -> bool:
+    """Standard input has ended."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed: str, odds: str) -> None:
+    past = list(history.read(log_path))
+    log = Log(log_path, name)
+    rng = random.Random(f"{seed} {name} {incarnation}")
+    options = {"past": past} if issubclass(KINDS[kind], XaWorker) else {}
+    with spool.open(root, disk=WindowDisk(root, log, rng, json.loads(odds), hold)) as space:
+        print("ready", flush=True)
+        worker = KINDS[kind](space, log, int(incarnation), rng, **options)
+        while not told_to_stop():
+            worker.step()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
