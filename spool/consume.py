@@ -234,10 +234,11 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]
     branch_id, place = store.index.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
+    prefix, number, committed_at = branch_id.hex(), run.number, run.committed_at
     return [
         Message(
-            message_id(branch_id, place + i), queue, raw if codec is None else codecs.decode(raw, codec),
-            run.committed_at, Position(run.number, ordinal + i), attributes,
+            f"{prefix}{place + i:08x}", queue, raw if codec is None else codecs.decode(raw, codec),
+            committed_at, Position(number, ordinal + i), attributes,
         )
         for i, raw in enumerate(raws)
     ]  # fmt: skip

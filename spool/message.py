@@ -48,13 +48,12 @@ class Message:
     def __init__(
         self, id: str, queue: str, body: Any, enqueued_at: float, position: Position, attributes: Mapping[str, Any]
     ) -> None:
-        put = object.__setattr__
-        put(self, "id", id)
-        put(self, "queue", queue)
-        put(self, "body", body)
-        put(self, "enqueued_at", enqueued_at)
-        put(self, "position", position)
-        put(self, "_attributes", attributes)
+        _set_id(self, id)
+        _set_queue(self, queue)
+        _set_body(self, body)
+        _set_enqueued_at(self, enqueued_at)
+        _set_position(self, position)
+        _set_attributes(self, attributes)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a message is frozen: {name} cannot be set")
@@ -129,6 +128,12 @@ class Message:
     @property
     def failure_reason(self) -> str | None:
         return self._attributes.get("failure_reason")
+
+
+# The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
+_set_id, _set_queue, _set_body, _set_enqueued_at, _set_position, _set_attributes = (
+    Message.__dict__[name].__set__ for name in ("id", "queue", "body", "enqueued_at", "position", "_attributes")
+)
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:

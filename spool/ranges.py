@@ -26,6 +26,8 @@ def subtract(ranges: Ranges, kept: Ranges) -> Ranges:
     """What lies in ``ranges`` and not in ``kept``, as pieces of the ranges that it lies in."""
     if ranges == kept:
         return []
+    if not kept:
+        return list(ranges)
     keep = set(positions(kept))
     rest: Ranges = []
     for one in ranges:
