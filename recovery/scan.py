@@ -56,15 +56,19 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     return report
 
 
-def plan(store: Store) -> RecoveryReport:
-    """What ``scan`` would do if it were alone, without doing it."""
-    evidence = read(store, alone=True)
-    index = read_all(store, last_resort=True)
+def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
+    """What ``scan`` would do, without doing it: the store's disk may be one that refuses every change."""
+    evidence = read(store, alone=alone)
+    if alone:
+        index = read_all(store, last_resort=True, published=evidence.published)
+    else:
+        rebuild(store)  # patiently: others move files meanwhile
+        index = store.index
     decisions = decide(evidence, frozenset(index.adopted))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
-    in_doubt = [str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED)]
-    return RecoveryReport(True, findings, in_doubt, index.applied)
+    in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
+    return RecoveryReport(alone, findings, in_doubt, index.applied)
 
 
 def _finding(decision: Decision) -> Finding:

@@ -71,7 +71,7 @@ class Claims:
             theirs, length = conflict[0] - base, conflict[1]
             if theirs > start and self.disk.lock(handle, base + start, theirs - start):
                 got.append((start, theirs - start))
-            start = max(start, theirs) + max(1, length)
+            start = max(start, theirs + max(1, length))  # their lock may begin before our range
         return got
 
     def release(self, number: int, first: int, count: int) -> None:
@@ -110,7 +110,7 @@ class Claims:
                 start, length = lock
                 number, ordinal = start >> ORDINAL_BITS, start & MAX_ORDINAL
                 found.append((number, ordinal, length))
-                at = max(at, start) + max(1, length)
+                at = max(at, start + max(1, length))
         return found
 
     def held_ranges(self) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ messages costs a few entries. Bodies stay on disk. Claims, prepared branches and
 be taken *now*; they are asked by the caller, not stored here.
 """
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -290,6 +290,7 @@ class Index:
             if attributes.get("failure_reason"):
                 self._tally(run.number, run.queue.name, FAILED)
             self._tally(run.number, queue.name, ENQUEUED)
+        self._split_behind(run, ordinal)
         self._detach(run, ordinal)
         moved = Run(
             queue, run.part, run.section, run.row_of(ordinal), run.number, ordinal, 1, attributes, run.committed_at
@@ -298,6 +299,24 @@ class Index:
         queue.live += 1
         queue.bytes += moved.bytes_of(ordinal)
         self._moved[run.number, ordinal] = moved
+
+    def _split_behind(self, run: Run, ordinal: int) -> None:
+        """What lies behind a message becomes a run of its own: the message keeps its place between the two."""
+        if ordinal + 1 >= run.end:
+            return
+        rest = Run(
+            run.queue, run.part, run.section, run.row_of(ordinal + 1), run.number, ordinal + 1, run.end - ordinal - 1,
+            run.attributes, run.committed_at,
+        )  # fmt: skip
+        rest.due = run.due
+        behind = [gone for gone in run.gone if gone > ordinal]
+        run.end = ordinal + 1
+        run.gone.difference_update(behind)
+        for gone in sorted(behind):
+            rest.leave(gone, 1)
+        insort(self._runs[run.number], rest, key=_first_of)
+        if rest.live:
+            rest.queue.add(rest)
 
     def _tally(self, number: int, queue: str, what: int | None, count: int = 1) -> None:
         if what is not None:

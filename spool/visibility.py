@@ -123,15 +123,17 @@ def _read_patiently(store: Store) -> Index:
 
 
 @overload
-def read_all(store: Store, *, last_resort: Literal[True]) -> Index: ...
+def read_all(store: Store, *, last_resort: Literal[True], published: int | None = None) -> Index: ...
 @overload
-def read_all(store: Store, *, last_resort: bool) -> Index | None: ...
-def read_all(store: Store, *, last_resort: bool) -> Index | None:
+def read_all(store: Store, *, last_resort: bool, published: int | None = None) -> Index | None: ...
+def read_all(store: Store, *, last_resort: bool, published: int | None = None) -> Index | None:
     """An index as of a published number, or None if a file that was listed is gone when read.
 
     The listing is noted before anything is read: an adopted branch in neither listing was reclaimed, and is empty.
+    ``published``: by who knows better than the counters.
     """
-    published = store.counters.published()
+    if published is None:
+        published = store.counters.published()
     listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
     names = store.disk.names(layout.COMMITTED)
     listed.update(f"{layout.COMMITTED}/{name}" for name in names)

@@ -128,6 +128,7 @@ class Machine:
         self._cut: int | None = None
         self._inodes = 1
         self._next_handle = 3
+        self._handle_was: dict[object, Inode] = {}
         self._load(image)
 
     def _load(self, image: Image) -> None:
@@ -176,6 +177,12 @@ class Machine:
         call, args = self.trace[-1]
         return f"step {len(self.trace)}, {call}{args}"
 
+    def last_call_writes(self, directory: str) -> bool:
+        """Whether the last call was about bytes of a file in that directory; asked while its handle is open or not."""
+        call, args = self.trace[-1]
+        inodes = (self.find(directory).entries or {}).values()
+        return call in ("write_at", "truncate", "flush") and self._handle_was.get(args[0]) in inodes
+
     def kill(self, process: "SimulatedDisk") -> None:
         """Close its handles; the kernel drops its locks."""
         process.dead = True
@@ -187,6 +194,7 @@ class Machine:
     def open(self, inode: Inode, writable: bool, process: "SimulatedDisk") -> int:
         self._next_handle += 1
         self.handles[self._next_handle] = Handle(inode, writable, process)
+        self._handle_was[self._next_handle] = inode
         return self._next_handle
 
     def close(self, number: int) -> None:

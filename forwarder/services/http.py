@@ -49,8 +49,8 @@ class HttpService:
             raise ServiceError('services over HTTP need httpx: run pip install "xaspool[http]"') from None
         try:
             url = httpx.URL(self.url)
-            # An empty port is fine to httpx; one out of range is found only when it is asked for.
-            valid = bool(url.host) and (url.port is None or 0 < url.port < 65536)
+            # httpx quotes what cannot stand in the name of a host.
+            valid = re.fullmatch(r"[\w.:-]+", url.host) and (url.port is None or 0 < url.port < 65536)
         except (httpx.InvalidURL, ValueError):
             valid = False
         if not valid:

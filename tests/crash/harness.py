@@ -15,6 +15,9 @@ import spool
 from recovery.report import Finding, Kind
 from spool.clock import Deadline
 from spool.decide import commit_prepared, in_doubt, rollback_prepared
+from spool.index import DEQUEUED, ENQUEUED
+from spool.reclaim import reclaim
+from spool.space import _in_doubt
 from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.simdisk import CHANGES, ROOT, Image, Machine, PowerCut, SimulatedDisk, repeatable
@@ -110,7 +113,8 @@ class Explorer:
     """All cuts of one history by one rule set.
 
     ``per_cut``: at most so many survivors of each cut. ``again``: of every so-manieth different state the recovery is
-    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never).
+    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never). ``disk`` and ``recovery_disk``: for
+    bugs planted in the history and in the recovery.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Explorer:
         again: int = 0,
         per_recovery_cut: int = 3,
         disk: type[SimulatedDisk] = SimulatedDisk,
+        recovery_disk: type[SimulatedDisk] = SimulatedDisk,
     ) -> None:
         self.history = history
         self.rules = rules
@@ -129,6 +134,7 @@ class Explorer:
         self.again = again
         self.per_recovery_cut = per_recovery_cut
         self.disk = disk
+        self.recovery_disk = recovery_disk
         self.tally = Tally()
         self._seen: set[tuple[Image, frozenset[World]]] = set()
         self._story: list[str] = []
@@ -216,16 +222,23 @@ class Explorer:
                 try:
                     shown = self._open_and_look(machine, allowed)
                 except PowerCut:
-                    if machine.trace[-1][0] not in CHANGES:
-                        continue
-                    machine.crash_at(None)
-                    self.tally.recoveries += 1
-                    with self._telling(f"recovery cut before {machine.last_call()}"):
-                        self._look_at(machine, allowed, limit=self.per_recovery_cut, deep=False)
+                    if machine.trace[-1][0] in CHANGES:
+                        machine.crash_at(None)
+                        self._recover_again(machine, boot, allowed)
                     continue
             with self._telling("cut after recovery"):
                 self._look_at(machine, self._after(shown, allowed), limit=self.per_recovery_cut * 4, deep=False)
             return
+
+    def _recover_again(self, machine: Machine, boot: int, allowed: frozenset[World]) -> None:
+        """The recovery was cut: by a power cut, or only killed."""
+        self.tally.recoveries += 1
+        with self._telling(f"recovery cut before {machine.last_call()}"):
+            if not machine.last_call_writes("run/"):  # nothing there matters after a power cut
+                self._look_at(machine, allowed, limit=self.per_recovery_cut, deep=False)
+            with self._telling("killed, no power cut"), repeatable(SEED + boot + 1000):
+                twin = machine.copy()
+                self._open_again(twin, self._open_and_look(twin, allowed))
 
     def _survive_kill(self, machine: Machine, allowed: frozenset[World]) -> None:
         """Only the process died: the page cache is there, and what the next one shows survives a power cut then."""
@@ -244,7 +257,7 @@ class Explorer:
 
     def _open_and_look(self, machine: Machine, allowed: frozenset[World], *, told: bool = False) -> World:
         """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""
-        process = machine.process(self.disk)
+        process = machine.process(self.recovery_disk)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
             world = look(space)
@@ -261,7 +274,7 @@ class Explorer:
 
     def _open_again(self, machine: Machine, world: World) -> None:
         """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once."""
-        with spool.open(ROOT, disk=machine.process(self.disk), clock=machine.clock) as space:
+        with spool.open(ROOT, disk=machine.process(self.recovery_disk), clock=machine.clock) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
             self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
@@ -269,6 +282,7 @@ class Explorer:
                 taken = tuple(message.body for message in space.get_many(queue, 1000)) if bodies else ()
                 self._expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}", space)
                 self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
+            self._expect_reclaim(space)
 
     def _decide(self, machine: Machine, world: World) -> None:
         """Whatever is decided on a branch in doubt happens."""
@@ -278,10 +292,17 @@ class Explorer:
         for outcome, promised in self.history.decided.items():
             twin = self._machine(image, machine.boot + 1)
             with self._telling(f"then decided: {outcome}"):
-                with spool.open(ROOT, disk=twin.process(self.disk), clock=twin.clock) as space:
+                with spool.open(ROOT, disk=twin.process(self.recovery_disk), clock=twin.clock) as space:
                     decide(space, outcome)
                     self._expect(look(space) == promised, f"found {look(space)}, promised {promised}", space)
                 self._open_again(twin, promised)
+
+    def _expect_reclaim(self, space: spool.Space) -> None:
+        """Consumed files go, and the durable mark advances."""
+        reclaim(space._store)
+        counters = space._store.counters
+        marks = counters.durable(), counters.published()
+        self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
 
     # -- telling ------------------------------------------------------------------------------------------------------
 
@@ -309,12 +330,14 @@ class Explorer:
 
 def look(space: spool.Space) -> World:
     """What an application sees."""
-    stats = space.stats()
+    store = space._store
+    queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
+    held, totals = _in_doubt(store), store.index.totals()
     return World(
-        tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES),
-        tuple(sorted(map(str, space._store.prepared.images))),
-        tuple(stats[queue].in_doubt for queue in QUEUES),
-        tuple((stats[queue].enqueued, stats[queue].dequeued) for queue in QUEUES),
+        queues,
+        tuple(sorted(map(str, store.prepared.images))),
+        tuple(sum(held.get(queue, (0, 0))) for queue in QUEUES),
+        tuple((counts[ENQUEUED], counts[DEQUEUED]) for counts in (totals.get(queue, [0] * 4) for queue in QUEUES)),
     )
 
 

@@ -155,16 +155,20 @@ class History:
     def lost(self) -> Iterator[str]:
         """Every committed put was taken for good exactly by somebody, or is left."""
         blind = {p for tx in self.transactions.values() if _died_unseen(tx) for p in tx.touched}
-        blind -= {d.position for d in self._gots() if d.tx is not None and d.tx.outcome is Outcome.COMMITTED}
-        blind -= {d.position for d in self.left}
+        blind -= {d.position for d in [*self._gots(), *self.left] if d.tx is None or d.tx.outcome is Outcome.COMMITTED}
+        unknown = []
         for place, position, tx in self._committed_puts():
-            if self._taken(place):
-                continue
             known = position or next((d.position for d in self.deliveries[place]), None)
-            if known in blind or (known is None and blind):
-                blind.discard(known if known is not None else blind.pop())
-                continue
-            yield f"lost: {place} at {known}, which {tx.name} put (events {sorted(tx.events)})"
+            if self._taken(place):
+                blind.discard(known)
+            elif known is None:
+                unknown.append((place, tx))
+            elif known in blind:
+                blind.remove(known)
+            else:
+                yield f"lost: {place} at {known}, which {tx.name} put"
+        for place, tx in unknown[len(blind) :]:
+            yield f"lost: {place}, which {tx.name} put; more such messages are missing than died with plain gets"
 
     def doubled(self) -> Iterator[str]:
         """Nobody gets what somebody else holds or has taken, nor what was never put."""

@@ -1,0 +1,104 @@
+"""``spool-admin``: make a space, look into it, mend it."""
+
+from typing import Any
+
+import click
+
+from xaspool_scripts.admin_message import message
+from xaspool_scripts.admin_queue import queue
+from xaspool_scripts.admin_transaction import transaction
+from xaspool_scripts.common import Failure, Program, describe, json_option, note, opened, space_option, version_option
+from xaspool_scripts.output import printable, write_json
+
+CLEAN, REPAIRED, DAMAGE_LEFT = 0, 1, 4
+
+
+class CouldNotLook(Failure):
+    """``check`` has nothing to say about the space."""
+
+    exit_code = 8
+
+
+@click.group("spool-admin", cls=Program)
+@space_option
+@version_option
+def main() -> None:
+    """Administer a queue space.
+
+    \b
+    Examples:
+      spool-admin init /var/spool/shop
+      export SPOOL_SPACE=/var/spool/shop
+      spool-admin queue create orders
+      echo hello | spool-admin message put orders
+      spool-admin message get orders
+
+    \b
+    Completion, for bash (zsh and fish likewise):
+      eval "$(_SPOOL_ADMIN_COMPLETE=bash_source spool-admin)"
+
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 3 nothing there.
+    """
+
+
+@main.command()
+@click.argument("path", type=click.Path())
+@click.option("--max-body-bytes", type=int, metavar="N", help="Refuse larger bodies (256 MiB if not given).")
+@click.option("--flush", metavar="MODE", help="auto, ordered or strict: how much the file system is trusted.")
+@click.option("--network-file-system", metavar="KIND", help="Insist on a network file system, e.g. nfs.")
+def init(path: str, **options: Any) -> None:
+    """Make a new, empty queue space in the directory PATH.
+
+    \b
+    Example:
+      spool-admin init /var/spool/shop
+    """
+    import spool
+
+    with spool.create(path, **{name: value for name, value in options.items() if value is not None}) as space:
+        note(f"made a queue space in {printable(space.path)}; next: spool-admin -s {printable(path)} queue create NAME")
+
+
+@main.command()
+@click.option("--repair", is_flag=True, help="Mend what can be mended, and move the rest to quarantine.")
+@json_option
+@space_option
+@click.pass_context
+def check(context: click.Context, repair: bool, as_json: bool) -> None:
+    """Read every byte of the space and name what is wrong.
+
+    Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
+
+    \b
+    Example:
+      spool-admin check --repair
+    """
+    from recovery.report import Kind
+    from spool.errors import SpoolError
+
+    try:
+        with opened() as space:
+            checked = [*space.check(repair=repair), *space.quarantined()]
+            named = {finding.name for finding in checked}
+            findings = [*checked, *(found for found in space.recovery.findings if found.name not in named)]
+    except (SpoolError, OSError) as error:
+        raise CouldNotLook(f"could not look: {describe(error)}") from error
+    for finding in findings:
+        if as_json:
+            write_json(finding)
+        else:
+            click.echo(printable(str(finding)))
+    damaged = [finding for finding in findings if finding.kind is Kind.DAMAGED]
+    left = [finding for finding in damaged if not (repair and finding.action)]
+    if left:
+        note(f"damage is left: {len(left)} of {len(damaged)} damaged files; every other message is served")
+    elif damaged:
+        note(f"repaired: {len(damaged)} damaged files")
+    else:
+        note("clean" if not findings else "clean: nothing is damaged")
+    context.exit(DAMAGE_LEFT if left else REPAIRED if damaged else CLEAN)
+
+
+main.add_command(queue)
+main.add_command(message)
+main.add_command(transaction)

@@ -1,0 +1,234 @@
+"""What every program shares: which space is meant, and that no traceback ever reaches whoever typed the command.
+
+The programs import the engine inside their commands, so that ``--help`` and shell completion answer at once.
+"""
+
+import errno
+import importlib.metadata
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from spool.space import Space
+
+FAILED, NOTHING_THERE, INTERRUPTED = 1, 3, 130
+
+_SPACE = "xaspool.space"
+_SETTINGS = "space.toml"
+_DISTRIBUTION = "xaspool"
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """The command failed for a reason that its user can understand: one line."""
+
+
+# -- the error boundary ------------------------------------------------------------------------------------------------
+
+
+class _Boundary(click.Command):
+    """Turns whatever a command raises into one line on stderr and an exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        if not extra.get("standalone_mode", True):
+            return super().main(*args, **extra)
+        program = str(self.name)
+        _log_to_stderr(program)
+        code: object = FAILED
+        try:
+            code = super().main(*args, **{**extra, "prog_name": program, "standalone_mode": False})
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except SystemExit as error:  # a closed pipe, or shell completion
+            code = error.code
+        except BaseException as error:
+            if os.environ.get("SPOOL_DEBUG"):
+                traceback.print_exc()
+            code = _complain(program, error)
+        _forget_unwritten_output()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class Program(_Boundary, click.Group):
+    """A program with commands: noun, then verb."""
+
+
+class SingleProgram(_Boundary):
+    """A program that is one command."""
+
+
+def _complain(program: str, error: BaseException) -> int:
+    """Say what happened; returns the exit code."""
+    if isinstance(error, click.UsageError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return FAILED
+    code = error.exit_code if isinstance(error, click.ClickException) else FAILED
+    if _is_ours(error, "Empty"):
+        code = NOTHING_THERE
+    _say(program, describe(error))
+    return code
+
+
+def describe(error: BaseException) -> str:
+    """One line for people."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message()
+    elif isinstance(error, ImportError) or _is_ours(error, "SpoolError"):
+        text = str(error) or type(error).__name__
+    elif isinstance(error, OSError):
+        text = error.strerror or str(error) or type(error).__name__
+        text += f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    else:
+        what = f"unexpected {type(error).__name__}: {error}"
+        text = f"{what} (please report this; run with SPOOL_DEBUG=1 for the traceback)"
+    return " ".join(text.split())
+
+
+def _is_ours(error: BaseException, name: str) -> bool:
+    """By name: if the engine was never imported, the error cannot be one of its own."""
+    errors = sys.modules.get("spool.errors")
+    return errors is not None and isinstance(error, getattr(errors, name))
+
+
+def _forget_unwritten_output() -> None:
+    """What could not be written was reported; without this, the interpreter would complain once more as it ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
+
+
+class _Notes(logging.Handler):
+    """The engine's log, as one-liners on stderr."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(logging.WARNING)
+        self.program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(self.program, f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
+
+
+def _log_to_stderr(program: str) -> None:
+    log = logging.getLogger("spool")
+    log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Notes)]
+    log.addHandler(_Notes(program))
+    log.propagate = False
+
+
+def note(text: str) -> None:
+    """Something to know that is not data."""
+    _say(str(click.get_current_context().find_root().info_name), text)
+
+
+def _say(program: str, text: str) -> None:
+    try:
+        click.echo(f"{program}: {text}", err=True)
+    except OSError:
+        pass  # there is nobody to tell
+
+
+def lost_output() -> NoReturn:
+    """Standard output was closed by who started us."""
+    raise OSError(errno.EBADF, "standard output is closed")
+
+
+# -- which space -------------------------------------------------------------------------------------------------------
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta[_SPACE] = value
+
+
+def space_option(function: AnyFunction) -> AnyFunction:
+    """-s/--space, before or after the command's name."""
+    return click.option(
+        "-s",
+        "--space",
+        metavar="PATH",
+        type=click.Path(),
+        expose_value=False,
+        callback=_remember,
+        help="The queue space; else $SPOOL_SPACE, else the current directory.",
+    )(function)
+
+
+def json_option(function: AnyFunction) -> AnyFunction:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")(function)
+
+
+def version_option(function: AnyFunction) -> AnyFunction:
+    return click.version_option(_version(), message="%(prog)s %(version)s")(function)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def space_path(context: click.Context | None = None) -> str:
+    """The space that the command is about; wrong usage if none is named."""
+    context = context or click.get_current_context()
+    named: str | None = context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE")
+    if named:
+        return named
+    if os.path.isfile(_SETTINGS):
+        return os.curdir
+    raise click.UsageError(
+        "which queue space? Name it with -s PATH or in $SPOOL_SPACE, or go to its directory, which holds a space.toml"
+    )
+
+
+@contextmanager
+def opened() -> Iterator["Space"]:
+    """The space, open; damage that opening it found is told."""
+    import spool
+
+    with spool.open(space_path()) as space:
+        for finding in space.recovery.damaged:
+            note(f"{finding} (spool-admin check looks at everything)")
+        yield space
+
+
+# -- shell completion --------------------------------------------------------------------------------------------------
+
+
+def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of queues, read from space.toml without opening the space."""
+    from spool.settings import parse
+
+    try:
+        with open(os.path.join(space_path(context), _SETTINGS), encoding="utf-8") as file:
+            names = parse(file.read(), _SETTINGS).queues
+    except Exception:  # a completion that cannot help is silent
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Xids of prepared branches."""
+    from spool import layout
+
+    try:
+        names = os.listdir(os.path.join(space_path(context), layout.PREPARED))
+    except Exception:  # a completion that cannot help is silent
+        return []
+    found = sorted(str(xid) for xid in map(layout.parse_xid, names) if xid is not None)
+    return [CompletionItem(xid) for xid in found if xid.startswith(incomplete)]

@@ -1,0 +1,55 @@
+"""The demonstration's two services: a Python function, and the same over HTTP; and the sample application's."""
+
+import hashlib
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+LARGEST_BODY_BYTES = 64 << 20
+
+
+def describe(body: bytes) -> dict[str, Any]:
+    """What both services say about a file: SHA-256, size in bytes, number of lines."""
+    return {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "lines": len(body.splitlines())}
+
+
+def describe_message(message: Any) -> dict[str, Any]:
+    """``python:xaspool_scripts.demo_services:describe_message``."""
+    return {"service": "python", **describe(message.body)}
+
+
+def upper(message: Any) -> str:
+    """The sample application of the /Q guide: "this is a q example" comes back in capitals (Q19)."""
+    return str(message.body).upper()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """POST a file, get its description as JSON."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > LARGEST_BODY_BYTES:
+            self.send_error(413)
+            return
+        answer = json.dumps({"service": "http", **describe(self.rfile.read(length))}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A line a request would bury what the demonstration says."""
+
+
+def main() -> None:
+    """Serve on a free port of this machine, which is the first line printed, until killed."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A disk that only looks: whatever would change the space is refused, so a dry run cannot."""
+
+import errno
+import os
+from typing import NoReturn
+
+from spool import layout
+from spool.disk import Disk
+
+
+class LookingDisk(Disk):
+    """Reads and asks for locks as ``Disk`` does. A lock file that is missing in ``run/`` is a nameless empty one."""
+
+    def open(self, name: str, *, write: bool = False) -> int:
+        return super().open(name)
+
+    def create(self, name: str) -> int:
+        if not name.startswith(f"{layout.RUN}/"):
+            self._refuse(name)
+        return os.memfd_create(os.path.basename(name), os.MFD_CLOEXEC)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source)
+
+    def rename_new(self, source: str, target: str) -> None:
+        self._refuse(source)
+
+    def link(self, source: str, target: str) -> None:
+        self._refuse(source)
+
+    def unlink(self, name: str) -> None:
+        self._refuse(name)
+
+    def make_directory(self, name: str) -> bool:
+        self._refuse(name)
+
+    def remove_directory(self, name: str) -> None:
+        self._refuse(name)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        self._refuse("")
+
+    def truncate(self, handle: int, length: int) -> None:
+        self._refuse("")
+
+    def names(self, directory: str) -> list[str]:
+        """A directory that is missing is empty: opening the space would make it."""
+        try:
+            return super().names(directory)
+        except FileNotFoundError:
+            return []
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise OSError(errno.EROFS, "a dry run changes nothing", self.path(name))

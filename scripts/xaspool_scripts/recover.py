@@ -1,0 +1,200 @@
+"""``spool-recover``: run the start-up scan, and tell what it found and did."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xaspool_scripts.common import FAILED, SingleProgram, json_option, space_option, space_path, version_option
+from xaspool_scripts.output import printable, write_json
+
+if TYPE_CHECKING:
+    from recovery.report import Finding, RecoveryReport
+    from spool.store import Store
+
+_MOST_SHOWN = 20
+
+# (kind, one of them, many of them), the worst first. Kinds that are not here are shown under their own name.
+_IN_WORDS = (
+    ("damaged", "file was durable and cannot be read whole", "files were durable and cannot be read whole"),
+    (
+        "returned",
+        "transaction lost its commit and waits for a decision again",
+        "transactions lost their commit and wait for a decision again",
+    ),
+    ("in doubt", "transaction waits for a decision", "transactions wait for a decision"),
+    (
+        "torn",
+        "file was only half written; nobody was told that it was there",
+        "files were only half written; nobody was told that they were there",
+    ),
+    (
+        "finished",
+        "commit was complete, and its process died before it said so",
+        "commits were complete, and their processes died before they said so",
+    ),
+    ("empty number", "commit number was given out and never used", "commit numbers were given out and never used"),
+    (
+        "moved",
+        "committed transaction was not yet in its final place",
+        "committed transactions were not yet in their final place",
+    ),
+    (
+        "rolled back",
+        "transaction was cut off before it committed",
+        "transactions were cut off before they committed",
+    ),
+    (
+        "counted",
+        "process died while it held messages; they are back in their queues",
+        "processes died while they held messages; they are back in their queues",
+    ),
+    (
+        "taken",
+        "batch of dropped files was not finished",
+        "batches of dropped files were not finished",
+    ),
+    ("quarantined", "file lies in quarantine", "files lie in quarantine"),
+    ("stray", "file does not belong here", "files do not belong here"),
+)  # fmt: skip
+
+
+@click.command("spool-recover", cls=SingleProgram)
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@json_option
+@space_option
+@version_option
+@click.pass_context
+def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
+    """Recover a queue space after a crash, and tell what was found and what was done.
+
+    Opening a space recovers it, too: this is for looking. If other processes have the space open, it was recovered
+    when the first of them opened it, and only what can be said beside them is reported.
+
+    Exit codes: 0 fine, 1 it failed or something is damaged, 2 wrong usage.
+
+    \b
+    Examples:
+      spool-recover -s /var/spool/shop
+      spool-recover --dry-run
+    """
+    path = space_path()
+    report, others = _plan(path) if dry_run else _recover(path)
+    if as_json:
+        write_json(_object(report, path, dry_run))
+    else:
+        for line in _story(report, path, others, dry_run):
+            click.echo(printable(line))
+    if report.damaged:
+        context.exit(FAILED)
+
+
+def _recover(path: str) -> "tuple[RecoveryReport, list[str]]":
+    import spool
+
+    with spool.open(path) as space:
+        return space.recovery, [] if space.recovery.alone else _others(space._store)
+
+
+def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
+    """What opening the space would do, and who has it open."""
+    from recovery.scan import plan
+    from spool.clock import Clock
+    from spool.errors import NotASpace
+    from spool.locks import ALIVE, OPEN
+    from spool.store import Store
+    from xaspool_scripts.look import LookingDisk
+
+    if not os.path.isdir(path):
+        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {path}")
+    store = Store(LookingDisk(path), Clock())
+    with closing(_Files(store)):
+        alone = not store.control.held_elsewhere(ALIVE) and not store.control.held_elsewhere(OPEN)
+        begun = store.clock.monotonic()
+        report = plan(store, alone=alone)
+        report.seconds = store.clock.monotonic() - begun
+        if alone and store.control.held_elsewhere(ALIVE):
+            report.alone = False  # somebody came while we looked, and does what was planned
+        return report, [] if report.alone else _others(store)
+
+
+class _Files:
+    """A store's descriptors."""
+
+    def __init__(self, store: "Store") -> None:
+        self.close = store.close_files
+
+
+def _others(store: "Store") -> list[str]:
+    """Who else has the space open, as far as this user may see."""
+    from spool.locks import ALIVE
+
+    holders = store.disk.lock_holders(store.control.handle, ALIVE)
+    return [holder for holder in holders if not holder.startswith(f"process {os.getpid()} ")]
+
+
+# -- telling -----------------------------------------------------------------------------------------------------------
+
+
+def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any]:
+    return {
+        "path": os.path.abspath(path),
+        "dry_run": dry_run,
+        "alone": report.alone,
+        "findings": report.findings,
+        "in_doubt": report.in_doubt,
+        "published": report.published,
+        "seconds": report.seconds,
+    }
+
+
+def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool) -> Iterator[str]:
+    """The report in plain words; the last line sums it up."""
+    did = "recovered" if report.alone and not dry_run else "looked at"
+    commits = _times(report.published, "commit", "commits")
+    yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"
+    if not report.alone:
+        who = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
+        yield f"Other processes have it open{who}: it was recovered when the first of them opened it."
+        yield "What they have in progress is theirs, and not reported; spool-admin check looks for damage."
+    if dry_run and any(finding.action for finding in report.findings):
+        yield "Nothing was changed. This is what recovery would do:"
+    words = {kind: (one, many) for kind, one, many in _IN_WORDS}
+    kinds = [*words, *sorted({str(finding.kind) for finding in report.findings} - set(words))]
+    for kind in kinds:
+        found = [finding for finding in report.findings if finding.kind == kind]
+        if found:
+            yield f"  {_times(len(found), *words.get(kind, (kind, kind)))}:"
+            yield from _lines(found)
+    yield _summary(report, dry_run)
+
+
+def _lines(found: "list[Finding]") -> Iterator[str]:
+    for finding in found[:_MOST_SHOWN]:
+        yield f"    {finding.name}: {finding.detail}" + (f" → {finding.action}" if finding.action else "")
+    if len(found) > _MOST_SHOWN:
+        yield f"    … and {len(found) - _MOST_SHOWN} more: --json lists all"
+
+
+def _summary(report: "RecoveryReport", dry_run: bool) -> str:
+    parts = []
+    if report.damaged:
+        parts.append(
+            f"{_times(len(report.damaged), 'file is', 'files are')} damaged, everything else is served: "
+            "look with spool-admin check, and restore from a backup what you miss"
+        )
+    else:
+        well = "no message that was acknowledged is lost" if report.alone else "nothing needs to be recovered now"
+        parts.append(well)
+    if report.in_doubt:
+        parts.append(
+            f"{_times(len(report.in_doubt), 'transaction is', 'transactions are')} in doubt: "
+            "their coordinators decide, or you do, with spool-admin transaction list"
+        )
+    return f"{'Dry run' if dry_run else 'Summary'}: {'; '.join(parts)}."
+
+
+def _times(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"

@@ -1,0 +1,98 @@
+"""The crash tests are worth something only if they fail when the engine breaks its promises: here it does."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spool import layout
+from tests.crash.harness import Explorer, Violation
+from tests.crash.test_every_crash_point import HISTORIES
+from tests.simdisk import SimulatedDisk
+from tests.survivors import Rules
+
+BY_NAME = {history.name: history for history in HISTORIES}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class _CommitIsNotFlushed(SimulatedDisk):
+    def make_durable(self, handle: int, directory: str) -> None:
+        if directory != layout.COMMITTED:
+            super().make_durable(handle, directory)
+
+
+class _PrepareIsNotFlushed(SimulatedDisk):
+    def make_durable(self, handle: int, directory: str) -> None:
+        if directory != layout.PREPARED:
+            super().make_durable(handle, directory)
+
+
+class _CopyIsNotFlushedAgain(SimulatedDisk):
+    """A dead writer's number is copied over and flushed, but its new name is not."""
+
+    def __init__(self, machine) -> None:
+        super().__init__(machine)
+        self._copies: set[str] = set()
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if source.endswith(layout.COPY_SUFFIX):
+            self._copies.add(target.partition("/")[0])
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        if directory not in self._copies:
+            super().make_durable(handle, directory)
+
+
+class _CopyIsNotFlushedFirst(SimulatedDisk):
+    """A dead writer's number is copied over, and the bytes are flushed only after the copy has replaced the file."""
+
+    _renamed = False
+
+    def flush(self, handle: int) -> None:
+        if self._renamed:
+            super().flush(handle)
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        self._renamed = True
+        super().make_durable(handle, directory)
+        self._renamed = False
+
+
+class _DirectoryIsNotFlushed(SimulatedDisk):
+    """As on a file system that orders its renames, on one that does not."""
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        self.flush(handle)
+
+
+@pytest.mark.parametrize(
+    ("disk", "history", "rules"),
+    [
+        (_CommitIsNotFlushed, "put", Rules.ORDERED),
+        (_CommitIsNotFlushed, "put", Rules.LOG_TREE),
+        (_CommitIsNotFlushed, "get", Rules.STRICT),
+        (_CommitIsNotFlushed, "two-phase commit", Rules.ORDERED),
+        (_PrepareIsNotFlushed, "two-phase commit", Rules.ORDERED),
+        (_PrepareIsNotFlushed, "two-phase rollback", Rules.STRICT),
+        (_DirectoryIsNotFlushed, "put", Rules.STRICT),
+        (_DirectoryIsNotFlushed, "two-phase commit", Rules.STRICT),
+    ],
+)
+def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
+    with pytest.raises(Violation) as found:
+        Explorer(BY_NAME[history], rules, disk=disk).explore()
+    assert f"{history}: cut before" in str(found.value)
+
+
+@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+@pytest.mark.parametrize("disk", [_CopyIsNotFlushedFirst, _CopyIsNotFlushedAgain])
+def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
+    with pytest.raises(Violation):
+        Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=1).explore()

@@ -1,0 +1,275 @@
+"""A session really started: its settings, its workers' imports, its silence, and what becomes of its processes."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forwarder import java, session
+from forwarder.services import Request, parse
+from spool.message import Message, Position
+
+pyspark = pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODULE = """
+import os, sys
+def tell(message):
+    print("a word from the worker")
+    return {"pid": os.getpid(), "parent": os.getppid(), "python": sys.executable, "body": message.body}
+"""
+
+VARIABLES = {name: os.environ.get(name) for name in session.environment("local", "", {})}
+"""As they were before any session."""
+
+
+def interrupted(number: int, frame: Any) -> None:
+    """A handler that this module set before it started Spark."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    (place / "xaspool_here.py").write_text(MODULE)
+    return place
+
+
+@pytest.fixture(scope="module")
+def spark(place: Path) -> "Iterator[SparkSession]":
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        before = signal.signal(signal.SIGINT, interrupted)
+        try:
+            spark = session.start("local[2]", "xaspool-tests")
+            yield spark
+            session.stop(spark)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.spark
+class TestSession:
+    def test_the_start_is_quiet(self, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+        # The first to ask for the session, so that it starts here.
+        session.warm_up(request.getfixturevalue("spark"))
+        assert capfd.readouterr() == ("", "")
+
+    def test_its_settings_are_in_force(self, spark: "SparkSession") -> None:
+        conf = spark.sparkContext.getConf()
+        directory = conf.get("spark.local.dir") or ""
+        expected = session.settings("local[2]", "xaspool-tests", directory)
+        del expected["spark.executorEnv.PYTHONPATH"]  # PySpark has put a directory of its own into sys.path since
+        assert {name: conf.get(name) for name in expected} == expected
+        assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+        assert spark.sparkContext.uiWebUrl is None
+        assert os.stat(directory).st_mode & 0o777 == 0o700
+
+    def test_the_process_is_left_as_it_was(self, spark: "SparkSession", place: Path) -> None:
+        assert signal.getsignal(signal.SIGINT) is interrupted
+        assert {name: os.environ.get(name) for name in VARIABLES} == VARIABLES
+        spark.range(1).collect()
+        assert [path.name for path in place.iterdir() if path.name != "__pycache__"] == ["xaspool_here.py"]
+
+    def test_a_function_from_the_current_directory_runs_in_a_worker(
+        self, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service = parse("python:xaspool_here:tell")
+        heard: list[str] = []
+        said = threading.Event()
+
+        class Ear:
+            def write(self, text: str) -> None:
+                heard.append(text)
+                said.set()
+
+        def deliver(bodies: Iterator[str]) -> Iterator[Any]:
+            from spool.codecs import decode
+
+            caller = service.open()
+            for body in bodies:
+                outcome: Any = caller(Request(Message("1", "orders", body, 0.0, Position(1, 0), {}), b""))
+                yield decode(outcome.body, outcome.codec)
+
+        monkeypatch.setattr(sys, "stderr", Ear())
+        (answer,) = spark.sparkContext.parallelize(["hello"], 1).mapPartitions(deliver).collect()
+        assert said.wait(30)
+        assert answer["body"] == "hello"
+        assert answer["pid"] != os.getpid()
+        assert answer["python"] == sys.executable
+        assert heard == ["a word from the worker\n"]
+
+    def test_workers_stay_from_job_to_job(self, spark: "SparkSession") -> None:
+        numbers = spark.sparkContext.parallelize(range(2), 2)
+        jobs = [numbers.map(lambda _: os.getpid()).collect() for _ in range(4)]
+        assert len({pid for pids in jobs for pid in pids}) <= 2
+
+    def test_a_process_has_one_spark(self, spark: "SparkSession") -> None:
+        with pytest.raises(session.SparkUnavailable, match="already"):
+            session.start()
+
+    def test_stopping_leaves_nothing_and_another_can_be_started(self, spark: "SparkSession") -> None:
+        # The last: it stops the module's session.
+        directory = Path(spark.sparkContext.getConf().get("spark.local.dir") or "")
+        assert len(children(os.getpid(), "java")) == 1
+        session.stop(spark)
+        session.stop(spark)
+        assert not directory.exists()
+        assert not children(os.getpid(), "java")
+        again = session.start("local[1]")
+        assert again.range(3).count() == 3
+        session.stop(again)
+
+
+@pytest.mark.spark
+class TestFailure:
+    def test_no_java(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def find_java() -> None:
+            raise java.JavaNotFound("there is no Java: install one")
+
+        monkeypatch.setattr(session, "find_java", find_java)
+        with pytest.raises(session.SparkUnavailable, match=r"^there is no Java: install one$"):
+            session.start()
+
+    @pytest.mark.parametrize(
+        ("master", "variable", "value", "text"),
+        [
+            ("local[x]", "IRRELEVANT", "", "Could not parse Master URL: 'local[x]'"),
+            ("nonsense", "IRRELEVANT", "", "Master must"),
+            ("local[1]", "PYSPARK_SUBMIT_ARGS", "--nonsense pyspark-shell", "Unrecognized option: --nonsense"),
+        ],
+    )
+    def test_it_ends_in_one_line_and_nothing_stays(
+        self,
+        master: str,
+        variable: str,
+        value: str,
+        text: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+        tmp_path: Path,
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with pytest.raises(session.SparkUnavailable) as caught:
+            session.start(master)
+        assert str(caught.value).startswith(f"Spark did not start on {master}: ")
+        assert text in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert capfd.readouterr() == ("", "")
+        assert not list(tmp_path.iterdir())
+        assert not children(os.getpid(), "java")
+
+
+DRIVER = """
+import os, signal, sys
+from forwarder import session
+
+signal.signal(signal.SIGINT, lambda *_: None)
+spark = session.start("local[2]")
+session.warm_up(spark)
+session.warm_up(spark)
+
+def work(path):
+    with open(path, "w") as pipe:
+        pipe.write("at work")
+    with open(path) as pipe:
+        return pipe.read()
+
+for _ in range(2):
+    print(*spark.sparkContext.parallelize([sys.argv[1]], 1).map(work).collect(), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_the_round_survives_an_interrupt_and_nothing_survives_a_killed_driver(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(pipe)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)},
+    )
+    try:
+        assert pipe.read_text() == "at work"
+        # As the terminal does on Ctrl-C: to the whole group in the foreground.
+        os.killpg(driver.pid, signal.SIGINT)
+        pipe.write_text("finished")
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "finished\n"
+
+        assert pipe.read_text() == "at work"
+        family = descendants(driver.pid)
+        assert len(family) >= 3, "Java, the daemon, a worker"
+        driver.kill()
+        assert [pid for pid in family if not ends(pid, timeout=30.0)] == []
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+class TestDecisions:
+    def test_only_a_local_master_is_bound_to_this_machine(self) -> None:
+        for master in ("local", "local[*]", "local[2,3]"):
+            assert session.settings(master, "a", "/d")["spark.driver.bindAddress"] == "127.0.0.1"
+            assert session.environment(master, "/java", {"PYSPARK_PYTHON": "/p"})["PYSPARK_PYTHON"] == sys.executable
+        for master in ("spark://host:7077", "yarn", "local-cluster[1,1,1024]"):
+            assert "spark.driver.bindAddress" not in session.settings(master, "a", "/d")
+            assert session.environment(master, "/java", {"PYSPARK_PYTHON": "/p"})["PYSPARK_PYTHON"] == "/p"
+
+    def test_sockets_whose_path_would_be_too_long_are_not_used(self) -> None:
+        for length, used in ((64, "true"), (65, "false")):
+            directory = "/" + "d" * (length - 1)
+            assert session.settings("local", "a", directory)["spark.python.unix.domain.socket.enabled"] == used
+
+    def test_workers_look_in_the_current_directory_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", ["", "/a", "lib", "/a", "/b:c"])
+        assert session.python_path() == f"{tmp_path}:/a:{tmp_path}/lib"
+
+    @pytest.mark.parametrize(
+        ("printed", "line"),
+        [
+            ([], ""),
+            (["WARNING: Using incubator modules", "\n", "Setting Spark log level to ERROR\n"], ""),
+            (["Java heap space\n"], "Java heap space"),
+            (['Exception in thread "main" a.b.C$D: no master\n', "\tat a.b.C.main\n"], "no master"),
+            (["1 2 WARN X: no error yet\n", "26/01/02 10:11:12 ERROR Backend: gave up\n"], "gave up"),
+        ],
+    )
+    def test_the_complaint_is_the_telling_line(self, printed: list[str], line: str) -> None:
+        assert session.complaint(printed) == line
+
+
+def children(pid: int, program: str | None = None) -> list[int]:
+    columns = ["ps", "-eo", "pid=,ppid=,comm="]
+    lines = subprocess.run(columns, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = [line.split(None, 2) for line in lines]
+    return [int(child) for child, parent, name in found if int(parent) == pid and program in (None, name)]
+
+
+def descendants(pid: int) -> list[int]:
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def ends(pid: int, timeout: float) -> bool:
+    """Wait for the end of a process that need not be a child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)

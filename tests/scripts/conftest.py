@@ -1,0 +1,143 @@
+"""A space on a real disk, and the programs run on it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import spool
+from xaspool_scripts.admin import main as spool_admin
+from xaspool_scripts.recover import main as spool_recover
+
+PROGRAMS: dict[str, click.Command] = {"spool-admin": spool_admin, "spool-recover": spool_recover}
+
+
+@dataclass
+class Result:
+    """What a command left: its exit code, and what it wrote."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def objects(self) -> list[Any]:
+        """One JSON object a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _no_space_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SPOOL_SPACE", "SPOOL_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A space with the queues ``orders`` and ``errors``, closed."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.create_queue("errors")
+    return tmp_path / "space"
+
+
+@pytest.fixture
+def run(path: Path) -> Run:
+    """spool-admin in this process, on the space."""
+
+    def call(*args: object, stdin: bytes = b"", program: str = "spool-admin", space: object = path) -> Result:
+        options = [] if space is None else ["-s", str(space)]
+        done = CliRunner().invoke(PROGRAMS[program], [*options, *map(str, args)], input=stdin)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return Result(done.exit_code, done.stdout_bytes, done.stderr)
+
+    return call
+
+
+def start(program: str, *args: object, **options: Any) -> "subprocess.Popen[bytes]":
+    """A program as a process of its own."""
+    code = f"from xaspool_scripts.{program.removeprefix('spool-')} import main; main()"
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], **options)
+
+
+def execute(program: str, *args: object, stdin: bytes = b"", **options: Any) -> Result:
+    """A program as a process of its own, to its end."""
+    with start(program, *args, **options) as process:
+        out, err = process.communicate(stdin, timeout=60)
+    return Result(process.returncode, out or b"", (err or b"").decode())
+
+
+def killed_python(source: str, *args: object) -> None:
+    """Python code in a process that is killed by its own last line, as if the power were cut to it."""
+    ending = "\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    done = subprocess.run([sys.executable, "-c", source + ending, *map(str, args)], check=False, timeout=60)
+    assert done.returncode == -9
+
+
+def one_line(result: Result, *words: str) -> str:
+    """The command complained in one line with these words in it; returns the line."""
+    lines = result.err.splitlines()
+    assert len(lines) == 1, result
+    assert all(word in lines[0] for word in words), (lines[0], words)
+    return lines[0]
+
+
+def newest(path: Path) -> Path:
+    """The space's last commit."""
+    return max((path / "committed").iterdir())
+
+
+def flip(file: Path, offset: int) -> None:
+    """One bit of a file is another; a negative offset counts from its end."""
+    data = bytearray(file.read_bytes())
+    data[offset] ^= 0x10
+    file.write_bytes(data)
+
+
+def snapshot(path: Path) -> dict[str, Any]:
+    """Every file and directory: what it is, when it changed, what it holds."""
+    found: dict[str, Any] = {}
+    for file in sorted(path.rglob("*")):
+        state = os.lstat(file)
+        content = file.read_bytes() if file.is_file() else None
+        found[str(file.relative_to(path))] = (state.st_ino, state.st_mtime_ns, state.st_mode, content)
+    return found
+
+
+def mounted(directory: Path, size: str) -> Iterator[Path]:
+    """A small file system in memory; for root, where mounting is allowed."""
+    directory.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(directory)]
+    if subprocess.run(options, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def leaves(command: click.Command, words: Sequence[str] = ()) -> Iterator[tuple[list[str], click.Command]]:
+    """Every command of a program, with the words that lead to it."""
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from leaves(child, [*words, name])
+    else:
+        yield [*words], command

@@ -1,0 +1,244 @@
+"""spool-admin message."""
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, execute, one_line, start
+
+AWKWARD = b"\x00\xff\xfe line\r\n\x1b[31m\x80 no newline at the end"
+
+
+def test_a_body_from_standard_input_comes_back_byte_for_byte(path: Path) -> None:
+    put = execute("spool-admin", "-s", path, "message", "put", "orders", stdin=AWKWARD)
+    assert put.code == 0
+    got = execute("spool-admin", "-s", path, "message", "get", "orders")
+    assert (got.code, got.out, got.err) == (0, AWKWARD, "")
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", AWKWARD, bytes(range(256)) * 5000])
+def test_a_body_from_a_file_comes_back_byte_for_byte(run: Run, tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "body").write_bytes(body)
+    assert run("message", "put", "orders", "--file", tmp_path / "body").code == 0
+    assert run("message", "get", "orders").out == body
+
+
+def test_a_text_body_is_a_text_for_consumers(run: Run, path: Path) -> None:
+    run("message", "put", "orders", "--body", "grün")
+    with spool.open(path) as space:
+        assert space.get("orders").body == "grün"
+
+
+def test_an_argument_that_is_not_utf8_stays_as_it_was_typed(path: Path) -> None:
+    put = execute("spool-admin", "-s", path, "message", "put", "orders", "--body", os.fsdecode(b"gr\xfcn"))
+    assert put.code == 0
+    assert execute("spool-admin", "-s", path, "message", "get", "orders").out == b"gr\xfcn"
+
+
+@pytest.mark.parametrize("body", [b"bytes \x00", "text ü", {"a": [1, None]}, 17, None])
+def test_message_get_writes_what_other_programs_put_as_it_lies_in_the_file(run: Run, path: Path, body: object) -> None:
+    from spool import codecs
+
+    with spool.open(path) as space:
+        space.put("orders", body)
+    assert run("message", "get", "orders").out == codecs.encode(body)[0]
+
+
+def test_put_prints_the_id_alone(run: Run) -> None:
+    done = run("message", "put", "orders", "--body", "x")
+    assert (len(done.text), done.text[-1], done.err) == (33, "\n", "")
+    assert run("message", "show", done.text.strip()).code == 0
+    (described,) = run("message", "put", "orders", "--body", "x", "--json").objects
+    assert run("message", "show", described["id"]).code == 0
+
+
+def test_every_option_of_put_arrives(run: Run, path: Path) -> None:
+    due = time.time() + 7200
+    run(
+        *("message", "put", "orders", "--body", "{}", "--priority", 80, "--not-before", due, "--correlation-id", "c"),
+        *("--reply-queue", "errors", "--failure-queue", "orders", "--user-code", -3, "--client-id", "me"),
+        *("--application-key", "k", "--header", "a=b=c", "--header", "empty=", "--content-type", "application/json"),
+    )
+    with spool.open(path) as space:
+        (found,) = space.browse("orders")
+    assert (found.priority, found.correlation_id, found.user_code) == (80, "c", -3)
+    assert (found.reply_queue, found.failure_queue, found.client_id) == ("errors", "orders", "me")
+    assert (found.application_key, found.content_type) == ("k", "application/json")
+    assert found.headers == {"a": "b=c", "empty": ""}
+    assert found.not_before == pytest.approx(due, abs=1e-3)
+
+
+def test_a_time_may_be_a_date(run: Run, path: Path) -> None:
+    assert run("message", "put", "orders", "--body", "x", "--not-before", "2100-01-01T00:00:00+00:00").code == 0
+    with spool.open(path) as space:
+        assert next(space.browse("orders")).not_before == 4102444800.0
+    assert run("message", "put", "orders", "--body", "x", "--not-before", "tomorrow").code == 2
+
+
+def test_a_delayed_message_is_not_there_yet(run: Run) -> None:
+    run("message", "put", "orders", "--body", "x", "--delay", 3600)
+    assert run("message", "get", "orders").code == 3
+
+
+def test_an_empty_queue_is_exit_code_3_and_no_output(run: Run) -> None:
+    for options in ([], ["--json"], ["--timeout", "0.05"], ["--id", "0" * 32], ["--correlation-id", "none"]):
+        done = run("message", "get", "orders", *options)
+        assert (done.code, done.out) == (3, b""), options
+        one_line(done, "orders")
+
+
+def test_get_takes_by_id_and_by_correlation_id(run: Run) -> None:
+    run("message", "put", "orders", "--body", "1")
+    second = run("message", "put", "orders", "--body", "2").text.strip()
+    run("message", "put", "orders", "--body", "3", "--correlation-id", "c")
+    assert run("message", "get", "orders", "--correlation-id", "c").out == b"3"
+    assert run("message", "get", "orders", "--id", second).out == b"2"
+    assert run("message", "get", "orders").out == b"1"
+
+
+def test_get_waits_for_a_message_as_long_as_it_was_told_to(path: Path) -> None:
+    with start("spool-admin", "-s", path, "message", "get", "orders", "--timeout", "forever") as waiting:
+        time.sleep(0.5)
+        assert waiting.poll() is None
+        execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"at last")
+        assert waiting.communicate(timeout=30)[0] == b"at last"
+
+
+@pytest.mark.parametrize("options", [["--timeout", "soon"], ["--body", "x", "--file", "/dev/null"]])
+def test_wrong_usage_is_exit_code_2(run: Run, options: list[str]) -> None:
+    verb = "get" if options[0] == "--timeout" else "put"
+    done = run("message", verb, "orders", *options)
+    assert (done.code, done.out) == (2, b"")
+    assert "Usage: spool-admin message" in done.err
+
+
+@pytest.mark.parametrize("header", ["novalue", "=x", "a=1 a=2"])
+def test_a_bad_header_is_wrong_usage_and_puts_nothing(run: Run, header: str) -> None:
+    options = [word for each in header.split() for word in ("--header", each)]
+    assert run("message", "put", "orders", "--body", "x", *options).code == 2
+    assert run("message", "get", "orders").code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--priority", "0"], ["priority", "1 to 100"]),
+        (["--delay", "-1"], ["delay", "from 0"]),
+        (["--delay", "1", "--not-before", "1"], ["exclude each other"]),
+        (["--correlation-id", "x" * 256], ["correlation_id", "255"]),
+        (["--reply-queue", "a/b"], ["letters, digits"]),
+        (["--header", "big=" + "x" * 9000], ["headers", "8192"]),
+    ],
+)
+def test_a_bad_option_says_what_it_takes_and_puts_nothing(run: Run, options: list[str], words: list[str]) -> None:
+    done = run("message", "put", "orders", "--body", "x", *options)
+    assert (done.code, done.out) == (1, b"")
+    one_line(done, *words)
+    assert run("message", "get", "orders").code == 3
+
+
+def test_json_has_the_attribute_names_and_says_how_the_body_is_written(run: Run, path: Path) -> None:
+    run("message", "put", "orders", stdin=AWKWARD)
+    run("message", "put", "orders", "--body", "grün\n\x00", "--header", "a=b")
+    first, second = run("message", "list", "orders", "--json").objects
+    assert (base64.b64decode(first["body"]), first["body_encoding"]) == (AWKWARD, "base64")
+    assert (second["body"], second["body_encoding"]) == ("grün\n\x00", "utf-8")
+    with spool.open(path) as space:
+        expected = next(space.browse("orders")).as_dict()
+    assert first.keys() == expected.keys() | {"body_encoding"}
+    assert second["headers"] == {"a": "b"}
+    assert run("message", "show", first["id"], "--json").objects == [first]
+    assert run("message", "get", "orders", "--json").objects == [first]
+
+
+def test_list_takes_nothing_and_shows_no_more_than_it_was_asked_for(run: Run) -> None:
+    ids = [run("message", "put", "orders", "--body", "x", "--correlation-id", f"c{i % 2}").text.strip() for i in range(5)]
+    assert [line.split()[0] for line in run("message", "list", "orders").text.splitlines()[1:]] == ids
+    assert [each["id"] for each in run("message", "list", "orders", "--json", "--limit", 2).objects] == ids[:2]
+    found = run("message", "list", "orders", "--json", "--correlation-id", "c1").objects
+    assert [each["id"] for each in found] == ids[1::2]
+    assert run("message", "list", "orders", "--limit", 0).code == 2
+
+
+def test_listing_an_empty_queue_is_fine(run: Run) -> None:
+    done = run("message", "list", "orders")
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, "empty")
+
+
+def test_show_refuses_an_unknown_id_and_what_is_no_id(run: Run) -> None:
+    for message_id, word in (("0" * 32, "taken, or never committed"), ("zz", "32 hexadecimal digits")):
+        done = run("message", "show", message_id)
+        assert (done.code, done.out) == (1, b"")
+        one_line(done, message_id, word)
+
+
+def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07\x9b1m"
+    message_id = run("message", "put", "orders", "--body", evil, "--correlation-id", evil).text.strip()
+    for shown in (run("message", "list", "orders").text, run("message", "show", message_id).text):
+        assert not any(0 < ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160 for c in shown)
+        assert "owned" in shown
+
+
+def test_a_message_whose_body_could_not_be_written_stays_and_no_try_is_counted(path: Path) -> None:
+    execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"x" * 300_000)
+    with open("/dev/full", "wb") as full:
+        done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=full)
+    assert done.code == 1
+    one_line(done, "No space left on device")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = execute("spool-admin", "-s", path, "message", "get", "orders", stdout=writer)
+    os.close(writer)
+    assert (done.code, done.err) == (1, "")
+    with spool.open(path) as space:
+        assert [len(found.body) for found in space.browse("orders")] == [300_000]
+        assert space.get("orders").attempts == 0
+
+
+def test_an_interrupted_get_is_exit_code_130_without_a_traceback_and_takes_nothing(path: Path) -> None:
+    with start("spool-admin", "-s", path, "message", "get", "orders", "--timeout", "forever") as waiting:
+        time.sleep(1)
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    execute("spool-admin", "-s", path, "message", "put", "orders", stdin=b"x")
+    assert execute("spool-admin", "-s", path, "message", "get", "orders").out == b"x"
+
+
+def test_a_list_that_is_cut_off_by_its_reader_ends_quietly(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x" * 100] * 5000)
+    with start("spool-admin", "-s", path, "message", "list", "orders") as listing:
+        assert listing.stdout is not None
+        listing.stdout.readline()
+        listing.stdout.close()
+        assert listing.stderr is not None
+        assert listing.stderr.read() == b""
+    assert listing.returncode == 1
+
+
+@pytest.mark.slow
+def test_listing_a_long_queue_needs_no_more_memory_than_one_message_at_a_time(path: Path) -> None:
+    with spool.open(path) as space:
+        for _ in range(40):
+            space.put_many("orders", [os.urandom(1 << 20)] * 10)
+    source = (
+        "import resource, sys; from xaspool_scripts.admin import main\n"
+        "try: main()\n"
+        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    command = ["python", "-c", source, "-s", str(path), "message", "list", "orders"]
+    import sys
+
+    done = subprocess.run(command, executable=sys.executable, capture_output=True, check=True)
+    assert len(done.stdout.splitlines()) == 401
+    assert int(done.stderr) < 120_000  # kilobytes; the bodies are 400 MB

@@ -1,0 +1,172 @@
+"""spool-admin init and queue."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.settings import QUEUE_OPTIONS
+from tests.scripts.conftest import Run, one_line
+from xaspool_scripts.admin import main
+
+
+def test_init_makes_a_space_that_can_be_used(run: Run, tmp_path: Path) -> None:
+    done = run("init", tmp_path / "new", space=None)
+    assert (done.code, done.out) == (0, b"")
+    assert run("queue", "create", "q", space=tmp_path / "new").code == 0
+    with spool.open(tmp_path / "new") as space:
+        assert list(space.queues()) == ["q"]
+
+
+def test_init_takes_the_options_of_a_space(run: Run, tmp_path: Path) -> None:
+    assert run("init", tmp_path / "new", "--max-body-bytes", "3", space=None).code == 0
+    run("queue", "create", "q", space=tmp_path / "new")
+    assert run("message", "put", "q", "--body", "abc", space=tmp_path / "new").code == 0
+    one_line(run("message", "put", "q", stdin=b"abcd", space=tmp_path / "new"), "max_body_bytes")
+
+
+def test_init_refuses_a_directory_that_holds_a_space_and_leaves_it_as_it_is(run: Run, path: Path) -> None:
+    before = (path / "space.toml").read_bytes()
+    done = run("init", path, space=None)
+    assert done.code == 1
+    one_line(done, "spool-admin:", str(path), "holds a queue space already")
+    assert (path / "space.toml").read_bytes() == before
+
+
+def test_init_refuses_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = run("init", tmp_path / "file", space=None)
+    assert done.code == 1
+    one_line(done, str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_every_option_of_a_queue_is_an_option_of_queue_create() -> None:
+    create = main.commands["queue"].commands["create"]  # type: ignore[attr-defined]
+    assert set(QUEUE_OPTIONS) <= {parameter.name for parameter in create.params}
+
+
+def test_queue_create_passes_every_option_on(run: Run, path: Path) -> None:
+    done = run(
+        *("queue", "create", "fast", "--order", "priority,fifo", "--retries", 5, "--retry-delay", 1.5),
+        *("--error-queue", "errors", "--reply-queue", "orders", "--failure-queue", "errors"),
+    )
+    assert (done.code, done.out) == (0, b"")
+    with spool.open(path) as space:
+        assert space.queues()["fast"] == spool.QueueConfig(
+            "fast", ("priority", "fifo"), 5, 1.5, error_queue="errors", reply_queue="orders", failure_queue="errors"
+        )
+
+
+def test_queue_create_refuses_a_queue_that_is_there(run: Run) -> None:
+    done = run("queue", "create", "orders")
+    assert done.code == 1
+    one_line(done, "orders", "there already")
+
+
+@pytest.mark.parametrize("name", [".hidden", "a/b", "a b", "", "x" * 128, "ümlaut", "../x"])
+def test_a_bad_queue_name_is_refused_with_the_rule(run: Run, name: str) -> None:
+    for words in (("queue", "create"), ("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")):
+        done = run(*words, "--", name)
+        assert done.code == 1
+        one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot")
+
+
+def test_a_bad_option_is_refused_with_what_it_takes(run: Run) -> None:
+    one_line(run("queue", "create", "q", "--order", "random"), "fifo or priority,fifo")
+    one_line(run("queue", "create", "q", "--retries", -1), "whole number from 0")
+    one_line(run("queue", "create", "q", "--retry-delay", "nan"), "retry_delay")
+    assert run("queue", "create", "q", "--retries", "many").code == 2
+
+
+@pytest.mark.parametrize("words", [("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")])
+def test_an_unknown_queue_is_refused_and_the_text_names_those_there_are(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, "nowhere")
+    assert (done.code, done.out) == (1, b"")
+    one_line(done, "nowhere", "errors, orders", "queue create nowhere")
+
+
+def test_queue_list_counts_messages(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"ab", b"c"])
+        space.put("orders", b"later", delay=3600)
+    lines = [line.split() for line in run("queue", "list").text.splitlines()]
+    assert lines[0][:3] == ["name", "ready", "delayed"]
+    assert [line[:3] for line in lines[1:]] == [["errors", "0", "0"], ["orders", "2", "1"]]
+    assert len({len(line) for line in run("queue", "list").text.splitlines()[1:]} | {0}) <= 3
+
+
+def test_queue_list_as_json_has_one_object_a_queue_with_its_options_and_counts(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("orders", b"ab")
+    errors, orders = run("queue", "list", "--json").objects
+    assert (errors["name"], errors["ready"], errors["oldest_age"]) == ("errors", 0, None)
+    assert (orders["name"], orders["ready"], orders["bytes"], orders["enqueued"]) == ("orders", 1, 2, 1)
+    assert orders["order"] == ["fifo"]
+    assert orders["oldest_age"] >= 0
+    assert run("queue", "show", "orders", "--json").objects[0].keys() == orders.keys()
+
+
+def test_queue_show_says_for_ever_where_there_is_no_limit(run: Run) -> None:
+    shown = dict(line.split("  ", 1) for line in run("queue", "show", "orders").text.splitlines())
+    assert shown["retries"].strip() == "for ever"
+    assert shown["order"].strip() == "fifo"
+
+
+def test_a_space_without_queues_says_so_on_stderr(run: Run, tmp_path: Path) -> None:
+    run("init", tmp_path / "new", space=None)
+    done = run("queue", "list", space=tmp_path / "new")
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, "no queues yet")
+
+
+def test_the_space_is_the_option_or_the_variable_or_the_current_directory(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = run("queue", "list").out
+    assert run("queue", "list", "-s", path, space=None).out == listing
+    assert run("queue", "-s", path, "list", space=None).out == listing
+    monkeypatch.setenv("SPOOL_SPACE", str(path))
+    assert run("queue", "list", space=None).out == listing
+    monkeypatch.setenv("SPOOL_SPACE", "/nonexistent")
+    assert run("queue", "list").out == listing  # the option wins
+    monkeypatch.setenv("SPOOL_SPACE", "")
+    done = run("queue", "list", space=None)
+    assert done.code == 2
+    assert "-s PATH" in done.err
+    assert "$SPOOL_SPACE" in done.err
+    monkeypatch.chdir(path)
+    assert run("queue", "list", space=None).out == listing
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file"])
+def test_what_is_not_a_space_is_refused_with_how_to_make_one(run: Run, tmp_path: Path, kind: str) -> None:
+    where = tmp_path / "not-a-space"
+    if kind == "empty":
+        where.mkdir()
+    elif kind == "file":
+        where.write_bytes(b"")
+    done = run("queue", "list", space=where)
+    assert (done.code, done.out) == (1, b"")
+    one_line(done, str(where), "spool-admin init")
+    assert kind != "empty" or os.listdir(where) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("format = 1\n[queues.orders\n", ["line"]),
+        ("", ["format"]),
+        ("format = 999\n", ["newer than this program"]),
+        ("format = 1\ncolour = 'blue'\n", ["colour", "max_body_bytes"]),
+        ("format = 1\n[queues.orders]\nretries = 'many'\n", ["orders", "retries"]),
+        ("format = 1\n[queues.'a/b']\n", ["a/b", "letters, digits"]),
+        ("\x00\x01", []),
+    ],
+)
+def test_a_broken_space_toml_is_named_with_what_is_wrong(run: Run, path: Path, text: str, words: list[str]) -> None:
+    (path / "space.toml").write_text(text)
+    done = run("queue", "list")
+    assert (done.code, done.out) == (1, b"")
+    one_line(done, str(path / "space.toml"), *words)
