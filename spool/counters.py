@@ -100,15 +100,18 @@ class Counters:
         return self.disk.read_at(self.handle, 0, _BOOT_BYTES).rstrip(b"\0").decode("ascii", "replace")
 
     def start(self, *, issued: int, published: int, durable: int) -> None:
-        """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew."""
+        """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew.
+
+        The boot id comes last: who finds it believes the rest.
+        """
         self.disk.write_at(self.handle, 0, bytes(_CELLS_OFFSET))
-        self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
         self.store_issued(issued)
         self.store_published(published)
         self.store_durable(durable)
         self.bump_prepared()
         self.bump_settings()
         self._store(_OWNERS, 0)
+        self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
 
     # -- cells --------------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,11 @@ _ORDERS = (("fifo",), ("priority", "fifo"))
 FLUSH_MODES = ("auto", "ordered", "strict")
 
 
-def check_queue_name(name: object) -> str:
+def check_queue_name(name: object, where: str = "") -> str:
     """The name, or InvalidArgument with the rule in the text (E14)."""
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{name!r} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
+            f"{where}{name!r} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
             "and does not start with a dot"
         )
     return name
@@ -78,7 +78,7 @@ SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
 
 def queue_config(name: str, options: Mapping[str, Any], where: str = "") -> QueueConfig:
     """A checked queue; InvalidArgument names the option and what it takes. ``where`` opens the text: a file's name."""
-    check_queue_name(name)
+    check_queue_name(name, where)
     where = f"{where}queue {name}: "
     _check_known(options, QUEUE_OPTIONS, where)
     config = replace(QueueConfig(name), **options)
@@ -95,7 +95,7 @@ def queue_config(name: str, options: Mapping[str, Any], where: str = "") -> Queu
         raise InvalidArgument(f"{where}retry_delay is a number of seconds from 0, not {delay!r}")
     for option in ("error_queue", "reply_queue", "failure_queue"):
         if getattr(config, option) is not None:
-            check_queue_name(getattr(config, option))
+            check_queue_name(getattr(config, option), f"{where}{option}: ")
     if config.error_queue == name:
         raise InvalidArgument(f"{where}a queue cannot be its own error_queue: name another, or leave it out")
     return replace(config, order=order, retry_delay=float(delay))

@@ -11,7 +11,8 @@ Names, by the rules of
   it was at the directory's last flush or at any time since; a rename is two entries. Flushing a file is no help.
 
 Bytes, by all rules: a file that was not flushed holds what it held at its last flush, or at any time since (half a
-write included), or as many zeros, or nothing if it was never flushed. So a file may be renamed, but empty.
+write included), or its first page is of one state and the rest of another, or it has as many zeros, or nothing if it
+was never flushed. So a file may be renamed, but empty.
 
 ``run/`` is never flushed and recovery may not depend on it: it is found as it was, or with all files empty, or lost.
 
@@ -31,6 +32,7 @@ from tests.simdisk import Change, Image, Inode, Machine, Operation
 
 _VARYING_NAMES = 5
 _VARYING_CONTENTS = 5
+_PAGE = 4096
 _RUN = "run/"
 
 T = TypeVar("T")
@@ -115,8 +117,10 @@ def _contents(inode: Inode) -> list[bytes]:
     """The newest first."""
     if inode.entries is not None or not inode.pending:
         return [inode.data]
+    new, old = inode.data, inode.flushed
     recent = inode.pending[: -_VARYING_CONTENTS - 1 : -1]
-    return list(dict.fromkeys([inode.data, inode.flushed, *recent, bytes(len(inode.data))]))
+    mixed = [old[:_PAGE].ljust(_PAGE, b"\0") + new[_PAGE:], new[:_PAGE] + old[_PAGE:]] if len(new) > _PAGE else []
+    return list(dict.fromkeys([new, old, *recent, *mixed, bytes(len(new))]))
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

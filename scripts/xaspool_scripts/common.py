@@ -25,6 +25,9 @@ _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
 _DISTRIBUTION = "xaspool"
 
+# The names of the programs that run in this process: one, but for tests.
+_running = ["spool"]
+
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
@@ -42,6 +45,7 @@ class _Boundary(click.Command):
         if not extra.get("standalone_mode", True):
             return super().main(*args, **extra)
         program = str(self.name)
+        _running.append(program)
         _log_to_stderr(program)
         code: object = FAILED
         try:
@@ -55,6 +59,7 @@ class _Boundary(click.Command):
                 traceback.print_exc()
             code = _complain(program, error)
         _forget_unwritten_output()
+        _running.remove(program)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -131,8 +136,8 @@ def _log_to_stderr(program: str) -> None:
 
 
 def note(text: str) -> None:
-    """Something to know that is not data."""
-    _say(str(click.get_current_context().find_root().info_name), text)
+    """Something to know that is not data. May be called from any thread."""
+    _say(_running[-1], text)
 
 
 def _say(program: str, text: str) -> None:

@@ -175,7 +175,7 @@ def _lines(found: "list[Finding]") -> Iterator[str]:
     for finding in found[:_MOST_SHOWN]:
         yield f"    {finding.name}: {finding.detail}" + (f" → {finding.action}" if finding.action else "")
     if len(found) > _MOST_SHOWN:
-        yield f"    … and {len(found) - _MOST_SHOWN} more: --json lists all"
+        yield f"    … and {len(found) - _MOST_SHOWN:,} more: --json lists all"
 
 
 def _summary(report: "RecoveryReport", dry_run: bool) -> str:

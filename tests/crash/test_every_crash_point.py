@@ -7,7 +7,7 @@ import pytest
 
 import spool
 from spool.reclaim import reclaim
-from tests.crash.harness import EMPTY, Explorer, History, Ledger, World, branch, decide
+from tests.crash.harness import EMPTY, XID, Explorer, History, Ledger, World, branch, decide
 from tests.survivors import Rules
 
 
@@ -91,6 +91,41 @@ def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
         decide(space, "rollback")
 
 
+def _rolled_back_then_taken(space: spool.Space, ledger: Ledger) -> None:
+    """If the branch is back after a power cut, the message that it held stays taken."""
+    _two_phase_rollback(space, ledger)
+    with ledger.becoming(DECIDED["rollback"].got("a")):
+        assert space.get("a").body == "one"
+    ledger.allowed |= {TAKEN_AND_BACK}
+
+
+# Only the reply is held: what the branch would take is gone.
+TAKEN_AND_BACK = THREE.got("a").doubting("b", 0, added=1)
+
+
+def _adoption(space: spool.Space, ledger: Ledger) -> None:
+    """A transaction commits a prepared branch together with its own messages."""
+    _prepare(space, ledger)
+    with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
+        tx = space.transaction()
+        tx.put("b", "own")
+        assert tx.get("a").body == "two"
+        tx.commit(adopt=[XID])
+
+
+def _adopted_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+    """The branch's file goes before its head."""
+    _two_phase_commit(space, ledger)
+    with ledger.becoming(ledger.world.got("b")):
+        assert space.get("b").body == "reply"
+    with ledger.becoming(ledger.world.got("a", 2)):
+        space.get_many("a", 2)
+    assert reclaim(space._store) > 0
+    with ledger.becoming(ledger.world.put("a", "last")):
+        space.put("a", "last")
+    reclaim(space._store)
+
+
 def _consumed_messages(space: spool.Space) -> None:
     _three_messages(space)
     space.get_many("a", 3)
@@ -98,9 +133,12 @@ def _consumed_messages(space: spool.Space) -> None:
 
 
 def _reclaim(space: spool.Space, ledger: Ledger) -> None:
+    """Removed files are overwritten by what comes next."""
     assert reclaim(space._store) > 0
     with ledger.becoming(ledger.world.got("b")):
         space.get("b")
+    with ledger.becoming(ledger.world.put("b", "x" * 5000)):
+        space.put("b", "x" * 5000)
     assert reclaim(space._store) > 0
 
 
@@ -112,8 +150,12 @@ HISTORIES = (
     History("get", _three_messages, THREE, _get),
     History("transaction", _three_messages, THREE, _transaction),
     History("rollback", _three_messages, THREE, _rollback),
+    History("prepare", _three_messages, THREE, _prepare, DECIDED),
     History("two-phase commit", _three_messages, THREE, _two_phase_commit, DECIDED),
     History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED, IN_DOUBT),
+    History("rolled back, then taken", _three_messages, THREE, _rolled_back_then_taken, DECIDED, IN_DOUBT),
+    History("adoption", _three_messages, THREE, _adoption, DECIDED),
+    History("adopted and reclaimed", _three_messages, THREE, _adopted_and_reclaimed, DECIDED),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
 )
 

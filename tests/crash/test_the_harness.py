@@ -80,7 +80,7 @@ class _DirectoryIsNotFlushed(SimulatedDisk):
         (_CommitIsNotFlushed, "get", Rules.STRICT),
         (_CommitIsNotFlushed, "two-phase commit", Rules.ORDERED),
         (_PrepareIsNotFlushed, "two-phase commit", Rules.ORDERED),
-        (_PrepareIsNotFlushed, "two-phase rollback", Rules.STRICT),
+        (_PrepareIsNotFlushed, "prepare", Rules.STRICT),
         (_DirectoryIsNotFlushed, "put", Rules.STRICT),
         (_DirectoryIsNotFlushed, "two-phase commit", Rules.STRICT),
     ],

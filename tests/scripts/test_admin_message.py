@@ -4,6 +4,7 @@ import base64
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -158,7 +159,9 @@ def test_json_has_the_attribute_names_and_says_how_the_body_is_written(run: Run,
 
 
 def test_list_takes_nothing_and_shows_no_more_than_it_was_asked_for(run: Run) -> None:
-    ids = [run("message", "put", "orders", "--body", "x", "--correlation-id", f"c{i % 2}").text.strip() for i in range(5)]
+    ids = [
+        run("message", "put", "orders", "--body", "x", "--correlation-id", f"c{i % 2}").text.strip() for i in range(5)
+    ]
     assert [line.split()[0] for line in run("message", "list", "orders").text.splitlines()[1:]] == ids
     assert [each["id"] for each in run("message", "list", "orders", "--json", "--limit", 2).objects] == ids[:2]
     found = run("message", "list", "orders", "--json", "--correlation-id", "c1").objects
@@ -183,7 +186,7 @@ def test_a_message_cannot_steer_the_terminal(run: Run) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07\x9b1m"
     message_id = run("message", "put", "orders", "--body", evil, "--correlation-id", evil).text.strip()
     for shown in (run("message", "list", "orders").text, run("message", "show", message_id).text):
-        assert not any(0 < ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160 for c in shown)
+        assert not any((0 < ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 for c in shown)
         assert "owned" in shown
 
 
@@ -236,9 +239,7 @@ def test_listing_a_long_queue_needs_no_more_memory_than_one_message_at_a_time(pa
         "try: main()\n"
         "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )
-    command = ["python", "-c", source, "-s", str(path), "message", "list", "orders"]
-    import sys
-
-    done = subprocess.run(command, executable=sys.executable, capture_output=True, check=True)
+    command = [sys.executable, "-c", source, "-s", str(path), "message", "list", "orders"]
+    done = subprocess.run(command, capture_output=True, check=True)
     assert len(done.stdout.splitlines()) == 401
     assert int(done.stderr) < 120_000  # kilobytes; the bodies are 400 MB

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import selectors
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,9 +15,9 @@ from spool.intake import Intake
 from tests.torture import history, worker
 from tests.torture.checker import check
 from tests.torture.history import Log, Record
+from tests.torture.nursery import Child, Nursery
 from tests.torture.windows import WINDOWS
 
-ROOT = Path(__file__).parents[2]
 TEAM = (
     "putter", "transaction-putter", "xa-putter", "dropper",
     "getter", "batch-getter", "mover", "xa-mover",
@@ -48,7 +46,7 @@ class Process:
 
     kind: str
     incarnation: int
-    child: "subprocess.Popen[str]"
+    child: Child
     held_in: str | None = None
     due: float | None = None
 
@@ -74,6 +72,7 @@ class Arena:
         self.result = Result()
         self._rng = random.Random(plan.seed)
         self._selector = selectors.DefaultSelector()
+        self._nursery = Nursery()
         self._team: dict[str, Process] = {}
         self._random_kill_at = time.monotonic() + 1.0
         self._end_at = time.monotonic() + plan.most_seconds
@@ -91,9 +90,10 @@ class Arena:
                 self._listen()
             self._end()
         finally:
-            for process in self._team.values():
+            for process in list(self._team.values()):
                 process.child.kill()
-                process.child.wait()
+                self._bury(process)
+            self._nursery.close()
             self._selector.close()
         self._look()
         return self.result
@@ -106,13 +106,7 @@ class Arena:
     def _start(self, kind: str, incarnation: int) -> None:
         odds = {window: 0.5 if self._is_missing(window) else _FAIR_ODDS for window in WINDOWS}
         arguments = [self.space, self._log(kind), kind, kind, str(incarnation), str(self.plan.seed), json.dumps(odds)]
-        with open(self.logs / f"{kind}.stderr", "ab") as errors:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "tests.torture.worker", *arguments],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, text=True, bufsize=1,
-            )  # fmt: skip
-        assert child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)
+        child = self._nursery.bear(arguments, str(self.logs / f"{kind}.stderr"))
         self._team[kind] = Process(kind, incarnation, child)
         self._selector.register(child.stdout, selectors.EVENT_READ, kind)
 
@@ -122,12 +116,9 @@ class Arena:
         self._bury(process)
 
     def _bury(self, process: Process) -> None:
-        assert process.child.stdin is not None
-        assert process.child.stdout is not None
         self._selector.unregister(process.child.stdout)
-        process.child.wait()
-        process.child.stdin.close()
-        process.child.stdout.close()
+        process.child.close()
+        del self._team[process.kind]
 
     def _is_missing(self, window: str) -> bool:
         return self.result.killed[window] < self.plan.kills_per_window
@@ -149,7 +140,7 @@ class Arena:
             if line.startswith("window "):
                 process.held_in = line.removeprefix("window ").strip()
                 process.due = time.monotonic() + self._rng.choice((0.0, 0.01, 0.05))
-            elif not line:
+            elif line in ("", "bye\n"):
                 raise AssertionError(f"{process.kind} ended by itself:\n{self._stderr(process.kind)}")
 
     def _stderr(self, kind: str) -> str:
@@ -182,21 +173,21 @@ class Arena:
 
     def _kill_everybody(self) -> None:
         self.result.killed[EVERYBODY] += 1
-        for process in self._team.values():
+        everybody = list(self._team.values())
+        for process in everybody:
             process.child.kill()
-        for process in list(self._team.values()):
+        for process in everybody:
             self._bury(process)
+        for process in everybody:
             self._start(process.kind, process.incarnation + 1)
 
     def _end(self) -> None:
         for process in self._team.values():
             process.child.stdin.close()
         for process in self._team.values():
-            try:
-                code = process.child.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"{process.kind} does not end:\n{self._stderr(process.kind)}") from None
-            assert code == 0, f"{process.kind} ended with {code}:\n{self._stderr(process.kind)}"
+            assert process.child.wait(_END_SECONDS), f"{process.kind} does not end:\n{self._stderr(process.kind)}"
+            said = process.child.stdout.read()
+            assert said.endswith("bye\n"), f"{process.kind} failed:\n{self._stderr(process.kind)}"
 
     # -- afterwards -------------------------------------------------------------------------------------------------
 

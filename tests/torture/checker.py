@@ -9,6 +9,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from tests.torture.history import Record
@@ -221,7 +222,7 @@ class History:
     def untried(self) -> Iterator[str]:
         """A try that failed, by a rollback or by a death, is counted before the message is delivered again."""
         for place, deliveries in self.deliveries.items():
-            for one, other in zip(deliveries, deliveries[1:], strict=False):
+            for one, other in pairwise(deliveries):
                 failed = one.tx is not None and one.tx.noted and one.tx.outcome is Outcome.ROLLED_BACK
                 if failed and other.attempts <= one.attempts:
                     yield f"{place} failed in {one.tx.name} with {one.attempts} attempts, and came back with no more"

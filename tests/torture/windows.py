@@ -82,8 +82,7 @@ class Recogniser:
         if method == "make_durable" and args[1] == layout.COMMITTED:
             self.window = FLUSH_TO_PUBLICATION
         elif method == "write_at" and args[:2] == (layout.COUNTERS, _LAST_PUBLISHED_COPY):
-            if struct.unpack_from("<Q", args[2])[0] >= self._number:
-                self.window = None
+            self.window = self.window if struct.unpack_from("<Q", args[2])[0] < self._number else None
 
 
 def is_claim(name: str, start: int) -> bool:

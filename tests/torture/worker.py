@@ -1,7 +1,6 @@
 """One of the processes that are killed: opens the space, puts or gets until its standard input ends.
 
-Run as ``python -m tests.torture.worker SPACE LOG NAME KIND INCARNATION SEED ODDS``. On standard output it says
-``ready`` and ``window NAME``; after the latter it waits for a line, or for the SIGKILL.
+On standard output it says ``window NAME`` when it is held in one, and waits for a line, or for the SIGKILL.
 """
 
 import json
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 import spool
 from spool import decide
 from spool.intake import Intake
+from spool.reclaim import reclaim
 from spool.store import Store
 from spool.transaction import Transaction
 from spool.xid import Xid
@@ -25,6 +25,7 @@ from tests.torture.windows import WindowDisk
 QUEUES = ("in", "out")
 FOREIGN_FORMAT = 7
 WAIT_SECONDS = 0.2
+RECLAIMS = 0.01  # how often after a step, so that readers are overtaken, and names and files are used again
 
 
 class Worker:
@@ -276,11 +277,10 @@ def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed:
     rng = random.Random(f"{seed} {name} {incarnation}")
     options = {"past": past} if issubclass(KINDS[kind], XaWorker) else {}
     with spool.open(root, disk=WindowDisk(root, log, rng, json.loads(odds), hold)) as space:
-        print("ready", flush=True)
         worker = KINDS[kind](space, log, int(incarnation), rng, **options)
         while not told_to_stop():
             worker.step()
+            if rng.random() < RECLAIMS:
+                log.tx = ""
+                reclaim(space._store)
 
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,0 +1,85 @@
+"""spool-admin transaction: an administrator's word on what is in doubt."""
+
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from tests.scripts.conftest import Run, one_line
+
+XID = xa.Xid(7, b"order-17", b"\xff1")
+
+
+@pytest.fixture
+def in_doubt(path: Path) -> Path:
+    """The space, with a prepared branch that takes one message and puts another."""
+    with spool.open(path) as space:
+        space.put("orders", b"taken")
+        manager = xa.ResourceManager(space)
+        manager.start(XID)
+        space.get("orders")
+        space.put("errors", b"added")
+        manager.end(XID)
+        manager.prepare(XID)
+    return path
+
+
+def test_list_names_what_is_in_doubt_and_nothing_else(run: Run, path: Path) -> None:
+    done = run("transaction", "list")
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, "no transaction is in doubt")
+    assert run("transaction", "list", "--json").out == b""
+
+
+def test_list_prints_xids_that_the_other_commands_take(run: Run, in_doubt: Path) -> None:
+    assert run("transaction", "list").text.splitlines()[1].split()[0] == str(XID)
+    (found,) = run("transaction", "list", "--json").objects
+    assert (found["xid"], found["format_id"]) == (str(XID), 7)
+    assert f"7.{found['gtrid']}.{found['bqual']}" == str(XID)
+
+
+def test_commit_makes_it_all_happen(run: Run, in_doubt: Path) -> None:
+    assert run("message", "get", "orders").code == 3
+    done = run("transaction", "commit", XID)
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, "committed", str(XID))
+    assert run("message", "get", "errors").out == b"added"
+    assert run("message", "get", "orders").code == 3
+    assert run("transaction", "list").out == b""
+
+
+def test_rollback_undoes_it_all(run: Run, in_doubt: Path) -> None:
+    done = run("transaction", "rollback", XID)
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, "rolled back", str(XID))
+    assert run("message", "get", "errors").code == 3
+    assert run("message", "get", "orders").out == b"taken"
+
+
+@pytest.mark.parametrize(("verb", "code"), [("commit", xa.XA_HEURCOM), ("rollback", xa.XA_HEURRB)])
+def test_the_coordinator_is_told_until_the_decision_is_forgotten(
+    run: Run, in_doubt: Path, verb: str, code: int
+) -> None:
+    run("transaction", verb, XID)
+    with spool.open(in_doubt) as space:
+        with pytest.raises(xa.XAError) as told:
+            xa.ResourceManager(space).commit(XID)
+        assert told.value.code == code
+    done = run("transaction", "commit", XID)
+    assert done.code == 1
+    one_line(done, "an administrator decided")
+    assert run("transaction", "forget", XID).code == 0
+    one_line(run("transaction", "forget", XID), "XAER_NOTA")
+    with spool.open(in_doubt) as space:
+        with pytest.raises(xa.XAError) as told:
+            xa.ResourceManager(space).commit(XID)
+        assert told.value.code == xa.XAER_NOTA
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback", "forget"])
+def test_an_unknown_transaction_and_what_is_no_xid_are_refused(run: Run, verb: str) -> None:
+    for xid, words in ((XID, ["XAER_NOTA", str(XID)]), ("garbage", ["is not an xid", "format.gtrid.bqual"])):
+        done = run("transaction", verb, xid)
+        assert (done.code, done.out) == (1, b"")
+        one_line(done, *words)

@@ -1,0 +1,1 @@
+"""Tests of the queue space: what is on disk, what is in memory, and the moves between them."""

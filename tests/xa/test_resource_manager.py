@@ -1,0 +1,244 @@
+"""The resource manager: X/Open's calls, states and codes, on a real space."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from spool.disk import Disk, FlushFailed
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("in")
+        space.create_queue("out")
+        space.put_many("in", [b"1", b"2", b"3"])
+        yield space
+
+
+@pytest.fixture
+def rm(space: spool.Space) -> xa.ResourceManager:
+    return xa.ResourceManager(space)
+
+
+def xid(name: bytes = b"transaction") -> xa.Xid:
+    return xa.Xid(7, name, b"branch")
+
+
+def work(rm: xa.ResourceManager, one: xa.Xid) -> bytes:
+    """Take one message and put one, in the branch."""
+    rm.start(one, xa.TMNOFLAGS)
+    body: bytes = rm.space.get("in").body
+    rm.space.put("out", body + b"!")
+    rm.end(one, xa.TMSUCCESS)
+    return body
+
+
+def failed(call: object, *arguments: object) -> int:
+    with pytest.raises(xa.XAError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    return caught.value.code
+
+
+def test_two_phase_commit_makes_all_of_it_happen(rm: xa.ResourceManager) -> None:
+    assert work(rm, xid()) == b"1"
+    assert rm.prepare(xid()) == xa.XA_OK
+    assert rm.space.stats("in").in_doubt == 1
+    assert rm.space.stats("out").ready == 0, "a prepared put is invisible"
+    assert rm.commit(xid()) == xa.XA_OK
+    assert rm.space.get("out").body == b"1!"
+    assert rm.space.get("in").body == b"2"
+
+
+def test_one_phase_commit(rm: xa.ResourceManager) -> None:
+    work(rm, xid())
+    assert rm.commit(xid(), xa.TMONEPHASE) == xa.XA_OK
+    assert rm.space.stats("out").ready == 1
+    assert failed(rm.commit, xid()) == xa.XAER_NOTA
+
+
+def test_rollback_before_and_after_the_vote_leaves_nothing_but_a_counted_try(rm: xa.ResourceManager) -> None:
+    for prepared in (False, True):
+        work(rm, xid())
+        if prepared:
+            rm.prepare(xid())
+        assert rm.rollback(xid()) == xa.XA_OK
+        assert rm.space.stats("out").ready == 0
+    assert [m.attempts for m in rm.space.browse("in")] == [2, 0, 0]
+
+
+def test_a_branch_that_did_nothing_votes_read_only(rm: xa.ResourceManager) -> None:
+    before = rm.space._store.disk.flushes
+    rm.start(xid())
+    rm.end(xid())
+    assert rm.prepare(xid()) == xa.XA_RDONLY
+    assert failed(rm.commit, xid()) == xa.XAER_NOTA, "read-only branches have ended"
+    assert rm.space._store.disk.flushes == before
+
+
+def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.ResourceManager, tmp_path: Path) -> None:
+    work(rm, xid())
+    rm.prepare(xid())
+    rm.space.close()
+    for _ in range(3):
+        with spool.open(tmp_path / "space") as space:
+            assert space.recovery.in_doubt == [str(xid())]
+            assert space.stats("in").in_doubt == 1
+            assert [m.body for m in space.browse("in")] == [b"2", b"3"]
+            assert list(space.browse("out")) == []
+    with spool.open(tmp_path / "space") as space:
+        again = xa.ResourceManager(space)
+        assert again.recover() == [xid()]
+        again.commit(xid())
+        assert again.recover() == []
+        assert [m.body for m in space.browse("out")] == [b"1!"]
+
+
+def test_another_process_decides_what_this_one_prepared(rm: xa.ResourceManager) -> None:
+    work(rm, xid())
+    rm.prepare(xid())
+    program = f"import spool, xa; xa.ResourceManager(spool.open({rm.space.path!r})).commit(xa.Xid{tuple(xid())})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert failed(rm.rollback, xid()) == xa.XAER_NOTA
+    assert rm.space.get("out").body == b"1!"
+
+
+def test_a_branch_belongs_to_one_process_until_it_is_prepared(rm: xa.ResourceManager) -> None:
+    rm.start(xid())
+    rm.space.get("in")
+    with spool.open(rm.space.path) as other:
+        elsewhere = xa.ResourceManager(other)
+        assert failed(elsewhere.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
+        assert failed(elsewhere.start, xid(), xa.TMJOIN) == xa.XAER_PROTO
+        assert failed(elsewhere.start, xid(), xa.TMRESUME) == xa.XAER_PROTO
+        assert elsewhere.recover() == []
+    rm.end(xid())
+    rm.rollback(xid())
+
+
+def test_start_answers_dupid_for_a_known_and_for_a_prepared_branch(rm: xa.ResourceManager) -> None:
+    work(rm, xid())
+    assert failed(rm.start, xid()) == xa.XAER_DUPID
+    rm.prepare(xid())
+    assert failed(rm.start, xid()) == xa.XAER_DUPID
+    assert failed(xa.ResourceManager(rm.space).start, xid()) == xa.XAER_DUPID
+
+
+def test_calls_that_do_not_fit_the_state_are_protocol_errors_and_change_nothing(rm: xa.ResourceManager) -> None:
+    rm.start(xid())
+    for call in (rm.prepare, rm.commit, rm.rollback):
+        assert failed(call, xid()) == xa.XAER_PROTO
+    assert failed(rm.start, xid(b"second")) == xa.XAER_PROTO, "the caller is in a branch already"
+    rm.space.put("out", b"x")
+    rm.end(xid(), xa.TMSUSPEND)
+    assert failed(rm.prepare, xid()) == xa.XAER_PROTO
+    rm.start(xid(), xa.TMRESUME)
+    rm.end(xid())
+    assert failed(rm.end, xid()) == xa.XAER_PROTO
+    assert rm.prepare(xid()) == xa.XA_OK
+    assert failed(rm.prepare, xid()) == xa.XAER_PROTO
+    rm.commit(xid())
+
+
+def test_suspended_and_joined_work_is_one_branch(rm: xa.ResourceManager) -> None:
+    rm.start(xid())
+    rm.space.put("out", b"a")
+    rm.end(xid(), xa.TMSUSPEND)
+    rm.space.put("out", b"on its own")
+    rm.start(xid(), xa.TMRESUME)
+    rm.end(xid())
+    rm.start(xid(), xa.TMJOIN)
+    rm.space.put("out", b"b")
+    rm.end(xid())
+    rm.rollback(xid())
+    assert [m.body for m in rm.space.browse("out")] == [b"on its own"]
+
+
+def test_tmfail_leaves_only_rollback(rm: xa.ResourceManager) -> None:
+    rm.start(xid())
+    rm.space.put("out", b"x")
+    rm.end(xid(), xa.TMFAIL)
+    assert failed(rm.prepare, xid()) == xa.XAER_PROTO
+    assert rm.rollback(xid()) == xa.XA_OK
+    assert rm.space.stats("out").ready == 0
+
+
+def test_a_caller_in_a_transaction_of_its_own_is_outside(rm: xa.ResourceManager) -> None:
+    with rm.space.transaction():
+        assert failed(rm.start, xid()) == xa.XAER_OUTSIDE
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_administrators_decision_is_remembered_until_forget(rm: xa.ResourceManager, commit: bool) -> None:
+    work(rm, xid())
+    rm.prepare(xid())
+    rm.decide_heuristically(xid(), commit=commit)
+    path = rm.space.path
+    rm.space.close()
+    with spool.open(path) as space:
+        again = xa.ResourceManager(space)
+        code = xa.XA_HEURCOM if commit else xa.XA_HEURRB
+        assert failed(again.commit, xid()) == code
+        assert failed(again.rollback, xid()) == code
+        assert space.stats("out").ready == (1 if commit else 0)
+        assert again.forget(xid()) == xa.XA_OK
+        assert failed(again.forget, xid()) == xa.XAER_NOTA
+        assert failed(again.commit, xid()) == xa.XAER_NOTA
+
+
+def test_recover_scans_as_xopen_says(rm: xa.ResourceManager) -> None:
+    assert failed(rm.recover, xa.TMNOFLAGS) == xa.XAER_INVAL, "no scan is open"
+    work(rm, xid())
+    rm.prepare(xid())
+    assert rm.recover(xa.TMSTARTRSCAN) == [xid()]
+    assert rm.recover(xa.TMNOFLAGS) == []
+    assert rm.recover(xa.TMENDRSCAN) == []
+
+
+@pytest.mark.parametrize(
+    "bad", [xa.Xid(-1, b"g", b""), xa.Xid(1, b"", b""), xa.Xid(1, b"g" * 65, b""), xa.Xid(1, b"g", b"b" * 65)]
+)
+def test_xids_outside_xopens_limits_are_invalid(rm: xa.ResourceManager, bad: xa.Xid) -> None:
+    for call in (rm.start, rm.end, rm.prepare, rm.commit, rm.rollback, rm.forget):
+        assert failed(call, bad) == xa.XAER_INVAL
+
+
+def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
+    rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(rm, xid())
+    rm.prepare(xid())
+
+    def full(self: Disk, name: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Disk, "create", full)
+    assert failed(rm.commit, xid()) == xa.XA_RETRY
+    monkeypatch.undo()
+    assert rm.commit(xid()) == xa.XA_OK
+    assert rm.space.get("out").body == b"1!"
+
+
+def test_a_failed_flush_in_prepare_stops_the_space_for_everybody(
+    rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(rm, xid())
+    with spool.open(rm.space.path) as other:
+
+        def broken(self: Disk, handle: int) -> None:
+            raise FlushFailed(5, "Input/output error")
+
+        monkeypatch.setattr(Disk, "flush", broken)
+        assert failed(rm.prepare, xid()) in (xa.XA_RBROLLBACK, xa.XAER_RMFAIL)
+        monkeypatch.undo()
+        with pytest.raises(spool.SpaceStopped):
+            other.put("out", b"x")
+    path = rm.space.path
+    rm.space.close()
+    with spool.open(path) as space:
+        space.put("out", b"served again")
