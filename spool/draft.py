@@ -118,7 +118,7 @@ class Draft:
         """New control fields (and queue) for committed messages."""
         self._command(["update", number, first, count, dict(changes)])
 
-    def take(self, directory: str, name: str) -> None:
+    def take(self, directory: str, name: bytes) -> None:
         """The dropped file that this branch's messages came from."""
         self._command(["take", directory, name])
 

@@ -47,15 +47,17 @@ def puts_of(name: str, data: bytes, body_limit: int) -> list[Put]:
 
 
 def _stream(data: bytes) -> list[Put]:
-    unpacker = msgpack.Unpacker(max_buffer_size=0, strict_map_key=False, timestamp=3)
+    # The buffer's size also bounds what a length in the data may claim.
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
     unpacker.feed(data)
     puts: list[Put] = []
+    end = 0
     try:
         for found in unpacker:
+            end = unpacker.tell()  # (after a message that is cut off, it would say the end of the data)
             puts.append(_put(found, len(puts) + 1))
             if len(puts) > _MAX_STREAM_MESSAGES:
                 raise InvalidArgument(f"it holds more than {_MAX_STREAM_MESSAGES} messages: split it")
-        end = unpacker.tell()
     except (ValueError, msgpack.UnpackException) as error:
         if isinstance(error, SpoolError):
             raise

@@ -308,7 +308,7 @@ def _prove(table: Table, entry: SectionEntry) -> None:
 _COMMAND_SHAPES: dict[str, tuple[type, ...]] = {
     "remove": (int, int, int, str),  # number, first ordinal, count, why
     "update": (int, int, int, dict),  # number, first ordinal, count, changed control fields
-    "take": (str, str),  # directory in active/, file name: the dropped file that this commit is
+    "take": (str, bytes),  # directory in active/, file name: the dropped file that this commit is
 }
 
 

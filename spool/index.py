@@ -175,7 +175,7 @@ class FileState:
     adopted: tuple[Xid, ...]
     live: int = 0
     targets: set[int] = field(default_factory=set)
-    taken: list[tuple[str, str]] = field(default_factory=list)
+    taken: list[tuple[str, bytes]] = field(default_factory=list)
     facts: int = 0
     tally: dict[str, list[int]] = field(default_factory=dict)
 
@@ -190,7 +190,7 @@ class Index:
         self.idle: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self.adopted: dict[Xid, int] = {}
-        self.taken: set[tuple[str, str]] = set()
+        self.taken: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
         self._runs: dict[int, list[Run]] = {}
         self._moved: dict[tuple[int, int], Run] = {}

@@ -56,6 +56,11 @@ class Taken:
     def path(self) -> str:
         return f"{layout.ACTIVE}/{self.directory}/{self.name}"
 
+    @property
+    def record(self) -> tuple[str, bytes]:
+        """As a commit names it: file names are bytes."""
+        return self.directory, os.fsencode(self.name)
+
 
 class Intake:
     """Takes files from every ``drop/<queue>/`` of an open space.
@@ -80,11 +85,17 @@ class Intake:
 
     def run(self, once: bool = False) -> IntakeCounts:
         """Take what is there; then, unless ``once``, what comes, until ``stop`` is called."""
-        self.finish_dead_intakes()
-        if once:
-            self.take_all()
+        try:
+            self.finish_dead_intakes()
+            if once:
+                self.take_all()
+            else:
+                self._run_until_stopped()
+        finally:
             self._leave()
-            return self.counts
+        return self.counts
+
+    def _run_until_stopped(self) -> None:
         observer = self._watch()
         try:
             while not self._stop:
@@ -95,8 +106,6 @@ class Intake:
         finally:
             observer.stop()
             observer.join()
-            self._leave()
-        return self.counts
 
     def stop(self) -> None:
         """End ``run`` after the commit it is at; may be called from a signal handler or another thread."""
@@ -247,7 +256,7 @@ class Intake:
                     continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
-                transaction.take_dropped(taken.directory, taken.name)
+                transaction.take_dropped(*taken.record)
                 committed.append(taken)
                 messages += len(puts)
             self._make_takes_durable(committed)
@@ -322,7 +331,7 @@ class Intake:
         catch_up(self._store)
         left = [Taken(queue, directory, name) for name in sorted(self._disk.names(f"{layout.ACTIVE}/{directory}"))]
         for taken in left:
-            if (taken.directory, taken.name) in self._store.index.taken:
+            if taken.record in self._store.index.taken:
                 self._remove(taken)
             else:
                 self._waiting.append(taken)

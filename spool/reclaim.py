@@ -6,6 +6,7 @@ newest of its key. Files go in the order messages, flush, adopted branches, flus
 a removal never goes before what it removes.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 
 from spool import layout
@@ -90,7 +91,7 @@ def _finish_taken(store: Store) -> None:
     for _, taken in pending:
         for directory, name in taken:
             try:
-                store.disk.unlink(f"{layout.ACTIVE}/{directory}/{name}")
+                store.disk.unlink(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
             except (FileNotFoundError, NotADirectoryError):
                 pass
             directories.add(directory)

@@ -137,7 +137,7 @@ class Transaction:
                 self._file = BranchFile(self._store.disk, self.xid)
             self._file.stream(self._draft)
 
-    def take_dropped(self, directory: str, name: str) -> None:
+    def take_dropped(self, directory: str, name: bytes) -> None:
         """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
         with self._lock:
             self._check_active()

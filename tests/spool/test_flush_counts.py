@@ -151,9 +151,7 @@ def flushes_seen_by_the_kernel(space: Path, first: Step, step: Step, trace: Path
 
 @pytest.mark.strace
 @pytest.mark.parametrize(("first", "step", "ordered", "strict"), COSTS)
-def test_the_kernel_sees_the_same_flushes(
-    tmp_path: Path, first: Step, step: Step, ordered: int, strict: int
-) -> None:
+def test_the_kernel_sees_the_same_flushes(tmp_path: Path, first: Step, step: Step, ordered: int, strict: int) -> None:
     for flush, expected in (("ordered", ordered), ("strict", strict)):
         new_space(tmp_path / flush, flush).close()
         assert flushes_seen_by_the_kernel(tmp_path / flush, first, step, tmp_path / "trace") == expected, flush

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.torture.history import Record
 
-Place = tuple[str, str]  # (queue, key): a key is put once into a queue, and may be moved to another
+Place = tuple[str, str]  # (queue, key); no two transactions put the same key
 Position = tuple[int, int]
 
 

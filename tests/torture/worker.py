@@ -54,6 +54,10 @@ class Worker:
         self._keys += count
         return [f"{self._prefix}-{n:06d}" for n in range(self._keys - count, self._keys)]
 
+    def renamed(self, keys: list[str]) -> list[str]:
+        """What becomes of messages that are moved: it shows which try moved them."""
+        return [f"{key}>{self.log.tx}" for key in keys]
+
     def put(self, transaction: Transaction, queue: str, keys: list[str]) -> None:
         self.log.write("put", queue=queue, keys=keys)
         transaction.put_many(queue, keys)
@@ -172,8 +176,7 @@ class Mover(Worker):
         except spool.Empty:
             self.log.write("rollback")
             return
-        keys = self.got("in", messages)
-        self.put(transaction, "out", keys)
+        self.put(transaction, "out", self.renamed(self.got("in", messages)))
         if self.rng.random() < 0.1:
             self.log.write("rollback")
             raise _Refused
@@ -227,7 +230,7 @@ class XaMover(XaWorker):
             messages = transaction.get_many("in", self.rng.choice((1, 2)), timeout=WAIT_SECONDS)
         except spool.Empty:
             return False
-        self.put(transaction, "out", self.got("in", messages))
+        self.put(transaction, "out", self.renamed(self.got("in", messages)))
         return True
 
 
@@ -283,4 +286,3 @@ def main(root: str, log_path: str, name: str, kind: str, incarnation: str, seed:
             if rng.random() < RECLAIMS:
                 log.tx = ""
                 reclaim(space._store)
-

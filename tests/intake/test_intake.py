@@ -1,0 +1,238 @@
+"""Files dropped from outside become messages, each exactly once."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import spool
+from spool.disk import Disk
+from spool.intake import Intake
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        yield space
+
+
+def folder(space: spool.Space, queue: str = "orders") -> Path:
+    return Path(space.path, "drop", queue)
+
+
+def stream(*messages: Any) -> bytes:
+    return b"".join(map(msgpack.packb, messages))
+
+
+def reasons(space: spool.Space) -> list[str]:
+    return [finding.detail for finding in space.quarantined()]
+
+
+def test_any_file_is_one_message_with_its_bytes_and_its_name(space: spool.Space) -> None:
+    content = bytes(range(256)) * 100
+    (folder(space) / "a file.bin").write_bytes(content)
+    (folder(space) / "empty").touch()
+    counts = Intake(space).run(once=True)
+    assert (counts.files, counts.messages, counts.quarantined) == (2, 2, 0)
+    found = {m.headers["filename"]: m.body for m in space.browse("orders")}
+    assert found == {"a file.bin": content, "empty": b""}
+    assert list(folder(space).iterdir()) == []
+    assert list(Path(space.path, "active").iterdir()) == []
+
+
+def test_a_msgpack_file_is_a_stream_of_puts(space: spool.Space) -> None:
+    (folder(space) / "two.msgpack").write_bytes(
+        stream(
+            {"body": "first", "priority": 9, "correlation_id": "c", "headers": {"k": "v"}},
+            {"body": {"a": [1, None]}, "user_code": 3},
+        )
+    )
+    Intake(space).run(once=True)
+    first, second = space.browse("orders")
+    assert (first.body, first.priority, first.correlation_id, dict(first.headers)) == ("first", 9, "c", {"k": "v"})
+    assert (second.body, second.user_code) == ({"a": [1, None]}, 3)
+    assert first.position.number == second.position.number, "one file, one transaction"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xc1", "not msgpack"),
+        (b"", "holds no message"),
+        (b"plain text", "not a map"),
+        (stream({"body": 1})[:-1], "ends within a message"),
+        (stream({"body": 1}, {"priority": 1}), "message 2 has no body"),
+        (stream({"body": 1}, {"body": 1, "priority": 1000}), "message 2: priority is a whole number"),
+        (stream({"body": 1, "prioritty": 1}), "unknown keys prioritty"),
+        (stream({"body": 1, "transaction": 1}), "unknown keys transaction"),
+        (stream({"body": 1, 7: 1}), "unknown keys 7"),
+        (b"\xdf\xff\xff\xff\xff", "exceeds max_map_len"),
+    ],
+)
+def test_what_is_not_acceptable_goes_to_quarantine_whole_with_the_reason(
+    space: spool.Space, data: bytes, reason: str
+) -> None:
+    (folder(space) / "bad.msgpack").write_bytes(data)
+    (folder(space) / "good.txt").write_bytes(b"good")
+    counts = Intake(space).run(once=True)
+    assert counts.quarantined == 1
+    (text,) = reasons(space)
+    assert reason in text
+    assert [m.body for m in space.browse("orders")] == [b"good"], "the rest goes on, and half a file is nothing"
+    kept = [p for p in Path(space.path, "quarantine").iterdir() if not p.name.endswith(".reason.txt")]
+    assert [p.read_bytes() for p in kept] == [data]
+
+
+def test_unfinished_names_and_what_is_no_file_are_left_alone_and_reported_once(
+    space: spool.Space, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    drop = folder(space)
+    for name in (".hidden", "a.tmp", "b.part"):
+        (drop / name).write_bytes(b"x")
+    (drop / "directory").mkdir()
+    (drop / "link").symlink_to("/etc/hostname")
+    os.mkfifo(drop / "pipe")
+    folder(space, "nobody").mkdir()
+    intake = Intake(space)
+    intake.run(once=True)
+    intake.run(once=True)
+    assert list(space.browse("orders")) == []
+    assert len(list(drop.iterdir())) == 6
+    told = Counter(record.getMessage().split(":")[0] for record in caplog.records)
+    assert told == {f"drop/orders/{name}": 1 for name in ("directory", "link", "pipe")} | {"drop/nobody": 1}
+
+
+def test_a_file_that_is_too_large_goes_to_quarantine(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "small", max_body_bytes=100) as space:
+        space.create_queue("orders")
+        (folder(space) / "large").write_bytes(b"x" * 101)
+        (folder(space) / "fits").write_bytes(b"x" * 100)
+        Intake(space).run(once=True)
+        assert "max_body_bytes is 100" in reasons(space)[0]
+        assert [len(m.body) for m in space.browse("orders")] == [100]
+
+
+def test_a_file_that_someone_still_writes_waits_for_its_writer(space: spool.Space) -> None:
+    intake = Intake(space)
+    with (folder(space) / "growing").open("wb") as file:
+        file.write(b"half")
+        file.flush()
+        intake.take_all()
+        assert list(space.browse("orders")) == []
+        file.write(b" and half")
+    intake.take_all()
+    assert [m.body for m in space.browse("orders")] == [b"half and half"]
+
+
+def test_arrivals_wake_a_running_intake(space: spool.Space) -> None:
+    intake = Intake(space)
+    thread = threading.Thread(target=intake.run)
+    thread.start()
+    try:
+        for turn in range(3):
+            (folder(space) / ".new").write_bytes(b"%d" % turn)
+            (folder(space) / ".new").rename(folder(space) / "new")
+            assert space.get("orders", timeout=30).body == b"%d" % turn, "the same name again is a new file"
+    finally:
+        intake.stop()
+        thread.join()
+
+
+def test_names_of_any_bytes_are_taken(space: spool.Space) -> None:
+    longest = "n" * 255
+    for name in (longest, os.fsdecode(b"caf\xe9"), "\N{SNOWMAN}", "a\nb"):
+        (folder(space) / name).write_bytes(b"x")
+    assert Intake(space).run(once=True).files == 4
+    names = {m.headers["filename"] for m in space.browse("orders")}
+    assert names == {longest, "caf\\xe9", "\N{SNOWMAN}", "a\nb"}
+
+
+class Died(BaseException):
+    """The process ends here; nothing of it runs any more."""
+
+
+class MortalDisk(Disk):
+    """Ends its process at the n-th change of the disk."""
+
+    lives = 10**9
+
+    def _step(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise Died
+
+
+def _mortal(name: str) -> Any:
+    original = getattr(Disk, name)
+
+    def call(self: MortalDisk, *arguments: Any) -> Any:
+        self._step()
+        return original(self, *arguments)
+
+    return call
+
+
+for _name in ("create", "rename", "rename_new", "unlink", "write_at", "flush", "make_directory", "remove_directory"):
+    setattr(MortalDisk, _name, _mortal(_name))
+
+
+def intake_dies_at(path: Path, step: int) -> bool:
+    """Run an intake that dies before its n-th change; False if it got through."""
+    disk = MortalDisk(str(path))
+    space = spool.open(path, disk=disk)
+    disk.lives = step
+    try:
+        Intake(space).run(once=True)
+    except Died:
+        return True
+    finally:
+        space._store.closed = True
+        space._store.close_files()  # what the kernel does for a process that is gone
+    return False
+
+
+def test_each_dropped_file_comes_exactly_once_wherever_the_intake_dies(tmp_path: Path) -> None:
+    step, deaths = 0, 0
+    while True:
+        path = tmp_path / f"space-{step}"
+        with spool.create(path) as space:
+            space.create_queue("orders")
+            for name in ("a", "b"):
+                (folder(space) / name).write_bytes(name.encode())
+            (folder(space) / "c.msgpack").write_bytes(stream({"body": b"c1"}, {"body": b"c2"}))
+        died = intake_dies_at(path, step)
+        deaths += died
+        with spool.open(path) as space:
+            Intake(space).run(once=True)
+            bodies = sorted(m.body for m in space.browse("orders"))
+            assert bodies == [b"a", b"b", b"c1", b"c2"], f"died before change {step}"
+            assert space.quarantined() == []
+            assert not [f for f in space.check() if f.kind == "damaged"]
+        with spool.open(path) as space:
+            assert sorted(m.body for m in space.browse("orders")) == bodies
+            assert Intake(space).run(once=True).files == 0
+        if not died:
+            break
+        step += 1
+    assert deaths > 15
+
+
+def test_a_full_disk_loses_nothing(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder(space) / "a").write_bytes(b"a")
+
+    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    intake = Intake(space)
+    monkeypatch.setattr(Disk, "write_at", full)
+    with pytest.raises(spool.DiskFailure, match="free space"):
+        intake.run(once=True)
+    monkeypatch.undo()
+    Intake(space).run(once=True)
+    assert [m.body for m in space.browse("orders")] == [b"a"]
