@@ -46,25 +46,26 @@ class Rules:
 
 def record(
     draft: Draft, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
-) -> Effect:
-    """Write what the outcome does into the branch. ``now``: seconds since the epoch, for delays."""
+) -> tuple[Effect, str]:
+    """Write what the outcome does into the branch; returns what became of the message, and why if it failed.
+
+    ``now``: seconds since the epoch, for delays.
+    """
     if isinstance(outcome, Rejected) and rules.on_failure == "retry":
         outcome = Retried(outcome.reason)
     missing = _missing_queue(rules, message, outcome)
     if missing is not None:
         outcome = Retried(f"the queue {missing} that its answer goes to does not exist: create it")
-    if isinstance(outcome, Replied):
-        if message.reply_queue is not None:
-            _answer(draft, message.reply_queue, message, outcome)
-        draft.remove(*held.position, 1, "dequeued")
-        return Effect.DELIVERED
+    if isinstance(outcome, Rejected):
+        return _reject(draft, rules, held, message, outcome), outcome.reason
+    if isinstance(outcome, Retried):
+        return _retry(draft, rules, held, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
         draft.put(outcome.queue, [raw], _without_history(held.attributes))
-        draft.remove(*held.position, 1, "dequeued")
-        return Effect.DELIVERED
-    if isinstance(outcome, Rejected):
-        return _reject(draft, rules, held, message, outcome)
-    return _retry(draft, rules, held, message, outcome, now)
+    elif message.reply_queue is not None:
+        _answer(draft, message.reply_queue, message, outcome)
+    draft.remove(*held.position, 1, "dequeued")
+    return Effect.DELIVERED, ""
 
 
 def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | None:

@@ -16,6 +16,7 @@ from forwarder.effects import Effect, Rules
 from forwarder.services import Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
+from spool.decide import settle_the_dead
 from spool.errors import ProtocolError, SystemFailure
 from spool.locks import coordinator_byte
 from spool.retries import count_failures
@@ -83,23 +84,32 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
         held = transaction.hold(route.queue, limit, timeout=timeout)
         if not held:
             return RoundResult()
-        config = space.queues()
-        rules = Rules(config[route.queue], frozenset(config), route.on_failure)
-        result, votes = RoundResult(), []
-        for block in _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks):
-            if block.error:
-                raise SystemFailure(f"a task could not write its branch: {block.error}")
-            result.add(block)
-            for position, reason in block.damaged:
-                set_aside(store, position, reason, store.deadline())
-            if block.vote is not None:
-                votes.append(block.vote)
-        if votes:
-            transaction.commit(adopt=[vote.xid for vote in votes])
-        return result
+        result = _forward(space, transaction, route, job, round_id, held, tasks)
     finally:
         transaction.abandon()
         store.xids.unlock(byte)
+    settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
+    return result
+
+
+def _forward(
+    space: Space, transaction: Transaction, route: Route, job: Job, round_id: bytes, held: list[HeldMessage], tasks: int
+) -> RoundResult:
+    """Let tasks deliver what the transaction holds, and commit the branches that they name."""
+    config = space.queues()
+    rules = Rules(config[route.queue], frozenset(config), route.on_failure)
+    result, adopt = RoundResult(), []
+    for block in _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks):
+        if block.error:
+            raise SystemFailure(f"a task could not write its branch: {block.error}")
+        result.add(block)
+        for position, reason in block.damaged:
+            set_aside(space._store, position, reason, space._store.deadline())
+        if block.vote is not None:
+            adopt.append(block.vote.xid)
+    if adopt:
+        transaction.commit(adopt=adopt)
+    return result
 
 
 def _deliver(space: Space, job: Job, whole: Chunk, tasks: int) -> list[Block]:

@@ -1,9 +1,9 @@
 """The Spark session that forwards: started without noise, here or on a cluster, and taken down with its Java.
 
 How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
-with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves nothing
-behind, though nobody tells the others. Java gets a session (in the sense of setsid) of its own, hence neither it nor
-the workers hear of a Ctrl-C at the terminal, and the driver can finish its round.
+with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves no process
+behind, though nobody tells the others. Java gets a session (in the sense of setsid) of its own: what is sent to the
+driver's whole process group, a Ctrl-C or a SIGTERM, reaches neither it nor the workers, and the driver can finish.
 """
 
 import atexit

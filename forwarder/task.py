@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from forwarder.effects import Effect, Rules, record
-from forwarder.outcome import Rejected, Retried
+from forwarder.outcome import Retried
 from forwarder.services import Caller, Request, Service
 from spool import codecs
 from spool.consume import HeldMessage
@@ -82,10 +82,9 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
                 effects[Effect.SET_ASIDE] += 1
                 continue
             outcome = caller(Request(message, raw))
-            effect = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
+            effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
             effects[effect] += 1
-            if isinstance(outcome, Retried | Rejected):
-                block.reason = block.reason or outcome.reason
+            block.reason = block.reason or reason
             if effect is Effect.KEPT and isinstance(outcome, Retried):
                 block.retry_after = outcome.delay
                 break  # the service cannot be reached: the rest would not reach it either

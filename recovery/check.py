@@ -3,6 +3,7 @@
 from recovery.report import Finding, Kind
 from spool import layout
 from spool.errors import CorruptedFile
+from spool.index import TOTALS_FACT
 from spool.quarantine import REASON_SUFFIX, quarantine
 from spool.reader import FileImage, prove
 from spool.store import Store
@@ -49,9 +50,15 @@ def _prove_number(store: Store, number: int, adopted: int) -> list[Finding]:
 
 
 def _still_there(store: Store, number: int) -> bool:
-    """A number that was reclaimed while we looked is no finding."""
+    """A number that was reclaimed while we looked, or is just being so, is no finding."""
     catch_up(store)
-    return number in store.index.files
+    with store.mutex:
+        state, totals = store.index.files.get(number), store.index.facts.get(TOTALS_FACT)
+    if state is None or state.live:
+        return state is not None
+    # Its adopted branches go before it does, after the fact that counts them was written.
+    begun = totals is not None and number in totals[1]["folded"]
+    return not begun and store.disk.exists(layout.committed(number))
 
 
 def _proven(store: Store, name: str) -> tuple[FileImage | None, str]:

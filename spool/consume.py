@@ -273,9 +273,28 @@ def find_message(store: Store, wanted_id: str) -> Message:
     catch_up(store)
     with store.mutex:
         position = store.index.position_of(*parse_message_id(wanted_id))
-        if position is None:
-            raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
-        return read_messages(store, position.number, position.ordinal, 1)[0]
+    found = None if position is None else peek(store, position)
+    if found is None:
+        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+    return found
+
+
+def peek(store: Store, position: Position) -> Message | None:
+    """A message that nobody here has claimed, or None if it is gone; CorruptedFile if it is damaged.
+
+    Others may take it, and reclaim or recycle its file, while we look: then catching up tells that it is gone.
+    """
+    problem: Exception | None = None
+    for _ in range(2):
+        with store.mutex:
+            if store.index.find(position) is None:
+                return None
+            try:
+                return read_messages(store, position.number, position.ordinal, 1)[0]
+            except (CorruptedFile, FileNotFoundError) as error:
+                problem = error
+        catch_up(store)
+    raise CorruptedFile(f"message {position.ordinal} of commit {position.number} cannot be read: {problem}")
 
 
 def wait_for(store: Store, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from spool import layout, retries
-from spool.clock import Deadline
+from spool.clock import Deadline, WaitExpired
 from spool.disk import FlushFailed
 from spool.draft import Draft
 from spool.errors import SpoolError
@@ -137,8 +137,14 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
     try:
         with_number_lock(store, deadline)
         try:
-            if store.disk.exists(layout.prepared(xid)):
+            settle_all(store, deadline)
+            catch_up(store)
+            # A branch that was adopted is on its way to its committed name: a copy could bring it back behind that.
+            if xid not in store.index.adopted and store.disk.exists(layout.prepared(xid)):
                 copy_over(store, layout.prepared(xid))
+        except FlushFailed:
+            store.stop()
+            raise
         finally:
             store.control.unlock(NUMBER)
     finally:
@@ -271,17 +277,23 @@ def has_owner(store: Store, xid: Xid) -> bool:
 
 def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) -> list[Xid]:
     """Prepared, undecided branches that wait for a coordinator, each durable: those whose vote the caller was not
-    told are copied and flushed first. Branches whose owner, or our own coordinator, lives are left out."""
+    told are copied and flushed first. Branches whose owner is still voting when the deadline passes, and those whose
+    coordinator is one of ours that lives, are left out."""
     settle_the_dead(store, deadline)
     settle_all(store, deadline)
     catch_up(store)
     list_prepared(store)
     found = []
     for xid in sorted(store.prepared.images):
-        if xid.format_id in FORMATS_BOUND_TO_A_LIFE or has_owner(store, xid):
+        if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
             continue
         if xid not in told:
-            make_durable(store, xid, deadline)
+            try:
+                make_durable(store, xid, deadline)
+            except WaitExpired:
+                if has_owner(store, xid):
+                    continue
+                raise
         if is_prepared(store, xid):
             found.append(xid)
     return found

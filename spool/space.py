@@ -24,6 +24,7 @@ from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.locks import ALIVE, CONFIG, OPEN
 from spool.message import Message, Position
 from spool.notes import Undertaker
+from spool.ranges import positions
 from spool.reclaim import reclaim
 from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
 from spool.store import Store
@@ -203,26 +204,25 @@ class Space:
         with store.mutex:
             line = store.index.queue(queue)
             line.ripen(store.clock.now())
-            positions = [
-                Position(run.number, ordinal)
+            pieces = [
+                (run.number, first, count)
                 for runs in (line.ready, line.delayed)
                 for run in runs
                 if correlation_id is None or run.attributes.get("correlation_id") == correlation_id
                 for first, count in run.pieces()
-                for ordinal in range(first, first + count)
-                if Position(run.number, ordinal) not in store.prepared.held
             ]
-        for position in positions:
+        for position in positions(pieces):
             store.check_usable()
             with store.mutex:
                 run = store.index.find(position)
-                if run is None or run.queue.name != queue:
-                    continue  # taken since we looked
-                try:
-                    message = consume.read_messages(store, position.number, position.ordinal, 1)[0]
-                except CorruptedFile:
-                    continue  # a get sets it aside, check names it
-            yield message
+                if run is None or run.queue.name != queue or position in store.prepared.held:
+                    continue  # taken since we looked, or in doubt
+            try:
+                message = consume.peek(store, position)
+            except CorruptedFile:
+                continue  # a get sets it aside, check names it
+            if message is not None:
+                yield message
 
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""

@@ -174,7 +174,8 @@ DRIVER = """
 import os, signal, sys
 from forwarder import session
 
-signal.signal(signal.SIGINT, lambda *_: None)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
 spark = session.start("local[2]")
 session.warm_up(spark)
 session.warm_up(spark)
@@ -191,7 +192,7 @@ for _ in range(2):
 
 
 @pytest.mark.spark
-def test_the_round_survives_an_interrupt_and_nothing_survives_a_killed_driver(tmp_path: Path) -> None:
+def test_the_round_survives_signals_to_the_driver_and_nothing_survives_a_killed_driver(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     driver = subprocess.Popen(
@@ -203,8 +204,9 @@ def test_the_round_survives_an_interrupt_and_nothing_survives_a_killed_driver(tm
     )
     try:
         assert pipe.read_text() == "at work"
-        # As the terminal does on Ctrl-C: to the whole group in the foreground.
+        # To the whole group, as the terminal does on Ctrl-C, and the program `timeout` when the time is up.
         os.killpg(driver.pid, signal.SIGINT)
+        os.killpg(driver.pid, signal.SIGTERM)
         pipe.write_text("finished")
         assert driver.stdout is not None
         assert driver.stdout.readline() == "finished\n"
@@ -235,7 +237,7 @@ class TestDecisions:
 
     def test_workers_look_in_the_current_directory_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", ["", "/a", "lib", "/a", "/b:c"])
+        monkeypatch.setattr(sys, "path", ["/a", "lib", "", "/a", "/b:c"])
         assert session.python_path() == f"{tmp_path}:/a:{tmp_path}/lib"
 
     @pytest.mark.parametrize(

@@ -1,0 +1,244 @@
+"""A forwarding round on a real space, its tasks run in this process: what each outcome does to the queues."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from forwarder.effects import Effect
+from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
+from forwarder.round import RoundResult, Route, TaskDied, run_round, split
+from forwarder.services import Request, ServiceError
+from forwarder.task import Block, Chunk, deliver
+from spool.errors import SystemFailure
+
+Answer = Callable[[Request], Outcome]
+_answers: dict[str, Answer] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scripted:
+    """A service that answers as the test says."""
+
+    name: str
+
+    def check(self) -> None:
+        if self.name not in _answers:
+            raise ServiceError("no such answer")
+
+    def open(self) -> "Scripted":
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def __call__(self, request: Request) -> Outcome:
+        return _answers[self.name](request)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        for queue in ("replies", "failures", "errors", "next"):
+            space.create_queue(queue)
+        space.create_queue("work", reply_queue="replies", failure_queue="failures", error_queue="errors", retries=2)
+        yield space
+
+
+_attempts = itertools.count()
+
+
+def in_process(chunks: list[Chunk]) -> list[Block]:
+    return [deliver(chunk, place, next(_attempts)) for place, chunk in enumerate(chunks)]
+
+
+def forward(
+    space: spool.Space, answer: Answer, *, queue: str = "work", on_failure: str = "reject", job=in_process
+) -> RoundResult:
+    _answers["it"] = answer
+    route = Route(queue, Scripted("it"), on_failure)
+    return run_round(space, route, job, limit=1000, tasks=2, timeout=0)
+
+
+def bodies(space: spool.Space, queue: str) -> list[object]:
+    return [m.body for m in space.browse(queue)]
+
+
+def echo(request: Request) -> Outcome:
+    return Replied(b"re: " + request.raw)
+
+
+def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
+    space.put_many("work", [b"%d" % i for i in range(50)])
+    result = forward(space, echo)
+    assert result.effects == {Effect.DELIVERED: 50}
+    replies = list(space.browse("replies"))
+    assert [m.body for m in replies] == [b"re: %d" % i for i in range(50)], "in the order of the requests"
+    assert len({m.position.number for m in replies}) == 1
+    assert bodies(space, "work") == []
+    assert not list(Path(space.path, "prepared").iterdir())
+
+
+def test_q09_an_answer_carries_what_travels_with_the_request(space: spool.Space) -> None:
+    space.put("work", b"x", correlation_id="c", user_code=7, client_id="me", application_key="k", headers={"h": "v"})
+    plain = space.put("work", b"y")
+    forward(space, lambda request: Replied(b"", "text/x", None))
+    first, second = space.browse("replies")
+    assert (first.correlation_id, first.user_code, first.client_id, first.application_key) == ("c", 7, "me", "k")
+    assert (dict(first.headers), first.content_type, first.body) == ({"h": "v"}, "text/x", b""), "an empty reply is one"
+    assert second.correlation_id == plain
+
+
+def test_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spool.Space) -> None:
+    wanted = space.put("work", b"x")
+    for attempt in (1, 2):
+        assert forward(space, lambda request: Retried("not now")).effects == {Effect.RETRIED: 1}
+        assert space.show(wanted).attempts == attempt
+    assert forward(space, lambda request: Retried("not now")).effects == {Effect.DEAD: 1}
+    dead = space.get("errors")
+    assert (dead.id, dead.origin_queue, dead.failure_reason) == (wanted, "work", "not now")
+    assert space.stats("work").failed == 1
+
+
+def test_a_service_that_is_not_reached_costs_no_try(space: spool.Space) -> None:
+    wanted = space.put("work", b"x")
+    flushes = space._store.disk.flushes
+    result = forward(space, lambda request: Retried("refused", counted=False))
+    assert result.down
+    assert space.show(wanted).attempts == 0
+    assert bodies(space, "work") == [b"x"]
+    assert space._store.disk.flushes == flushes, "nothing happened, so nothing is flushed"
+
+
+def test_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
+    wanted = space.put("work", b"x")
+    before = space._store.clock.now()
+    forward(space, lambda request: Retried("later", delay=3600.0))
+    due = space.show(wanted).not_before
+    assert due is not None
+    assert 3600 <= due - before < 3700
+    assert forward(space, echo).effects == {}
+
+
+def test_a_rejection_sends_its_reply_and_the_request_apart(space: spool.Space) -> None:
+    wanted = space.put("work", b"x", correlation_id="c")
+    assert forward(space, lambda request: Rejected("no", Replied(b"why"))).effects == {Effect.REJECTED: 1}
+    failure = space.get("failures")
+    assert (failure.body, failure.correlation_id) == (b"why", "c")
+    assert space.get("errors").id == wanted
+    space.put("work", b"x")
+    assert forward(space, lambda request: Rejected("no"), on_failure="retry").effects == {Effect.RETRIED: 1}
+
+
+def test_q13_passed_on_messages_keep_what_they_carry(space: spool.Space) -> None:
+    space.put("work", {"a": 1}, correlation_id="c", priority=9)
+    forward(space, lambda request: Passed("next"))
+    moved = space.get("next")
+    assert (moved.body, moved.correlation_id, moved.priority) == ({"a": 1}, "c", 9)
+
+
+def test_an_answer_without_a_queue_to_go_to_is_a_try_and_nothing_is_lost(space: spool.Space) -> None:
+    wanted = space.put("work", b"x", reply_queue="nowhere")
+    result = forward(space, echo)
+    assert result.effects == {Effect.RETRIED: 1}
+    assert "nowhere" in result.reason
+    assert space.show(wanted).attempts == 1
+
+
+def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Space) -> None:
+    space.put_many("work", [b"first" * 100, b"second" * 100, b"third" * 100])
+    (path,) = Path(space.path, "committed").glob("*.msgpack")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"second") + 20] ^= 1
+    path.write_bytes(data)
+    result = forward(space, echo)
+    assert result.effects == {Effect.DELIVERED: 2, Effect.SET_ASIDE: 1}
+    assert bodies(space, "replies") == [b"re: " + b"first" * 100, b"re: " + b"third" * 100]
+    assert bodies(space, "work") == []
+    assert len(space.quarantined()) == 1
+
+
+def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space) -> None:
+    wanted = [space.put("work", b"%d" % i) for i in range(9)]
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        if any(held.id == wanted[5] for chunk in chunks for held in chunk.messages):
+            in_process([chunk for chunk in chunks if wanted[5] not in [held.id for held in chunk.messages]])
+            raise TaskDied("worker exited unexpectedly")
+        return in_process(chunks)
+
+    _answers["it"] = echo
+    result = run_round(space, Route("work", Scripted("it")), job, limit=1000, tasks=2, timeout=0)
+    assert result.effects == {Effect.DELIVERED: 8, Effect.RETRIED: 1}
+    assert len(bodies(space, "replies")) == 8
+    assert [m.id for m in space.browse("work")] == [wanted[5]]
+    assert space.show(wanted[5]).attempts == 1
+    assert not list(Path(space.path, "prepared").iterdir()), "what the failed jobs prepared is rolled back"
+
+
+def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, tmp_path: Path) -> None:
+    space.put_many("work", [b"1", b"2"])
+
+    def dies(chunks: list[Chunk]) -> list[Block]:
+        in_process(chunks)  # prepared, and never committed
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        forward(space, echo, job=dies)
+    with spool.open(space.path) as other:
+        assert [m.body for m in other.get_many("work", 10)] == [b"1", b"2"]
+        assert bodies(other, "replies") == []
+
+
+def test_a_task_of_a_finished_round_cannot_prepare(space: spool.Space) -> None:
+    space.put("work", b"x")
+    kept: list[Chunk] = []
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        kept.extend(chunks)
+        return in_process(chunks)
+
+    forward(space, echo, job=job)
+    with pytest.raises(spool.TransactionRolledBack):
+        deliver(kept[0], 0, 1)
+    assert not list(Path(space.path, "prepared").iterdir())
+
+
+def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space) -> None:
+    space.put("work", b"x")
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        deliver(chunks[0], 0, next(_attempts))
+        return [deliver(chunks[0], 0, next(_attempts))]
+
+    forward(space, echo, job=job)
+    assert bodies(space, "replies") == [b"re: x"]
+    with spool.open(space.path) as other:
+        assert bodies(other, "replies") == [b"re: x"]
+        assert not list(Path(space.path, "prepared").iterdir()), "the loser was rolled back"
+        assert not other.check()
+
+
+def test_what_a_task_cannot_write_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
+    space.put("work", b"x")
+    with pytest.raises(SystemFailure, match="disk is full"):
+        forward(space, echo, job=lambda chunks: [Block(error="the disk is full")])
+    assert bodies(space, "work") == [b"x"]
+
+
+def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:
+    space.put_many("work", [b"x" * 1_000_000] * 20)
+    seen: list[list[Chunk]] = []
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        seen.append(chunks)
+        return in_process(chunks)
+
+    forward(space, lambda request: Replied(b""), job=job)
+    (chunks,) = seen
+    assert [m.position.ordinal for chunk in chunks for m in chunk.messages] == list(range(20))
+    assert all(sum(m.body.length for m in chunk.messages) <= 8 << 20 for chunk in chunks)
+    assert [len(c.messages) for c in split(chunks[0], 1)] == [3, 2], "about two a task"
