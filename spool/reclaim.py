@@ -116,7 +116,9 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         if known is not None:
             add_tallies(sums, known[1]["queues"])
             covered = set(known[1]["folded"]).intersection(store.index.files)
-        fresh = [number for number in batch if number not in covered and store.index.files[number].tally]
+        # Heads of adopted branches as well: one that is found without them is then known to be just going.
+        states = {number: store.index.files[number] for number in batch if number not in covered}
+        fresh = [number for number, state in states.items() if state.tally or state.adopted]
         if not fresh:
             return
         for number in fresh:

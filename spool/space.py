@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -13,11 +14,13 @@ from spool.clock import Clock
 from spool.disk import Disk
 from spool.errors import (
     CorruptedFile,
+    DiskFailure,
     Empty,
     NotASpace,
     QueueExists,
     SpaceExists,
     SpaceStopped,
+    SpoolError,
     UnsafeFileSystem,
 )  # fmt: skip
 from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED
@@ -27,7 +30,7 @@ from spool.notes import Undertaker
 from spool.ranges import positions
 from spool.reclaim import reclaim
 from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
-from spool.store import Store
+from spool.store import Store, advice
 from spool.transaction import Transaction, associated, check_queue
 from spool.visibility import catch_up, list_prepared
 
@@ -367,6 +370,20 @@ def _in_doubt(store: Store) -> dict[str, tuple[int, int]]:
 # -- creating and opening -----------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _os_errors(doing: str) -> Iterator[None]:
+    """While there is no store yet that could: the operating system's errors as ours."""
+    try:
+        yield
+    except SpoolError:
+        raise
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        text = f"{doing}: {error.strerror or error}{where}: {advice(error)}"
+        raise DiskFailure(error.errno or 0, text) from error
+
+
+@_os_errors("making the queue space")
 def create(
     path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
 ) -> Space:
@@ -394,6 +411,7 @@ def create(
     return Space(disk, clock or Clock())
 
 
+@_os_errors("opening the queue space")
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
     """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem."""
     root = os.fspath(path)

@@ -104,6 +104,7 @@ class Transaction:
         self._locked = False
         self._rollback_only: str | None = None
         self._tokens: list[Token[Mapping[int, Transaction]]] = []
+        self._left = False
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -399,7 +400,7 @@ class Transaction:
             raise TransactionTimeout(
                 f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
             )
-        if self.state is State.ROLLED_BACK:
+        if self.state is State.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         if self.state is not State.ACTIVE:
             raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
@@ -420,6 +421,7 @@ class Transaction:
                 elif not self._store.closed:
                     self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
         finally:
+            self._left = len(self._tokens) == 1
             try:
                 _association.reset(self._tokens.pop())
             except ValueError:

@@ -127,6 +127,23 @@ def _adopted_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
     reclaim(space._store)
 
 
+HELD = THREE.doubting("a", 1)
+
+
+def _adopted_get_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+    """The same of a branch that only takes."""
+    with ledger.becoming(HELD):
+        tx = branch(space)
+        tx.get("a")
+        assert tx.prepare()
+    with ledger.becoming(THREE.got("a")):
+        decide(space, "commit", told=True)
+    with ledger.becoming(THREE.got("a", 3)):
+        space.get_many("a", 2)
+    assert reclaim(space._store) > 0
+    reclaim(space._store)
+
+
 def _consumed_messages(space: spool.Space) -> None:
     _three_messages(space)
     space.get_many("a", 3)
@@ -164,6 +181,13 @@ HISTORIES = (
     ),
     History("adoption", _three_messages, THREE, _adoption, DECIDED),
     History("adopted and reclaimed", _three_messages, THREE, _adopted_and_reclaimed, DECIDED),
+    History(
+        "adopted get and reclaimed",
+        _three_messages,
+        THREE,
+        _adopted_get_and_reclaimed,
+        {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
+    ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
 )
 

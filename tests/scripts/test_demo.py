@@ -1,0 +1,57 @@
+"""The demonstration runs, and its comparison would notice what it is there to notice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spool.message import Message, Position
+from xaspool_scripts.demo import compare, descends_from_spark, standard_library
+from xaspool_scripts.demo_services import describe
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demonstration_ends_with_nothing_lost() -> None:
+    found = subprocess.run([sys.executable, "-m", "xaspool_scripts.demo"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "Nothing lost, nothing doubled" in found.stdout
+    assert "SIGKILL" in found.stdout
+    assert "Traceback" not in found.stderr
+
+
+def reply(service: str, name: str, body: bytes, **changed: object) -> Message:
+    answer = {"service": service, **describe(body), **changed}
+    return Message("0" * 32, "replies", answer, 0.0, Position(1, 0), {"headers": {"filename": name}})
+
+
+def test_the_comparison_notices_what_is_missing_doubled_or_different(tmp_path: Path) -> None:
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(name.encode() * 3)
+        files.append((name, tmp_path / name))
+    right = [reply(service, name, name.encode() * 3) for service in ("python", "http") for name in ("a", "b")]
+    assert compare(files, iter(right)).perfect
+    assert compare(files, iter(right[1:])).missing == 1
+    assert compare(files, iter([*right, right[0]])).doubled == 1
+    assert compare(files, iter([*right[1:], reply("python", "a", b"other")])).different == 1
+    assert compare(files, iter([*right, reply("python", "c", b"")])).unexpected == 1
+    for wrong in (right[1:], [*right, right[0]], [*right[1:], reply("python", "a", b"other")]):
+        assert not compare(files, iter(wrong)).perfect
+
+
+def test_the_real_input_is_large_and_varied() -> None:
+    files = standard_library()
+    sizes = [path.stat().st_size for _, path in files]
+    assert len(files) > 1000
+    assert min(sizes) == 0
+    assert max(sizes) > 100_000
+    assert len({name for name, _ in files}) == len(files)
+
+
+def test_a_process_that_spark_did_not_start_is_noticed() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not descends_from_spark(process.pid)
+        process.communicate(b"\n")

@@ -1,0 +1,158 @@
+"""Several processes have one space open, each with its own index and its own locks; here they are in one process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import decide, layout
+from spool.clock import WaitExpired
+from spool.locks import xid_byte
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import Xid
+
+XID = Xid(7, b"one", b"")
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        yield space
+
+
+@pytest.fixture
+def other(space: spool.Space) -> Iterator[spool.Space]:
+    with spool.open(space.path) as other:
+        yield other
+
+
+def bodies(space: spool.Space) -> list[object]:
+    return [message.body for message in space.browse("orders")]
+
+
+def prepared(space: spool.Space) -> Transaction:
+    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=30.0)
+    branch.put("orders", "one")
+    branch.prepare()
+    return branch
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [1, 2, 3])
+def test_a_consumer_skips_exactly_what_another_holds(space: spool.Space, other: spool.Space, held: int) -> None:
+    space.put_many("orders", range(6))
+    with space.transaction() as transaction:
+        transaction.get_many("orders", held)
+        assert other.get_many("orders", 2)[0].body == held
+
+
+def test_messages_that_are_held_inside_a_commit_are_skipped_and_come_back_to_their_place(
+    space: spool.Space, other: spool.Space
+) -> None:
+    ids = space.put_many("orders", range(6))
+    with space.transaction() as transaction:
+        for place in (1, 2, 4):
+            transaction.get("orders", message_id=ids[place])
+        assert [message.body for message in other.get_many("orders", 2)] == [0, 3]
+        transaction.rollback()
+    assert bodies(space) == bodies(other) == [1, 2, 4, 5]
+    assert [message.body for message in other.get_many("orders", 10)] == [1, 2, 4, 5]
+
+
+def test_a_rolled_back_message_is_delivered_before_those_that_were_put_after_it(space: spool.Space) -> None:
+    space.put_many("orders", range(4))
+    for _ in range(2):
+        with space.transaction() as transaction:
+            transaction.get_many("orders", 2)
+            transaction.rollback()
+    assert bodies(space) == [0, 1, 2, 3]
+    with spool.open(space.path) as rebuilt:
+        assert bodies(rebuilt) == [0, 1, 2, 3]
+
+
+# -- housekeeping -----------------------------------------------------------------------------------------------------
+
+
+def test_check_finds_nothing_wrong_with_what_another_process_reclaimed(space: spool.Space, other: spool.Space) -> None:
+    for _ in range(10):
+        space.put("orders", "one")
+        space.get("orders")
+    assert other.stats("orders").dequeued == 10
+    assert reclaim(space._store) > 0
+    assert other.check() == []
+
+
+def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(space)
+    store = space._store
+    number = decide.commit_prepared(store, XID, store.deadline(), told=True)
+    space.get("orders")
+    space.put("orders", "newest")
+
+    def die(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.pool, "give", die)  # the branch is gone by then, the commit that adopted it is not
+    with pytest.raises(KeyboardInterrupt):
+        reclaim(store)
+    monkeypatch.undo()
+    assert store.disk.exists(layout.committed(number))
+    assert not store.disk.exists(layout.committed(number, 1))
+    assert space.check() == []
+    space.close()
+    with spool.open(space.path) as again:
+        assert (again.recovery.damaged, again.check()) == ([], [])
+
+
+def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool.Space) -> None:
+    prepared(space)
+    store = space._store
+    number = decide.commit_prepared(store, XID, store.deadline(), told=True)
+    store.disk.unlink(layout.committed(number, 1))
+    assert [finding.name for finding in space.check()] == [layout.committed(number, 1)]
+
+
+# -- in doubt ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_committed_branch_is_never_copied_back_into_doubt(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(space)
+    monkeypatch.setattr(decide, "move_adopted", lambda *_: None)  # the committer is slow
+    decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+    before = space._store.disk.identity(layout.prepared(XID))
+    decide.make_durable(other._store, XID, other._store.deadline())
+    assert space._store.disk.identity(layout.prepared(XID)) == before
+
+
+def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(space)
+    space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
+    sleep = other._store.clock.sleep
+
+    def sleep_and_let_go(seconds: float) -> None:
+        if space._store.xids.held_here(xid_byte(XID)):
+            space._store.xids.unlock(xid_byte(XID))
+        sleep(seconds)
+
+    monkeypatch.setattr(other._store.clock, "sleep", sleep_and_let_go)
+    assert decide.in_doubt(other._store, other._store.deadline()) == [XID]
+
+
+def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
+    prepared(space)
+    space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
+    assert decide.in_doubt(other._store, other._store.deadline(0.1)) == []
+    with pytest.raises(WaitExpired):
+        decide.make_durable(other._store, XID, other._store.deadline(0.1))
+    space._store.xids.unlock(xid_byte(XID))

@@ -1,0 +1,129 @@
+"""One space object, many threads: nothing lost, nothing doubled, and a transaction is one even across threads."""
+
+import contextvars
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import spool
+
+PUTTERS = GETTERS = 4
+MESSAGES_PER_PUTTER = 60
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.create_queue("replies")
+        yield space
+
+
+def put_all(space: spool.Space, name: int) -> None:
+    for place in range(0, MESSAGES_PER_PUTTER, 3):
+        space.put("orders", f"{name}-{place}")
+        space.put_many("orders", [f"{name}-{place + 1}", f"{name}-{place + 2}"])
+
+
+def get_all(space: spool.Space, name: int, got: list[spool.Message], done: threading.Event) -> None:
+    """Half of the getters with transactions, of which every third fails at first."""
+    tries = 0
+    while True:
+        ended = done.is_set()  # before the look: what was put before it is seen
+        try:
+            if name % 2:
+                got.append(space.get("orders", timeout=0.05))
+            else:
+                tries += 1
+                with space.transaction() as transaction:
+                    message = transaction.get("orders", timeout=0.05)
+                    if tries % 3 == 0 and message.attempts == 0:
+                        transaction.set_rollback_only()
+                    else:
+                        transaction.put("replies", message.body)
+                if not transaction.rollback_only:
+                    got.append(message)
+        except spool.Empty:
+            if ended:
+                return
+
+
+def test_eight_threads_lose_and_double_nothing(space: spool.Space) -> None:
+    done = threading.Event()
+    got: list[list[spool.Message]] = [[] for _ in range(GETTERS)]
+    with ThreadPoolExecutor(PUTTERS + GETTERS) as pool:
+        getters = [pool.submit(get_all, space, name, got[name], done) for name in range(GETTERS)]
+        putters = [pool.submit(put_all, space, name) for name in range(PUTTERS)]
+        for putter in putters:
+            putter.result()
+        done.set()
+        for getter in getters:
+            getter.result()
+    bodies = Counter(message.body for messages in got for message in messages)
+    assert bodies == Counter(f"{name}-{n}" for name in range(PUTTERS) for n in range(MESSAGES_PER_PUTTER))
+    replies = Counter(message.body for message in space.browse("replies"))
+    assert replies == Counter(message.body for messages in got[::2] for message in messages)
+    assert space.check() == []
+
+
+def test_each_threads_messages_keep_their_order(space: spool.Space) -> None:
+    with ThreadPoolExecutor(PUTTERS) as pool:
+        list(pool.map(lambda name: put_all(space, name), range(PUTTERS)))
+    messages = space.get_many("orders", PUTTERS * MESSAGES_PER_PUTTER)
+    assert [message.position for message in messages] == sorted(message.position for message in messages)
+    for name in range(PUTTERS):
+        own = [message.body for message in messages if message.body.startswith(f"{name}-")]
+        assert own == [f"{name}-{place}" for place in range(MESSAGES_PER_PUTTER)]
+
+
+def test_a_message_that_one_thread_holds_is_not_another_threads(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction, ThreadPoolExecutor(1) as pool:
+        transaction.get("orders")
+        other = pool.submit(space.get, "orders")
+        assert isinstance(other.exception(), spool.Empty)
+
+
+def test_another_thread_does_not_join_a_transaction_by_itself(space: spool.Space) -> None:
+    with space.transaction() as transaction, ThreadPoolExecutor(1) as pool:
+        pool.submit(space.put, "orders", "on its own").result()
+        transaction.rollback()
+    assert [message.body for message in space.browse("orders")] == ["on its own"]
+
+
+def test_a_copied_context_joins_the_transaction_while_it_is_active(space: spool.Space) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        with space.transaction():
+            contexts = [contextvars.copy_context() for _ in range(8)]
+            futures = [pool.submit(context.run, space.put, "orders", n) for n, context in enumerate(contexts)]
+            for future in futures:
+                future.result()
+            assert space.stats("orders").ready == 0
+    messages = list(space.browse("orders"))
+    assert sorted(message.body for message in messages) == list(range(8))
+    assert len({message.position.number for message in messages}) == 1
+
+
+@pytest.mark.parametrize("end", [spool.Transaction.commit, spool.Transaction.rollback])
+def test_a_copied_context_never_commits_on_its_own_once_the_transaction_has_ended(
+    space: spool.Space, end: Callable[[spool.Transaction], None]
+) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        context = contextvars.copy_context()
+        end(transaction)
+    for call in (lambda: space.put("orders", "two"), lambda: space.get("orders")):
+        with pytest.raises(spool.ProtocolError):
+            context.run(call)
+    assert [message.body for message in space.browse("orders")] == ["one"]
+
+
+def test_a_context_that_was_copied_outside_is_free(space: spool.Space) -> None:
+    context = contextvars.copy_context()
+    with space.transaction():
+        context.run(space.put, "orders", "on its own")
+        assert [message.body for message in space.browse("orders")] == ["on its own"]

@@ -1,0 +1,215 @@
+"""The checker accepts what may happen, and names each promise that a made-up history breaks."""
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+
+from tests.torture.checker import Position, check
+from tests.torture.history import Record
+
+Left = list[tuple[str, str, Position, int]]
+
+
+class Story:
+    """Makes up a history, one record after the other."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._clock = itertools.count(1)
+
+    def tell(self, tx: str, event: str, **fields: object) -> None:
+        record = {"event": event, "at": next(self._clock), "worker": tx.partition(".")[0], "tx": tx, **fields}
+        self.records.append(record)
+
+    def put(self, tx: str, number: int, *keys: str, queue: str = "in", ack: bool = True) -> None:
+        self.tell(tx, "begin")
+        self.tell(tx, "put", queue=queue, keys=list(keys))
+        self.tell(tx, "commit")
+        self.tell(tx, "number", number=number)
+        if ack:
+            self.tell(tx, "ack")
+
+    def begin_get(self, tx: str, number: int, ordinal: int = 0) -> None:
+        self.tell(tx, "begin", noted=True)
+        self.tell(tx, "try", number=number, first=ordinal, count=1)
+        self.tell(tx, "claimed", number=number, first=ordinal, count=1)
+
+    def got(self, tx: str, key: str, number: int, ordinal: int = 0, attempts: int = 0, queue: str = "in") -> None:
+        self.tell(tx, "got", queue=queue, messages=[[key, [number, ordinal], attempts]])
+
+    def get(self, tx: str, key: str, number: int, ordinal: int = 0, attempts: int = 0) -> None:
+        self.begin_get(tx, number, ordinal)
+        self.got(tx, key, number, ordinal, attempts)
+        self.end(tx, "commit", "ack")
+
+    def end(self, tx: str, *events: str) -> None:
+        for event in events:
+            self.tell(tx, event)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def verdict(story: Story, left: Iterable[tuple[str, str, Position, int]] = ()) -> str:
+    return "\n".join(check(story.records, left))
+
+
+# -- what may happen --------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_was_put_and_taken_is_fine(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.get("c.1", "a", 1)
+    assert verdict(story) == ""
+
+
+def test_a_message_that_is_left_is_fine(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    assert verdict(story, [("in", "a", (1, 0), 0)]) == ""
+
+
+def test_a_put_without_acknowledgement_may_have_happened_or_not(story: Story) -> None:
+    story.put("p.1", 1, "a", ack=False)
+    assert verdict(story) == ""
+    assert verdict(story, [("in", "a", (1, 0), 0)]) == ""
+
+
+def test_a_message_that_died_with_a_plain_get_is_not_lost(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.tell("c.1", "begin")
+    story.tell("c.1", "commit")
+    story.tell("c.1", "try", number=1, first=0, count=1)
+    assert verdict(story) == ""
+
+
+def test_a_message_comes_back_after_its_holder_died_with_a_try_counted_and_out_of_order(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.put("p.2", 2, "b")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.get("d.1", "b", 2)
+    story.get("d.2", "a", 1, attempts=1)
+    assert verdict(story) == ""
+
+
+def test_a_branch_that_voted_and_was_told_to_commit_is_committed(story: Story) -> None:
+    story.tell("p.1", "put", queue="in", keys=["a"])
+    story.end("p.1", "prepare", "prepared", "commit")
+    story.tell("p.1", "number", number=1)
+    assert verdict(story, [("in", "a", (1, 0), 0)]) == ""
+    assert "lost" in verdict(story)
+
+
+# -- what may not -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_acknowledged_message_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    assert "lost: ('in', 'a')" in verdict(story)
+
+
+def test_one_death_excuses_only_the_messages_that_it_was_locking(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.put("p.2", 2, "b")
+    story.tell("c.1", "begin")
+    story.tell("c.1", "commit")
+    story.tell("c.1", "try", number=2, first=0, count=1)
+    assert "lost: ('in', 'a')" in verdict(story)
+    assert "lost: ('in', 'b')" not in verdict(story)
+
+
+def test_a_dropped_file_whose_messages_are_missing_is_found(story: Story) -> None:
+    story.tell("d.1", "begin", ordered=False)
+    story.tell("d.1", "put", queue="in", keys=["a"])
+    story.end("d.1", "commit", "ack")
+    assert "lost: ('in', 'a')" in verdict(story)
+
+
+def test_a_double_delivery_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.get("c.1", "a", 1)
+    story.get("d.1", "a", 1)
+    assert "delivered twice: ('in', 'a')" in verdict(story)
+
+
+def test_a_message_that_was_taken_and_is_still_there_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.get("c.1", "a", 1)
+    assert "delivered twice: ('in', 'a')" in verdict(story, [("in", "a", (1, 0), 0)])
+
+
+def test_two_holders_at_once_are_found_even_if_both_let_go(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.begin_get("d.1", 1)
+    story.got("d.1", "a", 1, attempts=1)
+    story.end("c.1", "rollback")
+    story.end("d.1", "rollback")
+    assert "delivered to d.1 while c.1 held it" in verdict(story, [("in", "a", (1, 0), 2)])
+
+
+def test_a_message_that_was_never_committed_is_found(story: Story) -> None:
+    story.tell("p.1", "put", queue="in", keys=["a"])
+    story.end("p.1", "rollback")
+    assert "never committed" in verdict(story, [("in", "a", (1, 0), 0)])
+
+
+def test_a_producer_whose_messages_change_places_is_found(story: Story) -> None:
+    story.put("p.1", 2, "a")
+    story.put("p.2", 1, "b")
+    assert "p put ('in', 'b') after ('in', 'a')" in verdict(story, [("in", "a", (2, 0), 0), ("in", "b", (1, 0), 0)])
+
+
+def test_a_message_that_lies_elsewhere_than_it_was_put_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    assert "was put at (1, 0) and lies at (2, 0)" in verdict(story, [("in", "a", (2, 0), 0)])
+
+
+def test_a_consumer_that_gets_an_earlier_message_later_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.put("p.2", 2, "b")
+    story.get("c.1", "b", 2)
+    story.get("c.2", "a", 1)
+    assert "c.2 got ('in', 'a')" in verdict(story)
+
+
+def test_half_a_transaction_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.tell("c.1", "put", queue="out", keys=["a>"])
+    story.tell("c.1", "commit")
+    story.tell("c.1", "number", number=2)
+    assert "half of c.1" in verdict(story, [("in", "a", (1, 0), 1), ("out", "a>", (2, 0), 0)])
+
+
+def test_a_transaction_of_which_one_put_is_missing_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a", "b", ack=False)
+    assert "lost: ('in', 'b')" in verdict(story, [("in", "a", (1, 0), 0)])
+
+
+def test_a_transaction_that_took_and_did_not_put_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.tell("c.1", "put", queue="out", keys=["a>"])
+    story.tell("c.1", "commit")
+    assert "lost: ('out', 'a>')" in verdict(story)
+
+
+def test_a_vote_that_was_forgotten_is_found(story: Story) -> None:
+    story.tell("p.1", "put", queue="in", keys=["a"])
+    story.end("p.1", "prepare", "prepared")
+    assert "voted yes and was forgotten" in verdict(story)
+
+
+def test_a_death_that_does_not_count_as_a_try_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.get("d.1", "a", 1, attempts=0)
+    assert "came back with no more" in verdict(story)
