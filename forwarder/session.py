@@ -1,7 +1,7 @@
 """The Spark session that forwards: started without noise, here or on a cluster, and taken down with its Java.
 
 How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
-with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves no process
+with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves nothing
 behind, though nobody tells the others. Java gets a session (in the sense of setsid) of its own: what is sent to the
 driver's whole process group, a Ctrl-C or a SIGTERM, reaches neither it nor the workers, and the driver can finish.
 """
@@ -193,7 +193,11 @@ class _Bridge:
             self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
-        return SparkContext(conf=spark_conf, gateway=self._gateway)
+        context = SparkContext(conf=spark_conf, gateway=self._gateway)
+        # Java outlives a killed driver by half a second, time enough to clean up after it.
+        jvm = self._gateway.jvm
+        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(self.directory))
+        return context
 
     def complaint(self) -> str:
         """The line that says most of what Java printed, once it has given up."""

@@ -23,8 +23,9 @@ from spool.disk import Disk, FileIdentity
 
 ROOT = "/space"
 CHANGES = frozenset(
-    "create write_at truncate rename rename_new link unlink make_directory remove_directory flush".split()
-)
+    ("create", "write_at", "truncate", "rename", "rename_new", "link", "unlink", "make_directory", "remove_directory",
+     "flush")
+)  # fmt: skip
 
 
 class PowerCut(BaseException):
@@ -106,6 +107,9 @@ class Image(NamedTuple):
     files: tuple[tuple[str, int, bytes | None], ...]
 
 
+NO_FILES = Image(())
+
+
 class Handle(NamedTuple):
     inode: Inode
     writable: bool
@@ -115,7 +119,7 @@ class Handle(NamedTuple):
 class Machine:
     """One life of a machine, from boot to power cut; starts with a disk on which everything is durable."""
 
-    def __init__(self, image: Image = Image(()), *, boot: int = 1, ordered: bool = True) -> None:
+    def __init__(self, image: Image = NO_FILES, *, boot: int = 1, ordered: bool = True) -> None:
         self.boot = boot
         self.ordered = ordered
         self.clock = SimulatedClock(1_700_000_000.0 + 1000 * boot)
@@ -258,7 +262,7 @@ class Machine:
     # -- bytes ------------------------------------------------------------------------------------------------------
 
     def write(self, inode: Inode, offset: int, data: bytes) -> None:
-        for part in (data[: len(data) // 2], data):  # a power cut may find half of it
+        for part in filter(None, (data[: len(data) // 2], data)):  # a power cut may find half of it
             start = inode.data[:offset].ljust(offset, b"\0")
             inode.data = start + part + inode.data[offset + len(part) :]
             inode.pending.append(inode.data)
@@ -352,10 +356,9 @@ class SimulatedDisk(Disk):
     def link(self, source: str, target: str) -> None:
         self._step("link", source, target)
         inode = self.machine.lookup(source)
-        there = self.machine.lookup(target)
         if inode is None:
             raise _error(errno.ENOENT, source)
-        if there is not None:
+        if self.machine.lookup(target) is not None:
             raise _error(errno.EEXIST, target)
         if inode.entries is not None:
             raise _error(errno.EPERM, source)
@@ -415,7 +418,9 @@ class SimulatedDisk(Disk):
 
     def truncate(self, handle: int, length: int) -> None:
         self._step("truncate", handle, length)
-        self.machine.truncate(self._handle(handle, writing=True), length)
+        if not self.machine.handles[handle].writable:
+            raise _error(errno.EINVAL, str(handle))
+        self.machine.truncate(self._handle(handle), length)
 
     def handle_identity(self, handle: int) -> FileIdentity:
         self._step("handle_identity", handle)

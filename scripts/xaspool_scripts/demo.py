@@ -326,7 +326,7 @@ def compare(files: list[tuple[str, Path]], replies: Iterator[spool.Message]) -> 
     seen: Counter[tuple[str, str]] = Counter()
     equal = 0
     for reply in replies:
-        answer = reply.body if isinstance(reply.body, dict) else json.loads(reply.body)
+        answer = dict(reply.body) if isinstance(reply.body, dict) else json.loads(reply.body)
         key = (answer.pop("service"), reply.headers["filename"])
         seen[key] += 1
         equal += answer == right.get(key[1])

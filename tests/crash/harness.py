@@ -24,7 +24,8 @@ from spool.xid import Xid
 from tests.simdisk import CHANGES, ROOT, Image, Machine, PowerCut, SimulatedDisk, repeatable
 from tests.survivors import Rules, Survivor, survivors
 
-QUEUES = ("a", "b")
+AFTER = "after"
+QUEUES = ("a", "b", AFTER)
 XID = Xid(4711, b"foreign", b"1")
 SEED = 1
 
@@ -138,6 +139,7 @@ class Explorer:
         self.disk = disk
         self.recovery_disk = recovery_disk
         self.tally = Tally()
+        self._decided = history.decided
         self._seen: set[tuple[Image, frozenset[World]]] = set()
         self._story: list[str] = []
 
@@ -154,6 +156,45 @@ class Explorer:
                     self._survive_kill(machine, ledger.allowed)
         return self.tally
 
+    def explore_takeovers(self) -> Tally:
+        """The same with a second process that has the space open all the time, and no power cut before it looked."""
+        with repeatable(SEED):
+            self.base = self._set_up()
+        machine, other = self._with_another()
+        for step in self._steps(machine):
+            machine, other = self._with_another()
+            _, ledger, call = self._cut_at(step, machine)
+            self.tally.cuts += 1
+            with self._telling(f"{self.history.name}: killed before {call}, taken over"), repeatable(SEED + 3):
+                self._take_over(machine, other, ledger.allowed)
+        return self.tally
+
+    def _with_another(self) -> tuple[Machine, spool.Space]:
+        machine = self._machine(self.base, boot=2)
+        with repeatable(SEED + 2):
+            return machine, spool.open(ROOT, disk=machine.process(self.recovery_disk), clock=machine.clock)
+
+    def _take_over(self, machine: Machine, other: spool.Space, allowed: frozenset[World]) -> None:
+        """Whoever commits next finishes what the dead process left, and what is seen then stays."""
+        in_doubt(other._store, deadline(other))
+        other.put(AFTER, "next")
+        shown = look(other)
+        before = {world: world.put(AFTER, "next") for world in allowed}
+        self._expect(shown in before.values(), f"found {shown}, allowed {sorted(map(str, before.values()))}", other)
+        with self._telling("then the power cut"):
+            back = [world.put(AFTER, "next") for world in self.history.may_return & allowed]
+            decided = self._decided
+            self._decided = {
+                world.put(AFTER, "next"): {outcome: then.put(AFTER, "next") for outcome, then in outcomes.items()}
+                for world, outcomes in decided.items()
+            }
+            self._look_at(machine, frozenset([shown, *back]), limit=self.per_recovery_cut * 4, deep=False)
+            self._decided = decided
+        left = [finding for finding in other.check() if finding.kind is Kind.DAMAGED]
+        self._expect(not left, f"damage: {left}", other)
+        other.close()
+        self._open_again(machine, self._open_and_look(machine, frozenset([shown])))
+
     def _set_up(self) -> Image:
         machine = self._machine(Image(()), boot=1)
         with spool.create(ROOT, disk=machine.process(), clock=machine.clock) as space:
@@ -165,20 +206,20 @@ class Explorer:
     def _machine(self, image: Image, boot: int) -> Machine:
         return Machine(image, boot=boot, ordered=self.rules.engine_is_told_ordered)
 
-    def _steps(self) -> list[int]:
+    def _steps(self, machine: Machine | None = None) -> list[int]:
         """Where a cut makes a difference: before each call that changes the disk, and after the last one.
 
         Between two such calls the disk stays as it is, and promises are only added.
         """
-        machine, _, _ = self._cut_at(None)
+        machine, _, _ = self._cut_at(None, machine)
         first = self._first_step
         calls = enumerate(machine.trace, 1)
-        changing = [n for n, (call, args) in calls if n > first and call in CHANGES and not _makes_lock_file(call, args)]
-        return [*changing, len(machine.trace) + 1]
+        changing = [n for n, (call, args) in calls if call in CHANGES and not _makes_lock_file(call, args)]
+        return [*(n for n in changing if n > first), len(machine.trace) + 1]
 
-    def _cut_at(self, step: int | None) -> tuple[Machine, Ledger, str]:
-        """Run the history on a new machine up to that step."""
-        machine = self._machine(self.base, boot=2)
+    def _cut_at(self, step: int | None, machine: Machine | None = None) -> tuple[Machine, Ledger, str]:
+        """Run the history on a new machine (or that one) up to that step."""
+        machine = machine or self._machine(self.base, boot=2)
         ledger = Ledger(self.history.begin)
         machine.crash_at(step)
         process = machine.process(self.disk)
@@ -292,7 +333,7 @@ class Explorer:
         if not world.in_doubt:
             return
         image = machine.image()
-        for outcome, promised in self.history.decided[world].items():
+        for outcome, promised in self._decided[world].items():
             twin = self._machine(image, machine.boot + 1)
             with self._telling(f"then decided: {outcome}"):
                 with spool.open(ROOT, disk=twin.process(self.recovery_disk), clock=twin.clock) as space:

@@ -1,4 +1,4 @@
-"""Whatever the moment of a power cut, and whatever the file system then leaves: acknowledged means there, all or none."""
+"""Whenever the power is cut, and whatever the file system then leaves: acknowledged means there, all or nothing."""
 
 import logging
 from collections.abc import Iterator
@@ -199,3 +199,10 @@ def test_what_is_acknowledged_survives_every_power_cut(history, rules, record_pr
     record_property("crash states", tally.states)
     print(f"{history.name}, {rules.value}: {tally}")
     assert tally.states > tally.cuts / 2
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+def test_a_live_process_takes_over_from_one_that_was_killed(history, record_property):
+    tally = Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers()
+    record_property("crash states", tally.states)
+    print(f"{history.name}, taken over: {tally}")

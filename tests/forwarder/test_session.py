@@ -192,6 +192,7 @@ for _ in range(2):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(120)  # else a driver that died leaves the pipe below without a writer for long
 def test_the_round_survives_signals_to_the_driver_and_nothing_survives_a_killed_driver(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -216,6 +217,7 @@ def test_the_round_survives_signals_to_the_driver_and_nothing_survives_a_killed_
         assert len(family) >= 3, "Java, the daemon, a worker"
         driver.kill()
         assert [pid for pid in family if not ends(pid, timeout=30.0)] == []
+        assert list(tmp_path.iterdir()) == [pipe]
     finally:
         driver.kill()
         driver.wait()

@@ -43,7 +43,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _no_space_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("SPOOL_SPACE", "SPOOL_DEBUG"):
+    for name in ("SPOOL_SPACE", "SPOOL_DEBUG", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
