@@ -332,6 +332,9 @@ class Index:
         if value is not None:
             self.facts[key] = (number, value, expiry)
             state.facts += 1
+            for folded in value["folded"] if key == TOTALS_FACT else ():
+                if folded in self.files:  # its counts are in the fact now, also for who does not see it go
+                    self.files[folded].tally.clear()
 
     def _rest(self, number: int) -> None:
         """None of the number's messages lives any more: its runs are forgotten."""

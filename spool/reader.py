@@ -158,8 +158,8 @@ class BodyCache:
     ) -> list[bytes]:
         """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
         for fresh in (False, True):
-            file = self._file(number, adoption, xid, image.header.checksum, fresh)
             try:
+                file = self._file(number, adoption, xid, image.header.checksum, fresh)
                 return read_bodies(self.disk, file.handle, body_places(image, section, row, count))
             except CorruptedFile as error:
                 if fresh:
@@ -182,15 +182,13 @@ class BodyCache:
 
     def _open_one(self, number: int, adoption: int, xid: Xid | None) -> int:
         name = layout.committed(number, adoption)
-        if xid is None:
-            return self.disk.open(name)
         # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
-        for place in (layout.prepared(xid), name):
+        for place in (name,) if xid is None else (layout.prepared(xid), name, layout.prepared(xid)):
             try:
                 return self.disk.open(place)
             except FileNotFoundError:
                 continue
-        return self.disk.open(layout.prepared(xid))
+        raise CorruptedFile("it is missing")
 
     def forget(self, number: int) -> None:
         """The number's files are about to go."""

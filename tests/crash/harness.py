@@ -63,6 +63,9 @@ class World:
         queues = self._with(place, self.queues[place][hidden:], self.counts[place])
         return replace(queues, held=tuple(held), in_doubt=(str(XID),))
 
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in vars(self).items()).replace(" " * 64, "")
+
     def _with(self, place: int, bodies: tuple[str, ...], counts: tuple[int, int]) -> "World":
         queues, all_counts = list(self.queues), list(self.counts)
         queues[place], all_counts[place] = bodies, counts
@@ -231,6 +234,7 @@ class Explorer:
             except PowerCut:
                 machine.crash_at(None)
                 return machine, ledger, machine.last_call()
+        machine.crash_at(None)
         machine.kill(process)
         return machine, ledger, "the end"
 

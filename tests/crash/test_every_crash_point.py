@@ -7,7 +7,7 @@ import pytest
 
 import spool
 from spool.reclaim import reclaim
-from tests.crash.harness import EMPTY, XID, Explorer, History, Ledger, World, branch, decide
+from tests.crash.harness import EMPTY, XID, Explorer, History, Ledger, Tally, World, branch, decide
 from tests.survivors import Rules
 
 
@@ -150,13 +150,16 @@ def _consumed_messages(space: spool.Space) -> None:
     space.put("b", "stays")
 
 
+PAGES = "more than a page" + " " * 4096
+
+
 def _reclaim(space: spool.Space, ledger: Ledger) -> None:
     """Removed files are overwritten by what comes next."""
     assert reclaim(space._store) > 0
     with ledger.becoming(ledger.world.got("b")):
         space.get("b")
-    with ledger.becoming(ledger.world.put("b", "x" * 5000)):
-        space.put("b", "x" * 5000)
+    with ledger.becoming(ledger.world.put("b", PAGES)):
+        space.put("b", PAGES)
     assert reclaim(space._store) > 0
 
 
@@ -192,17 +195,40 @@ HISTORIES = (
 )
 
 
-@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_what_is_acknowledged_survives_every_power_cut(history, rules, record_property):
-    tally = Explorer(history, rules, again=150).explore()
-    record_property("crash states", tally.states)
-    print(f"{history.name}, {rules.value}: {tally}")
-    assert tally.states > tally.cuts / 2
+BY_NAME = pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
-def test_a_live_process_takes_over_from_one_that_was_killed(history, record_property):
-    tally = Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers()
-    record_property("crash states", tally.states)
-    print(f"{history.name}, taken over: {tally}")
+@BY_RULES
+@BY_NAME
+def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
+    _record(Explorer(history, rules, per_cut=12, again=100).explore(), record_property)
+
+
+@BY_NAME
+def test_a_live_process_takes_over_from_one_that_was_killed(history: History, record_property) -> None:
+    _record(Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@BY_RULES
+@BY_NAME
+def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
+    _record(Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6).explore(), record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@BY_RULES
+@BY_NAME
+def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
+    _record(Explorer(history, rules, per_recovery_cut=10).explore_takeovers(), record_property)
+
+
+def _record(tally: Tally, record_property) -> None:
+    """How much was looked at, into the report of the tests and (with -s or -rP) onto the screen."""
+    assert tally.states >= tally.cuts / 2, tally
+    for name, value in vars(tally).items():
+        record_property(f"crash tests: {name}", value)
+    print(f"{tally.states} disks after {tally.cuts} cuts, {tally.recoveries} cut recoveries")

@@ -31,12 +31,13 @@ _END_SECONDS = 60.0
 
 @dataclass
 class Plan:
-    """How much is enough. ``seconds``: at least so long, unless everything was reached; at most ``most_seconds``."""
+    """How much is enough: at least ``least_seconds`` and all these kills, but never more than ``most_seconds``."""
 
     seed: int
     kills_per_window: int = 3
     kills_anywhere: int = 20
     kills_of_everybody: int = 2
+    least_seconds: float = 15.0
     most_seconds: float = 40.0
 
 
@@ -75,7 +76,7 @@ class Arena:
         self._nursery = Nursery()
         self._team: dict[str, Process] = {}
         self._random_kill_at = time.monotonic() + 1.0
-        self._end_at = time.monotonic() + plan.most_seconds
+        self._started_at = time.monotonic()
 
     def run(self) -> Result:
         self.logs.mkdir()
@@ -126,9 +127,11 @@ class Arena:
     # -- the run ----------------------------------------------------------------------------------------------------
 
     def _enough(self) -> bool:
-        killed, plan = self.result.killed, self.plan
-        reached = not any(map(self._is_missing, WINDOWS)) and killed[ANYWHERE] >= plan.kills_anywhere
-        return (reached and killed[EVERYBODY] >= plan.kills_of_everybody) or time.monotonic() > self._end_at
+        killed, plan, seconds = self.result.killed, self.plan, time.monotonic() - self._started_at
+        if seconds < plan.least_seconds or any(map(self._is_missing, WINDOWS)):
+            return seconds > plan.most_seconds
+        reached = killed[ANYWHERE] >= plan.kills_anywhere and killed[EVERYBODY] >= plan.kills_of_everybody
+        return reached or seconds > plan.most_seconds
 
     def _listen(self) -> None:
         """What the workers say, until something is due."""
