@@ -1,0 +1,77 @@
+"""Makes the golden files: one of each kind of file, byte for byte the same each time.
+
+Run it only when the format gets a new version; the files of old versions stay, because they must stay readable:
+``python -m tests.golden.make``.
+"""
+
+from pathlib import Path
+
+from spool.disk import Disk
+from spool.draft import Draft
+from spool.format import Adoption, BranchEntry, Header, stamp
+from spool.writer import BranchFile
+from spool.xid import FORMAT_LOCAL, Xid
+
+HERE = Path(__file__).parent
+WRITER = {"pid": 4711, "program": "golden"}
+OWN_ID, BRANCH_ID = bytes(range(12)), bytes(range(12, 24))
+BRANCH_XID = Xid(7, b"global", b"branch")
+
+
+def commit_draft() -> Draft:
+    """Several queues, priorities, kinds of body, both commands on messages, a taken file and a fact."""
+    draft = Draft()
+    draft.put("orders", [b"", b"two", b"x" * 300], {})
+    draft.put("orders", ["text \N{SNOWMAN}".encode()], {"codec": "text", "content_type": "text/plain; charset=utf-8"})
+    draft.put(
+        "urgent",
+        [b'{"a": 1}'],
+        {
+            "priority": 90, "delay": 2.5, "correlation_id": "c-1", "reply_queue": "answers",
+            "failure_queue": "failures", "user_code": -5, "client_id": "me", "application_key": "key", "headers": {"tenant": "acme"},
+            "codec": "json", "content_type": "application/json",
+        },
+    )  # fmt: skip
+    draft.remove(3, 0, 4, "dequeued")
+    draft.update(5, 2, 1, {"attempts": 2, "not_before": 1800000000.5})
+    draft.take("drop.orders.0123456789abcdef", b"caf\xe9.txt")
+    draft.fact("heuristic:7.Zw.Yg", "committed")
+    return draft
+
+
+def branch_draft() -> Draft:
+    draft = Draft()
+    draft.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
+    draft.remove(42, 0, 1, "dequeued")
+    return draft
+
+
+def write(directory: Path, name: str, header: Header, draft: Draft, number: int) -> Header:
+    """A finished file, stamped if it has a number, under a golden name."""
+    (directory / "active").mkdir(exist_ok=True)
+    file = BranchFile(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
+    done = file.complete(header, draft)
+    if number:
+        assert file.handle is not None
+        file.disk.write_at(file.handle, *stamp(number))
+    file.close()
+    (directory / file.name).rename(directory / name)
+    (directory / "active").rmdir()
+    return done
+
+
+def make(directory: Path) -> None:
+    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 5)
+    header = Header(number=0, time=1790000000.25, writer=WRITER, branches=(own,), durable_mark=41)
+    write(directory, "v1-commit.msgpack", header, commit_draft(), 42)
+    entry = BranchEntry(BRANCH_XID, BRANCH_ID, 0, 1)
+    header = Header(number=0, time=1790000001.0, writer=WRITER, branches=(entry,), durable_mark=42)
+    voted = write(directory, "v1-branch.msgpack", header, branch_draft(), 0)
+    adoption = Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1)
+    head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
+    header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
+    write(directory, "v1-head.msgpack", header, Draft(), 43)
+
+
+if __name__ == "__main__":
+    make(HERE)

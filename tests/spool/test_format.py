@@ -1,0 +1,202 @@
+"""The format is what docs/format.md says, and stays so."""
+
+import zlib
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.disk import Disk
+from spool.errors import CorruptedFile, NewerFormat
+from spool.format import (
+    Adoption,
+    BranchEntry,
+    Header,
+    SectionEntry,
+    Table,
+    body_offsets,
+    decode_header,
+    decode_table,
+    encode_header,
+    encode_table,
+    stamp,
+)  # fmt: skip
+from spool.reader import prove
+from spool.xid import Xid
+from tests.golden import make
+
+GOLDEN = Path(make.__file__).parent
+FILES = ("v1-commit.msgpack", "v1-branch.msgpack", "v1-head.msgpack")
+
+
+def objects(name: str) -> list[Any]:
+    with (GOLDEN / name).open("rb") as file:
+        return list(msgpack.Unpacker(file))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_x02_a_stock_unpacker_reads_a_file_to_its_end_and_every_checksum_holds(name: str) -> None:
+    """With plain msgpack and zlib, by the document's rules, and none of our code."""
+    data = (GOLDEN / name).read_bytes()
+    header, *rest = objects(name)
+    assert list(header) == [
+        "format", "version", "number", "number_check", "length", "time", "writer", "branches", "adopts", "supersedes",
+        "sections", "durable_mark", "flushed", "padding", "checksum",
+    ]  # fmt: skip
+    assert (header["format"], header["version"]) == ("xaspool", 1)
+    assert int.from_bytes(data[35:43], "big") == header["number"]
+    assert int.from_bytes(data[57:61], "big") == header["number_check"] == zlib.crc32(data[35:43])
+    length = header["length"]
+    assert int.from_bytes(data[69:73], "big") == length
+    covered = data[:35] + data[43:57] + data[61 : length - 4]
+    assert zlib.crc32(covered) == header["checksum"] == int.from_bytes(data[length - 4 : length], "big")
+    at = length
+    for table_bytes, table_checksum, bodies_bytes, messages in header["sections"]:
+        assert zlib.crc32(data[at : at + table_bytes]) == table_checksum
+        table, rest = rest[0], rest[1:]
+        bodies, rest = rest[:messages], rest[messages:]
+        assert [len(body) for body in bodies] == table["lengths"]
+        assert [zlib.crc32(body) for body in bodies] == table["checksums"]
+        assert sum(count for _, _, count in table["runs"]) == messages
+        at += table_bytes + bodies_bytes
+    assert at == len(data)
+    assert rest == []
+
+
+def test_the_golden_files_say_what_was_put_into_them() -> None:
+    header, table, *bodies = objects("v1-commit.msgpack")
+    assert (header["number"], header["time"], header["durable_mark"]) == (42, 1790000000.25, 41)
+    assert bodies == [b"", b"two", b"x" * 300, "text \N{SNOWMAN}".encode(), b'{"a": 1}']
+    assert table["attributes"][2]["headers"] == {"tenant": "acme"}
+    assert [command[0] for command in table["commands"]] == ["remove", "update", "take"]
+    branch = objects("v1-branch.msgpack")[0]
+    (adoption,) = objects("v1-head.msgpack")[0]["adopts"]
+    size = (GOLDEN / "v1-branch.msgpack").stat().st_size
+    assert adoption == ["7.Z2xvYmFs.YnJhbmNo", size, branch["checksum"], 0, 1]
+    assert branch["number"] == 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_our_reader_proves_the_golden_files(name: str) -> None:
+    disk = Disk(str(GOLDEN))
+    handle = disk.open(name)
+    try:
+        image = prove(disk, handle)
+    finally:
+        disk.close(handle)
+    assert image.header.number == objects(name)[0]["number"]
+
+
+def test_our_writer_makes_the_same_bytes(tmp_path: Path) -> None:
+    make.make(tmp_path)
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_e12_any_flipped_byte_and_any_truncation_is_noticed(name: str, tmp_path: Path) -> None:
+    data = (GOLDEN / name).read_bytes()
+    disk = Disk(str(tmp_path))
+    number = objects(name)[0]["number"]
+
+    def verdict(changed: bytes) -> str:
+        (tmp_path / "file").write_bytes(changed)
+        handle = disk.open("file")
+        try:
+            found = prove(disk, handle).header.number
+        except NewerFormat:
+            return "newer"
+        except CorruptedFile:
+            return "corrupted"
+        finally:
+            disk.close(handle)
+        return "same" if found == number else "number" if found == -1 else "wrong"
+
+    assert verdict(data) == "same"
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x40
+        expected = {"corrupted"}
+        if 35 <= place < 43 or 57 <= place < 61:
+            expected = {"number"}  # outside the header's checksum, and under its own
+        elif place in (25, 26):
+            expected = {"newer"}
+        assert verdict(bytes(changed)) in expected, f"byte {place}"
+        assert verdict(data[:place]) == "corrupted", f"cut at {place}"
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+fields = st.dictionaries(names, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | names, max_size=4)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    queues = draw(st.lists(names, min_size=1, max_size=3))
+    attributes = draw(st.lists(fields, min_size=1, max_size=3))
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(queues) - 1), st.integers(0, len(attributes) - 1), st.integers(1, 5)
+            ).map(list),
+            max_size=4,
+        )
+    )  # fmt: skip
+    count = sum(run[2] for run in runs)
+    numbers = st.lists(st.integers(0, 2**32 - 1), min_size=count, max_size=count)
+    lengths = draw(st.lists(st.integers(0, 70_000), min_size=count, max_size=count))
+    commands = draw(
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("remove"), *[st.integers(0, 2**39)] * 3, names),
+                st.tuples(st.just("update"), *[st.integers(0, 2**39)] * 3, fields),
+                st.tuples(st.just("take"), names, st.binary(max_size=9)),
+            ).map(list),
+            max_size=3,
+        )
+    )
+    facts = draw(st.lists(st.tuples(names, fields, st.none() | st.floats(0, 1e12)).map(list), max_size=2))
+    return Table(queues, attributes, runs, array("I", lengths), array("I", draw(numbers)), commands, facts)
+
+
+@given(tables())
+def test_tables_come_back_as_they_were_written(table: Table) -> None:
+    data = encode_table(table)
+    size = body_offsets(table.lengths, 0)[-1]
+    entry = SectionEntry(0, len(data), zlib.crc32(data), size, len(table.lengths))
+    assert decode_table(data, entry) == table
+
+
+xids = st.builds(Xid, st.integers(0, 2**31 - 1), st.binary(min_size=1, max_size=64), st.binary(max_size=64))
+
+
+@given(
+    st.floats(0, 1e12), st.lists(xids, max_size=3), st.lists(xids, max_size=3), st.integers(0, 2**39 - 1),
+    st.booleans(), st.integers(0, 5000), st.integers(1, 2**39 - 1),
+)  # fmt: skip
+def test_headers_come_back_as_they_were_written(
+    time: float, own: list[Xid], adopted: list[Xid], mark: int, flushed: bool, room: int, number: int
+) -> None:
+    header = Header(
+        number=0, time=time, writer={"pid": 1}, durable_mark=mark, flushed=flushed,
+        branches=tuple(BranchEntry(xid, b"i" * 12, 0, 0) for xid in own),
+        adopts=tuple(Adoption(xid, 1, 2, 3, 4) for xid in adopted),
+    )  # fmt: skip
+    data = bytearray(encode_header(header, room=room))
+    offset, stamped = stamp(number)
+    data[offset : offset + len(stamped)] = stamped
+    found = decode_header(bytes(data), len(data))
+    assert len(data) >= room
+    assert (found.number, found.time, found.durable_mark, found.flushed) == (number, time, mark, flushed)
+    assert (found.branches, found.adopts, found.length) == (header.branches, header.adopts, len(data))
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_a_corrupted_file_and_nothing_worse(data: bytes) -> None:
+    with pytest.raises((CorruptedFile, NewerFormat)):
+        decode_header(data, len(data))
+    with pytest.raises(CorruptedFile):
+        decode_table(data, SectionEntry(0, len(data), zlib.crc32(data), 0, 0))
