@@ -28,8 +28,8 @@ def commit_draft() -> Draft:
         [b'{"a": 1}'],
         {
             "priority": 90, "delay": 2.5, "correlation_id": "c-1", "reply_queue": "answers",
-            "failure_queue": "failures", "user_code": -5, "client_id": "me", "application_key": "key", "headers": {"tenant": "acme"},
-            "codec": "json", "content_type": "application/json",
+            "failure_queue": "failures", "user_code": -5, "client_id": "me", "application_key": "key",
+            "headers": {"tenant": "acme"}, "codec": "json", "content_type": "application/json",
         },
     )  # fmt: skip
     draft.remove(3, 0, 4, "dequeued")

@@ -1,0 +1,351 @@
+"""What an application can rely on, through the public interface; tests are named after the feature rows."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.clock import Clock
+
+
+class HandClock(Clock):
+    """Wall time that the test sets; the rest is the machine's."""
+
+    def __init__(self) -> None:
+        self.wall = 1_000_000.0
+
+    def now(self) -> float:
+        return self.wall
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def space(tmp_path: Path, clock: HandClock) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", clock=clock) as space:
+        space.create_queue("q")
+        space.create_queue("ranked", order=("priority", "fifo"))
+        space.create_queue("errors")
+        yield space
+
+
+def bodies(space: spool.Space, queue: str = "q") -> list[object]:
+    return [m.body for m in space.browse(queue)]
+
+
+def test_q01_several_spaces_with_many_queues_are_open_in_one_process(space: spool.Space, tmp_path: Path) -> None:
+    with spool.create(tmp_path / "other") as other:
+        other.create_queue("q")
+        other.put("q", "there")
+        space.put("q", "here")
+        assert (space.get("q").body, other.get("q").body) == ("here", "there")
+
+
+def test_q02_the_higher_priority_comes_first_and_fifo_within_it(space: spool.Space) -> None:
+    for body, priority in (("c", 1), ("a", 100), ("b1", 50), ("b2", 50)):
+        space.put("ranked", body, priority=priority)
+        space.put("q", body, priority=priority)
+    assert [space.get("ranked").body for _ in range(4)] == ["a", "b1", "b2", "c"]
+    assert [space.get("q").body for _ in range(4)] == ["c", "a", "b1", "b2"], "a fifo queue does not look at it"
+
+
+def test_q04_a_delayed_message_is_invisible_until_its_time_yet_taken_by_key(
+    space: spool.Space, clock: HandClock
+) -> None:
+    by_id = space.put("q", "by id", delay=10)
+    space.put("q", "by correlation id", not_before=clock.wall + 20, correlation_id="c")
+    space.put("q", "in time", delay=5)
+    with pytest.raises(spool.Empty):
+        space.get("q")
+    assert space.stats("q").delayed == 3
+    clock.wall += 5
+    assert space.get("q").body == "in time"
+    assert space.get("q", message_id=by_id).body == "by id"
+    assert space.get("q", correlation_id="c").body == "by correlation id"
+
+
+def test_q05_a_message_in_use_says_so_and_a_missing_one_is_empty(space: spool.Space) -> None:
+    wanted = space.put("q", "x", correlation_id="c")
+    with space.transaction() as tx:
+        assert tx.get("q", message_id=wanted).id == wanted
+        with spool.open(space.path) as other, pytest.raises(spool.MessageInUse):
+            other.get("q", message_id=wanted)
+    with pytest.raises(spool.Empty):
+        space.get("q", message_id=wanted)
+    with pytest.raises(spool.Empty):
+        space.get("q", correlation_id="c")
+    with pytest.raises(spool.BadMessageId):
+        space.get("q", message_id="no id")
+    with pytest.raises(spool.BadMessageId):
+        space.show(wanted)
+
+
+def test_q06_a_waiting_get_is_woken_by_a_put_and_does_not_block_it(space: spool.Space) -> None:
+    found: list[spool.Message] = []
+    thread = threading.Thread(target=lambda: found.append(space.get("q", timeout=30)))
+    thread.start()
+    space.put("q", "at last")
+    thread.join()
+    assert [m.body for m in found] == ["at last"]
+    with pytest.raises(spool.InvalidArgument):
+        space.get("q", timeout=1, correlation_id="c")
+
+
+def test_q07_a_transaction_sees_nothing_of_its_own_puts_and_a_rollback_leaves_none(space: spool.Space) -> None:
+    with pytest.raises(RuntimeError), space.transaction() as tx:
+        space.put("q", "joined")
+        space.put("q", "apart", transaction=None)
+        tx.put("q", "by name")
+        assert bodies(space) == ["apart"]
+        assert tx.get("q").body == "apart"
+        raise RuntimeError
+    assert bodies(space) == ["apart"]
+    (message,) = space.browse("q")
+    assert message.attempts == 1
+
+
+def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path: Path, clock: HandClock) -> None:
+    with spool.create(tmp_path / "s", clock=clock) as space:
+        space.create_queue("q", retries=2, retry_delay=60, error_queue="errors")
+        space.create_queue("errors")
+        wanted = space.put("q", "x")
+    for attempt in range(3):
+        with spool.open(tmp_path / "s", clock=clock) as space:
+            with pytest.raises(spool.Empty):
+                space.get("errors")
+            with space.transaction() as tx:
+                assert tx.get("q").attempts == attempt
+                tx.set_rollback_only()
+            with pytest.raises(spool.Empty):
+                space.get("q")  # hidden for the retry delay
+            clock.wall += 60
+    with spool.open(tmp_path / "s", clock=clock) as space:
+        dead = space.get("errors")
+        assert (dead.id, dead.origin_queue) == (wanted, "q")
+        assert dead.failure_reason
+        stats = space.stats("q")
+        assert (stats.enqueued, stats.dequeued, stats.failed) == (1, 0, 1)
+
+
+def test_q08_without_an_error_queue_a_message_is_dropped_logged_and_counted(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    space.create_queue("strict", retries=0)
+    space.put("strict", "x")
+    with space.transaction() as tx:
+        tx.get("strict")
+        tx.set_rollback_only()
+    assert bodies(space, "strict") == []
+    assert space.stats("strict").failed == 1
+    assert "dropped" in caplog.text
+
+
+def test_q18_each_failure_has_its_own_error_and_leaves_the_transaction_usable(space: spool.Space) -> None:
+    with space.transaction() as tx:
+        for call, error, diagnostic in (
+            (lambda: tx.put("nowhere", "x"), spool.QueueNotFound, "QMEBADQUEUE"),
+            (lambda: tx.get("q"), spool.Empty, "QMENOMSG"),
+            (lambda: tx.put("q", "x", priority=101), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.put("q", "x", delay=1, not_before=2.0), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.put("q", object()), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.put("q", "x", correlation_id="c" * 256), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.put("q", "x", headers={"k": "v" * 9000}), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.get("q", timeout=-1), spool.InvalidArgument, "QMEINVAL"),
+            (lambda: tx.get_many("q", 0), spool.InvalidArgument, "QMEINVAL"),
+        ):
+            with pytest.raises(error) as caught:
+                call()
+            assert caught.value.diagnostic == diagnostic
+        tx.put("q", "still fine")
+    assert bodies(space) == ["still fine"]
+    with pytest.raises(TypeError):
+        space.put("q", "x", prioritty=1)
+
+
+def test_q20_a_transaction_that_takes_too_long_is_rolled_back_and_says_so(tmp_path: Path) -> None:
+    class Fast(Clock):
+        ahead = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.ahead
+
+    clock = Fast()
+    with spool.create(tmp_path / "s", clock=clock) as space:
+        space.create_queue("q")
+        space.put("q", "x")
+        tx = space.transaction(timeout=5)
+        tx.get("q")
+        clock.ahead = 6
+        with pytest.raises(spool.TransactionTimeout, match="took longer than 5 s"):
+            tx.put("q", "y")
+        with pytest.raises(spool.TransactionRolledBack):
+            tx.commit()
+        assert bodies(space) == ["x"]
+
+
+def test_e04_two_openers_share_one_space(space: spool.Space) -> None:
+    with spool.open(space.path) as other:
+        space.put_many("q", [b"%d" % i for i in range(10)])
+        assert [other.get("q").body, space.get("q").body, other.get("q").body] == [b"0", b"1", b"2"]
+        other.create_queue("new")
+        space.put("new", "known here at once")
+        assert other.get("new").body == "known here at once"
+
+
+def test_e11_x04_a_commit_is_one_file_one_position_number_and_visible_at_once(space: spool.Space) -> None:
+    ids = space.put_many("q", [b"x"] * 3000)
+    found = list(space.browse("q"))
+    assert [m.id for m in found] == ids
+    assert {m.position.number for m in found} == {found[0].position.number}
+    assert len(set(ids)) == 3000
+    assert all(len(i) == 32 and int(i, 16) >= 0 for i in ids)
+    assert len(list(Path(space.path, "committed").iterdir())) == 1
+
+
+def test_e12_a_flipped_bit_is_never_delivered_and_the_rest_is(space: spool.Space) -> None:
+    space.put_many("q", [b"a" * 500, b"b" * 500, b"c" * 500])
+    (path,) = Path(space.path, "committed").iterdir()
+    data = bytearray(path.read_bytes())
+    data[data.index(b"b" * 500) + 250] ^= 1
+    path.write_bytes(data)
+    assert [m.body for m in space.get_many("q", 10)] == [b"a" * 500, b"c" * 500]
+    assert len(space.quarantined()) == 1
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a b", "a/b", "x" * 128, "\N{SNOWMAN}", "a\n", 7])
+def test_e14_a_queue_name_that_is_not_allowed_is_refused_with_the_rule(space: spool.Space, name: object) -> None:
+    with pytest.raises(spool.InvalidArgument, match="1 to 127 letters, digits"):
+        space.create_queue(name)  # type: ignore[arg-type]
+
+
+def test_e16_stray_files_are_ignored_and_reported(space: spool.Space) -> None:
+    space.put("q", "x")
+    for stage in ("committed", "prepared", "active"):
+        Path(space.path, stage, "notes.txt").write_text("mine")
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert bodies(again) == ["x"]
+        strays = {f.name for f in again.recovery.findings if f.kind == "stray"}
+        assert strays == {f"{stage}/notes.txt" for stage in ("committed", "prepared", "active")}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x00\xff", "", "text \N{SNOWMAN}", 7, 1.5, None, True, [1, "a", b"b"], {"k": {"n": [None]}}]
+)
+def test_a_body_comes_back_as_it_was_put(space: spool.Space, body: object) -> None:
+    space.put("q", body)
+    found = space.get("q").body
+    assert (found, type(found)) == (body, type(body))
+
+
+def test_json_is_json_where_the_content_type_says_so(space: spool.Space) -> None:
+    space.put("q", {"k": [1, "\N{SNOWMAN}"]}, content_type="application/json")
+    message = space.get("q")
+    assert (message.body, message.content_type) == ({"k": [1, "\N{SNOWMAN}"]}, "application/json")
+
+
+def test_a_message_is_frozen_and_carries_every_field(space: spool.Space, clock: HandClock) -> None:
+    space.put(
+        "q", "x", priority=7, correlation_id="c", reply_queue="r", failure_queue="f", user_code=-3, client_id="me",
+        application_key="k", headers={"a": "b"},
+    )  # fmt: skip
+    m = space.get("q")
+    assert (m.queue, m.priority, m.correlation_id, m.reply_queue, m.failure_queue) == ("q", 7, "c", "r", "f")
+    assert (m.user_code, m.client_id, m.application_key, dict(m.headers)) == (-3, "me", "k", {"a": "b"})
+    assert (m.enqueued_at, m.not_before, m.attempts, m.position) == (clock.wall, None, 0, (1, 0))
+    with pytest.raises(AttributeError, match="frozen"):
+        m.body = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        m.headers["a"] = "other"  # type: ignore[index]
+
+
+def test_a_queues_reply_and_failure_queue_stand_in_for_a_messages_own(space: spool.Space) -> None:
+    space.create_queue("asking", reply_queue="answers", failure_queue="failures")
+    space.put("asking", "x")
+    space.put("asking", "y", reply_queue="mine")
+    first, second = space.get("asking"), space.get("asking")
+    assert (first.reply_queue, first.failure_queue) == ("answers", "failures")
+    assert (second.reply_queue, second.failure_queue) == ("mine", "failures")
+
+
+def test_consume_commits_each_body_and_rolls_back_the_one_that_raises(space: spool.Space) -> None:
+    space.put_many("q", ["1", "2", "3"])
+    seen = []
+    with pytest.raises(RuntimeError):
+        for tx, message in space.consume("q", timeout=0):
+            seen.append(message.body)
+            tx.put("errors", message.body)
+            if message.body == "2":
+                raise RuntimeError
+    assert seen == ["1", "2"]
+    assert (bodies(space), bodies(space, "errors")) == (["2", "3"], ["1"])
+
+
+def test_a_large_transaction_streams_and_is_still_all_or_nothing(space: spool.Space) -> None:
+    body = bytes(1 << 20)
+    for commit in (False, True):
+        tx = space.transaction(timeout=None)
+        tx.put_many("q", [body] * 40)
+        tx.put("q", "last")
+        assert any(Path(space.path, "active").iterdir()), "it streams"
+        assert bodies(space) == []
+        tx.commit() if commit else tx.rollback()
+    assert [len(m.body) for m in space.browse("q")] == [1 << 20] * 40 + [4]
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert [len(m.body) for m in again.get_many("q", 100)] == [1 << 20] * 40 + [4]
+
+
+def test_counts_since_the_space_was_created_survive_reclaim_and_restarts(space: spool.Space) -> None:
+    from spool.reclaim import reclaim
+
+    for _ in range(3):
+        space.put_many("q", [b"x"] * 5)
+        space.get_many("q", 4)
+        reclaim(space._store)
+    path, stats = space.path, space.stats("q")
+    assert (stats.enqueued, stats.dequeued, stats.ready) == (15, 12, 3)
+    space.close()
+    with spool.open(path) as again:
+        assert again.stats("q").enqueued == 15
+        again.get_many("q", 3)
+        while reclaim(again._store):
+            pass
+        assert (again.stats("q").enqueued, again.stats("q").dequeued) == (15, 15)
+        assert len(list(Path(path, "committed").iterdir())) <= 2, "the space of a drained queue returns"
+
+
+def test_spaces_that_are_none_newer_or_there_already_are_named_errors(space: spool.Space, tmp_path: Path) -> None:
+    with pytest.raises(spool.SpaceExists):
+        spool.create(space.path)
+    with pytest.raises(spool.NotASpace, match="spool-admin init"):
+        spool.open(tmp_path)
+    with pytest.raises(spool.NotASpace):
+        spool.open(tmp_path / "nowhere")
+    with pytest.raises(spool.QueueExists):
+        space.create_queue("q")
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "space.toml").write_text("format = 2\n")
+    with pytest.raises(spool.NewerFormat):
+        spool.open(tmp_path / "newer")
+
+
+def test_a_closed_space_says_so(space: spool.Space) -> None:
+    space.close()
+    space.close()
+    for call in (lambda: space.put("q", "x"), lambda: space.get("q"), space.queues, lambda: list(space.browse("q"))):
+        with pytest.raises(spool.NotOpen, match="open it again"):
+            call()
+
+
+def test_everything_in_a_space_is_its_owners_alone(space: spool.Space) -> None:
+    space.put("q", "x")
+    for path in Path(space.path).rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path

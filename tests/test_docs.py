@@ -1,0 +1,90 @@
+"""The documents cannot rot: their examples run, their commands exist, their tables name what the code has."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from spool import format as file_format
+from spool import layout
+from spool.message import FIELDS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (f"{document.name}:{place}", text)
+        for document in DOCUMENTS
+        for place, (found, text) in enumerate(_BLOCK.findall(document.read_text()))
+        if found == language
+    ]
+
+
+@pytest.mark.parametrize(("where", "code"), blocks("python"))
+def test_python_examples_run_and_print_what_they_say(where: str, code: str, tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    said = re.findall(r"print\(.*\)  # (.*)", code)
+    assert found.stdout.splitlines() == said
+
+
+def commands() -> list[str]:
+    lines = [line for _, text in blocks("sh") for line in text.splitlines()]
+    return sorted({line.split(" && ")[0].strip() for line in lines if line.startswith("spool-")})
+
+
+def test_there_are_examples_to_check() -> None:
+    assert len(blocks("python")) >= 1
+    assert len(commands()) >= 8
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_in_examples_exist_with_their_options(line: str) -> None:
+    program, *words = line.split("#")[0].split()
+    module = __import__(f"xaspool_scripts.{program.removeprefix('spool-')}", fromlist=["main"])
+    command: click.Command = module.main
+    while isinstance(command, click.Group):
+        word = words.pop(0)
+        assert word in command.commands, line
+        command = command.commands[word]
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_the_two_commands_are_there() -> None:
+    for name in ("demo", "test"):
+        script = ROOT / "scripts" / name
+        assert script.stat().st_mode & 0o111, f"{script} cannot be run"
+
+
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_format_md_names_every_command_field_and_directory() -> None:
+    text = (ROOT / "docs" / "format.md").read_text()
+    for command in file_format._COMMAND_SHAPES:
+        assert f'["{command}"' in text
+    for directory in layout.DIRECTORIES:
+        assert f"`{directory}/" in text
+    computed = {"id", "queue", "body", "enqueued_at", "position"}
+    for field in set(FIELDS) - computed:
+        assert f"`{field}`" in text, field
+    assert f"{file_format.SECTION_MESSAGES:,} messages" in text
+    assert f"{file_format.MAX_HEADER_BYTES >> 20} MiB" in text
+    assert f"{file_format.MAX_TABLE_BYTES >> 20} MiB" in text
+
+
+def test_the_architecture_names_every_module_of_the_engine() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for module in (ROOT / "spool").glob("*.py"):
+        if module.stem != "__init__":
+            assert f"`{module.stem}`" in text, module.stem
