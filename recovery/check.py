@@ -3,11 +3,10 @@
 from recovery.report import Finding, Kind
 from spool import layout
 from spool.errors import CorruptedFile
-from spool.index import TOTALS_FACT
 from spool.quarantine import REASON_SUFFIX, quarantine
 from spool.reader import FileImage, prove
 from spool.store import Store
-from spool.visibility import catch_up, list_prepared
+from spool.visibility import being_reclaimed, catch_up, list_prepared
 
 _MAX_REASON_BYTES = 64 << 10
 
@@ -53,12 +52,8 @@ def _still_there(store: Store, number: int) -> bool:
     """A number that was reclaimed while we looked, or is just being so, is no finding."""
     catch_up(store)
     with store.mutex:
-        state, totals = store.index.files.get(number), store.index.facts.get(TOTALS_FACT)
-    if state is None or state.live:
-        return state is not None
-    # Its adopted branches go before it does, after the fact that counts them was written.
-    begun = totals is not None and number in totals[1]["folded"]
-    return not begun and store.disk.exists(layout.committed(number))
+        state = store.index.files.get(number)
+        return state is not None and (state.live > 0 or not being_reclaimed(store, store.index, number))
 
 
 def _proven(store: Store, name: str) -> tuple[FileImage | None, str]:

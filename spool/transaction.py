@@ -277,6 +277,7 @@ class Transaction:
         image = FileImage(replace(header, number=number), tuple(file.tables))
         store.own[number] = Commit(number, [Part(0, None, 0, image)])
         self._refresh()
+        store.own.pop(number, None)  # another thread may have read it from the disk
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
         store = self._store

@@ -12,7 +12,7 @@ from spool import layout
 from spool.clock import Deadline
 from spool.errors import CorruptedFile, SystemFailure
 from spool.format import Adoption, Header
-from spool.index import Commit, Index, Part
+from spool.index import TOTALS_FACT, Commit, Index, Part
 from spool.locks import PREPARED_LIST
 from spool.publication import settle_all
 from spool.reader import FileImage, image_of
@@ -138,6 +138,7 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
     names = store.disk.names(layout.COMMITTED)
     listed.update(f"{layout.COMMITTED}/{name}" for name in names)
     index = Index()
+    absent: list[tuple[int, str, str]] = []
     for name in sorted(names):
         parsed = layout.parse_committed(name)
         if parsed is None or parsed.adoption or parsed.number > published:
@@ -146,13 +147,30 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
         if commit is None:
             return None
         index.apply(commit)
+        absent += _absent_branches(commit)
     index.applied = published
     while index.applied < store.counters.published():
         commit = read_commit(store, index.applied + 1, last_resort=last_resort)
         if commit is None:
             return None
         index.apply(commit)
+    if last_resort:
+        index.damage += [(name, wrong) for n, name, wrong in absent if not being_reclaimed(store, index, n)]
     return index
+
+
+def _absent_branches(commit: Commit) -> list[tuple[int, str, str]]:
+    """(number, name, what is wrong) of adopted branches that were nowhere to be read, and not named already."""
+    there = {part.adoption for part in commit.parts}
+    named = {name for name, _ in commit.damage}
+    places = [(layout.committed(commit.number, k), k, xid) for k, xid in enumerate(commit.adopted, 1)]
+    return [(commit.number, n, f"branch {xid} is missing") for n, k, xid in places if k not in there and n not in named]
+
+
+def being_reclaimed(store: Store, index: Index, number: int) -> bool:
+    """Whether a commit is just going, or gone: its adopted branches go before it, after the fact that counts them."""
+    totals = index.facts.get(TOTALS_FACT)
+    return (totals is not None and number in totals[1]["folded"]) or not store.disk.exists(layout.committed(number))
 
 
 def read_commit(

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from tests.simdisk import Change, Image, Inode, Machine, Operation
+from tests.machine import Change, Image, Inode, Machine, Operation, image_of
 
 _VARYING_NAMES = 5
 _VARYING_CONTENTS = 5
@@ -279,12 +279,7 @@ def _walk(machine: Machine, names: Names) -> Iterator[tuple[str, Inode]]:
 
 
 def _build(machine: Machine, names: Names, contents: dict[int, bytes]) -> Image:
-    files = [
-        (path, inode.number, None if inode.entries is not None else contents.get(inode.number, inode.data))
-        for path, inode in sorted(_walk(machine, names), key=lambda found: found[0])
-    ]
-    order: dict[int, int] = {}
-    return Image(tuple((path, order.setdefault(number, len(order)), data) for path, number, data in files))
+    return image_of((path, inode, contents.get(inode.number, inode.data)) for path, inode in _walk(machine, names))
 
 
 def _run_as_it_was(image: Image) -> tuple[Image, str]:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spool.disk import Disk, FileIdentity
-from tests.simdisk import Machine, PowerCut, SimulatedDisk
+from tests.machine import Machine, PowerCut
+from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules, survivors
 
 NAMES = st.sampled_from(["d/x", "d/y", "e/x", "e/y", "top", "d/new", "d/x/below", "none/x"])
@@ -73,7 +74,7 @@ class _Player:
 @given(st.lists(CALLS, max_size=40))
 def test_it_answers_every_call_as_the_real_disk_does(calls: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as root:
-        real, simulated = _Player(Disk(root)), _Player(Machine().process())
+        real, simulated = _Player(Disk(root)), _Player(SimulatedDisk(Machine()))
         for call in [("make_directory", "d"), ("make_directory", "e"), ("create", "d/x"), *calls]:
             assert simulated.play(*call) == real.play(*call), call
         for handle in real.handles:
@@ -83,7 +84,7 @@ def test_it_answers_every_call_as_the_real_disk_does(calls: list[tuple[Any, ...]
 @given(st.lists(st.tuples(st.booleans(), OFFSETS, st.integers(1, 4), st.integers(0, 2)), max_size=30))
 def test_locks_of_several_descriptions_part_and_join_as_the_kernel_s_do(steps) -> None:
     with TemporaryDirectory() as root:
-        players = _Player(Disk(root)), _Player(Machine().process())
+        players = _Player(Disk(root)), _Player(SimulatedDisk(Machine()))
         for player in players:
             player.play("create", "f")
             player.play("open_to_write", "f")
@@ -97,7 +98,7 @@ def test_locks_of_several_descriptions_part_and_join_as_the_kernel_s_do(steps) -
 
 def test_housekeeping_is_one_process_at_a_time(tmp_path: Path) -> None:
     machine = Machine()
-    for one, other in ((Disk(str(tmp_path)), Disk(str(tmp_path))), (machine.process(), machine.process())):
+    for one, other in ((Disk(str(tmp_path)), Disk(str(tmp_path))), (SimulatedDisk(machine), SimulatedDisk(machine))):
         with one.exclusively("busy") as first, other.exclusively("busy") as second:
             assert (first, second) == (True, False)
         with other.exclusively("busy") as again:
@@ -109,7 +110,7 @@ def test_housekeeping_is_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_a_killed_process_does_nothing_more_and_holds_nothing() -> None:
     machine = Machine()
-    one, other = machine.process(), machine.process()
+    one, other = SimulatedDisk(machine), SimulatedDisk(machine)
     handle = one.create("f")
     assert one.lock(handle, 7)
     theirs = other.open("f", write=True)
@@ -135,7 +136,7 @@ def _left(machine: Machine, rules: Rules) -> list[dict[str, bytes]]:
 def _renamed(*, flush_first: bool = False, flush_last: bool = False, flush_target: bool = False) -> Machine:
     """d/x is written and renamed to e/x."""
     machine = Machine()
-    disk: SimulatedDisk = machine.process()
+    disk = SimulatedDisk(machine)
     disk.make_directory("d")
     disk.make_directory("e")
     disk.flush_directory("")
@@ -180,7 +181,7 @@ def test_without_order_a_flush_of_the_file_keeps_no_name_and_one_of_the_director
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 def test_an_overwritten_file_may_come_back_as_it_was(rules: Rules) -> None:
     machine = _renamed(flush_first=True, flush_target=True)
-    disk = machine.process()
+    disk = SimulatedDisk(machine)
     disk.write_at(disk.open("e/x", write=True), 0, b"cdef")
     held = {files["e/x"] for files in _left(machine, rules) if "e/x" in files}
     assert {b"ab", b"cdef", b"cd"} <= held
@@ -189,5 +190,5 @@ def test_an_overwritten_file_may_come_back_as_it_was(rules: Rules) -> None:
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 def test_what_was_flushed_with_its_directories_has_one_outcome(rules: Rules) -> None:
     machine = _renamed(flush_first=True, flush_target=True)
-    machine.process().flush_directory("d")
+    SimulatedDisk(machine).flush_directory("d")
     assert _left(machine, rules) == [{"e/x": b"ab"}]

@@ -1,109 +1,25 @@
-"""Cut the power at every step of a short history, and look at every disk that may be left.
-
-A *history* is what one process does. Its *ledger* says which worlds may be found at any time: before a call the old
-one, while it runs the old or the new one, and once it has returned only the new one (all or nothing, and acknowledged
-means there). A *world* is what an application sees: the messages of each queue in order, the branches in doubt with
-the messages that they hold, and the counts since the beginning.
-"""
+"""Cut the power at every step of a short history, and look at every disk that may be left."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import spool
 from recovery.report import Finding, Kind
 from spool import layout
-from spool.clock import Deadline
-from spool.decide import commit_prepared, in_doubt, rollback_prepared
-from spool.index import DEQUEUED, ENQUEUED
+from spool.decide import in_doubt
 from spool.reclaim import reclaim
-from spool.space import _in_doubt
-from spool.transaction import Transaction
-from spool.xid import Xid
-from tests.simdisk import CHANGES, ROOT, Image, Machine, PowerCut, SimulatedDisk, repeatable
+from tests.crash.worlds import AFTER, QUEUES, History, Ledger, World, deadline, decide, look
+from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, Survivor, survivors
 
-AFTER = "after"
-QUEUES = ("a", "b", AFTER)
-XID = Xid(4711, b"foreign", b"1")
 SEED = 1
 
 
 class Violation(AssertionError):
     """A promise was broken; the text says how to see it again."""
-
-
-@dataclass(frozen=True)
-class World:
-    """``queues``: bodies that can be browsed, per queue; ``held``: how many messages branches in doubt hold or would
-    add, per queue; ``counts``: (enqueued, dequeued) since the beginning, per queue."""
-
-    queues: tuple[tuple[str, ...], ...]
-    in_doubt: tuple[str, ...] = ()
-    held: tuple[int, ...] = (0,) * len(QUEUES)
-    counts: tuple[tuple[int, int], ...] = ((0, 0),) * len(QUEUES)
-
-    def put(self, queue: str, *bodies: str) -> "World":
-        place = QUEUES.index(queue)
-        enqueued, dequeued = self.counts[place]
-        return self._with(place, self.queues[place] + bodies, (enqueued + len(bodies), dequeued))
-
-    def got(self, queue: str, count: int = 1) -> "World":
-        """The first ``count`` messages of the queue are gone."""
-        place = QUEUES.index(queue)
-        enqueued, dequeued = self.counts[place]
-        return self._with(place, self.queues[place][count:], (enqueued, dequeued + count))
-
-    def doubting(self, queue: str, hidden: int, *, added: int = 0) -> "World":
-        """A branch in doubt hides the first messages of the queue, and would add some."""
-        place = QUEUES.index(queue)
-        held = list(self.held)
-        held[place] += hidden + added
-        queues = self._with(place, self.queues[place][hidden:], self.counts[place])
-        return replace(queues, held=tuple(held), in_doubt=(str(XID),))
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in vars(self).items()).replace(" " * 64, "")
-
-    def _with(self, place: int, bodies: tuple[str, ...], counts: tuple[int, int]) -> "World":
-        queues, all_counts = list(self.queues), list(self.counts)
-        queues[place], all_counts[place] = bodies, counts
-        return replace(self, queues=tuple(queues), counts=tuple(all_counts))
-
-
-EMPTY = World(((),) * len(QUEUES))
-
-
-class Ledger:
-    """Which worlds may be found now."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.allowed = frozenset([world])
-
-    @contextmanager
-    def becoming(self, world: World, *, surely: bool = True, or_else: Iterable[World] = ()) -> Iterator[None]:
-        """While the block runs, both worlds may be found, ``or_else`` some others; after it only the new one, unless
-        that is not ``surely``."""
-        self.allowed = frozenset([self.world, world, *or_else])
-        yield
-        self.world = world
-        if surely:
-            self.allowed = frozenset([world])
-
-
-@dataclass(frozen=True)
-class History:
-    """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
-    the branch in doubt to the world that it makes, for histories that have one."""
-
-    name: str
-    setup: Callable[[spool.Space], None]
-    begin: World
-    run: Callable[[spool.Space, Ledger], None]
-    decided: Mapping[World, Mapping[str, World]] = field(default_factory=dict)
-    may_return: frozenset[World] = frozenset()
 
 
 @dataclass
@@ -119,8 +35,9 @@ class Explorer:
     """All cuts of one history by one rule set.
 
     ``per_cut``: at most so many survivors of each cut. ``again``: of every so-manieth different state the recovery is
-    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never). ``disk`` and ``recovery_disk``: for
-    bugs planted in the history and in the recovery.
+    itself cut at every step, with ``per_recovery_cut`` survivors each (0: never). ``thorough``: every decision on a
+    branch in doubt is tried on every disk, not only one of them. ``disk`` and ``recovery_disk``: for bugs planted in
+    the history and in the recovery.
     """
 
     def __init__(
@@ -131,6 +48,7 @@ class Explorer:
         per_cut: int = 16,
         again: int = 0,
         per_recovery_cut: int = 2,
+        thorough: bool = False,
         disk: type[SimulatedDisk] = SimulatedDisk,
         recovery_disk: type[SimulatedDisk] = SimulatedDisk,
     ) -> None:
@@ -139,6 +57,7 @@ class Explorer:
         self.per_cut = per_cut
         self.again = again
         self.per_recovery_cut = per_recovery_cut
+        self.thorough = thorough
         self.disk = disk
         self.recovery_disk = recovery_disk
         self.tally = Tally()
@@ -175,7 +94,7 @@ class Explorer:
     def _with_another(self) -> tuple[Machine, spool.Space]:
         machine = self._machine(self.base, boot=2)
         with repeatable(SEED + 2):
-            return machine, spool.open(ROOT, disk=machine.process(self.recovery_disk), clock=machine.clock)
+            return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
 
     def _take_over(self, machine: Machine, other: spool.Space, allowed: frozenset[World]) -> None:
         """Whoever commits next finishes what the dead process left, and what is seen then stays."""
@@ -199,8 +118,8 @@ class Explorer:
         self._open_again(machine, self._open_and_look(machine, frozenset([shown])))
 
     def _set_up(self) -> Image:
-        machine = self._machine(Image(()), boot=1)
-        with spool.create(ROOT, disk=machine.process(), clock=machine.clock) as space:
+        machine = self._machine(NO_FILES, boot=1)
+        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             self.history.setup(space)
@@ -225,7 +144,7 @@ class Explorer:
         machine = machine or self._machine(self.base, boot=2)
         ledger = Ledger(self.history.begin)
         machine.crash_at(step)
-        process = machine.process(self.disk)
+        process = self.disk(machine)
         with repeatable(SEED + 1):
             try:
                 space = spool.open(ROOT, disk=process, clock=machine.clock)
@@ -305,7 +224,7 @@ class Explorer:
 
     def _open_and_look(self, machine: Machine, allowed: frozenset[World], *, told: bool = False) -> World:
         """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""
-        process = machine.process(self.recovery_disk)
+        process = self.recovery_disk(machine)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
             world = look(space)
@@ -322,7 +241,7 @@ class Explorer:
 
     def _open_again(self, machine: Machine, world: World) -> None:
         """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once."""
-        with spool.open(ROOT, disk=machine.process(self.recovery_disk), clock=machine.clock) as space:
+        with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
             self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
@@ -337,10 +256,11 @@ class Explorer:
         if not world.in_doubt:
             return
         image = machine.image()
-        for outcome, promised in self._decided[world].items():
+        outcomes = sorted(self._decided[world].items())
+        for outcome, promised in outcomes if self.thorough else [outcomes[self.tally.states % len(outcomes)]]:
             twin = self._machine(image, machine.boot + 1)
             with self._telling(f"then decided: {outcome}"):
-                with spool.open(ROOT, disk=twin.process(self.recovery_disk), clock=twin.clock) as space:
+                with spool.open(ROOT, disk=self.recovery_disk(twin), clock=twin.clock) as space:
                     decide(space, outcome)
                     self._expect(look(space) == promised, f"found {look(space)}, promised {promised}", space)
                 self._open_again(twin, promised)
@@ -379,34 +299,3 @@ class Explorer:
 def _makes_lock_file(call: str, args: tuple[object, ...]) -> bool:
     """64 of them, all alike; recovery without them is looked at in each survivor that lost ``run/``."""
     return call == "create" and str(args[0]).startswith(f"{layout.RUN}/")
-
-
-def look(space: spool.Space) -> World:
-    """What an application sees."""
-    store = space._store
-    queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
-    held, totals = _in_doubt(store), store.index.totals()
-    return World(
-        queues,
-        tuple(sorted(map(str, store.prepared.images))),
-        tuple(sum(held.get(queue, (0, 0))) for queue in QUEUES),
-        tuple((counts[ENQUEUED], counts[DEQUEUED]) for counts in (totals.get(queue, [0] * 4) for queue in QUEUES)),
-    )
-
-
-def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
-    """Commit or roll back the branch in doubt, as a coordinator that was or was not told its vote."""
-    store = space._store
-    if outcome == "commit":
-        commit_prepared(store, XID, deadline(space), told=told)
-    else:
-        rollback_prepared(store, XID, deadline(space))
-
-
-def deadline(space: spool.Space) -> Deadline:
-    return space._store.deadline()
-
-
-def branch(space: spool.Space) -> Transaction:
-    """A transaction that can be prepared."""
-    return Transaction(space._store, space._undertaker, xid=XID)

@@ -7,7 +7,8 @@ import pytest
 
 import spool
 from spool.reclaim import reclaim
-from tests.crash.harness import EMPTY, XID, Explorer, History, Ledger, Tally, World, branch, decide
+from tests.crash.harness import Explorer, Tally
+from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.survivors import Rules
 
 
@@ -202,7 +203,7 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 @BY_RULES
 @BY_NAME
 def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_cut=12, again=100).explore(), record_property)
+    _record(Explorer(history, rules, per_cut=6, again=200).explore(), record_property)
 
 
 @BY_NAME
@@ -215,7 +216,9 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @BY_RULES
 @BY_NAME
 def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6).explore(), record_property)
+    _record(
+        Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6, thorough=True).explore(), record_property
+    )
 
 
 @pytest.mark.slow
@@ -223,7 +226,7 @@ def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, 
 @BY_RULES
 @BY_NAME
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_recovery_cut=10).explore_takeovers(), record_property)
+    _record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
 
 
 def _record(tally: Tally, record_property) -> None:

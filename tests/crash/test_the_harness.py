@@ -95,4 +95,4 @@ def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
 @pytest.mark.parametrize("disk", [_CopyIsNotFlushedFirst, _CopyIsNotFlushedAgain])
 def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
     with pytest.raises(Violation):
-        Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=1).explore()
+        Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=3).explore()

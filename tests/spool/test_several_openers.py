@@ -117,6 +117,9 @@ def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool
     number = decide.commit_prepared(store, XID, store.deadline(), told=True)
     store.disk.unlink(layout.committed(number, 1))
     assert [finding.name for finding in space.check()] == [layout.committed(number, 1)]
+    space.close()
+    with spool.open(space.path) as again:
+        assert [finding.name for finding in again.recovery.damaged] == [layout.committed(number, 1)]
 
 
 # -- in doubt ---------------------------------------------------------------------------------------------------------

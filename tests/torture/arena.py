@@ -80,7 +80,7 @@ class Arena:
 
     def run(self) -> Result:
         self.logs.mkdir()
-        with spool.create(self.space) as space:
+        with spool.create(self.space, flush=self._rng.choice(("ordered", "strict"))) as space:
             for queue in worker.QUEUES:
                 space.create_queue(queue)
         try:

@@ -1,0 +1,276 @@
+"""A machine with a file system in memory: what its processes see now, and the record that a power cut needs.
+
+Every file and every name has two states: what processes see now, and what a power cut is sure to leave. What it may
+leave beyond that is ``tests.survivors``' business; this module only keeps the record that it needs: the log of
+operations on names, what each file held since its last flush, and what was flushed.
+"""
+
+import copy
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from spool.clock import Clock
+
+if TYPE_CHECKING:
+    from tests.simdisk import SimulatedDisk
+
+
+class PowerCut(BaseException):
+    """The process ends here: no ``except Exception`` may see it."""
+
+
+class SimulatedClock(Clock):
+    """Time passes only where somebody sleeps."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.time = now
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+class Inode:
+    """A file (``entries`` None) or a directory.
+
+    ``flushed`` is what the disk surely holds of a file, ``pending`` everything that it held since, half-written
+    states included. ``touched`` is how long the log of names was when the inode last changed: a journal that commits
+    the inode commits everything up to there. ``names_flushed`` is the same for a directory's last own flush.
+    """
+
+    def __init__(self, number: int, *, directory: bool = False) -> None:
+        self.number = number
+        self.entries: dict[str, Inode] | None = {} if directory else None
+        self.links = 2 if directory else 0
+        self.data = b""
+        self.flushed = b""
+        self.pending: list[bytes] = []
+        self.touched = 0
+        self.names_flushed = 0
+        self.version = 0
+        self.locks: list[Lock] = []
+
+
+class Lock(NamedTuple):
+    """Bytes ``start`` to ``stop - 1``, held by an open handle."""
+
+    handle: int
+    start: int
+    stop: int
+    shared: bool
+
+
+class Change(NamedTuple):
+    """A name in a directory now means another inode, or none."""
+
+    directory: Inode
+    name: str
+    inode: Inode | None
+
+
+class Operation(NamedTuple):
+    """One call's changes of names. A rename has two: the new name first."""
+
+    kind: str
+    changes: tuple[Change, ...]
+
+
+class Image(NamedTuple):
+    """A whole disk, durable: (path, which inode, bytes or None for a directory), sorted by path. Equal means equal."""
+
+    files: tuple[tuple[str, int, bytes | None], ...]
+
+
+NO_FILES = Image(())
+
+
+class Handle(NamedTuple):
+    inode: Inode
+    writable: bool
+    process: "SimulatedDisk"
+
+
+class Machine:
+    """One life of a machine, from boot to power cut; starts with a disk on which everything is durable."""
+
+    def __init__(self, image: Image = NO_FILES, *, boot: int = 1, ordered: bool = True) -> None:
+        self.boot = boot
+        self.ordered = ordered
+        self.clock = SimulatedClock(1_700_000_000.0 + 1000 * boot)
+        self.root = Inode(1, directory=True)
+        self.log: list[Operation] = []
+        self.journaled = 0  # how much of the log a journaling file system has committed
+        self.handles: dict[int, Handle] = {}
+        self.housekeepers: dict[str, SimulatedDisk] = {}
+        self.trace: list[tuple[str, tuple[object, ...]]] = []
+        self._cut: int | None = None
+        self._inodes = 1
+        self._next_handle = 3
+        self._handle_was: dict[object, Inode] = {}
+        self._load(image)
+
+    def _load(self, image: Image) -> None:
+        known: dict[int, Inode] = {}
+        for path, number, data in image.files:
+            inode = known.get(number) or self.new_inode(directory=data is None)
+            known[number] = inode
+            inode.data = inode.flushed = data or b""
+            directory, name = self.parent(path)
+            assert directory.entries is not None
+            directory.entries[name] = inode
+            inode.links += inode.entries is None
+        directories = [self.root, *(inode for _, inode in self.walk())]
+        self.base = {(d.number, name): inode for d in directories for name, inode in (d.entries or {}).items()}
+
+    def image(self) -> Image:
+        """The disk after an orderly shutdown."""
+        return image_of((path, inode, inode.data) for path, inode in self.walk())
+
+    def copy(self) -> "Machine":
+        """The same moment once more, page cache included, with every process dead."""
+        twin = copy.deepcopy(self, {id(self.handles): {}, id(self.housekeepers): {}, id(self.trace): []})
+        for _, inode in twin.walk():
+            inode.locks.clear()
+        twin._cut = None
+        return twin
+
+    # -- processes and steps ----------------------------------------------------------------------------------------
+
+    def crash_at(self, step: int | None) -> None:
+        """The process that makes this call (counted from 1 since boot) ends instead."""
+        self._cut = step
+
+    def step(self, process: "SimulatedDisk", call: str, args: tuple[object, ...]) -> None:
+        if process.dead:
+            raise PowerCut("this process is dead")
+        self.trace.append((call, args))
+        if self._cut == len(self.trace):
+            self.kill(process)
+            raise PowerCut(self.last_call())
+
+    def last_call(self) -> str:
+        call, args = self.trace[-1]
+        return f"step {len(self.trace)}, {call}{args}"
+
+    def last_call_writes(self, directory: str) -> bool:
+        """Whether the last call was about bytes of a file in that directory; asked while its handle is open or not."""
+        call, args = self.trace[-1]
+        inodes = (self.find(directory).entries or {}).values()
+        return call in ("write_at", "truncate", "flush") and self._handle_was.get(args[0]) in inodes
+
+    def kill(self, process: "SimulatedDisk") -> None:
+        """Close its handles; the kernel drops its locks."""
+        process.dead = True
+        for number in [n for n, handle in self.handles.items() if handle.process is process]:
+            self.close(number)
+        for name in [n for n, holder in self.housekeepers.items() if holder is process]:
+            del self.housekeepers[name]
+
+    def open(self, inode: Inode, writable: bool, process: "SimulatedDisk") -> int:
+        self._next_handle += 1
+        self.handles[self._next_handle] = Handle(inode, writable, process)
+        self._handle_was[self._next_handle] = inode
+        return self._next_handle
+
+    def close(self, number: int) -> None:
+        inode = self.handles.pop(number).inode
+        inode.locks = [lock for lock in inode.locks if lock.handle != number]
+
+    # -- names ------------------------------------------------------------------------------------------------------
+
+    def new_inode(self, *, directory: bool = False) -> Inode:
+        self._inodes += 1
+        return Inode(self._inodes, directory=directory)
+
+    def parent(self, path: str) -> tuple[Inode, str]:
+        """The directory in which the path's last part is a name."""
+        *above, name = path.split("/")
+        return self.find("/".join(above), directory=True), name
+
+    def find(self, path: str, *, directory: bool = False) -> Inode:
+        inode = self.root
+        for name in filter(None, path.split("/")):
+            if inode.entries is None:
+                raise error_of(errno.ENOTDIR, path)
+            if name not in inode.entries:
+                raise error_of(errno.ENOENT, path)
+            inode = inode.entries[name]
+        if directory and inode.entries is None:
+            raise error_of(errno.ENOTDIR, path)
+        return inode
+
+    def lookup(self, path: str) -> Inode | None:
+        """What lies under the path whose directory must exist, or None."""
+        directory, name = self.parent(path)
+        assert directory.entries is not None
+        return directory.entries.get(name)
+
+    def record(self, kind: str, *changes: Change) -> None:
+        """Do an operation on names, and log it for those who ask what may survive."""
+        self.log.append(Operation(kind, changes))
+        for directory, name, inode in changes:
+            assert directory.entries is not None
+            old = directory.entries.pop(name, None)
+            for changed, count in ((old, -1), (inode, 1)):
+                if changed is not None:
+                    changed.links += count if changed.entries is None else 0
+                    changed.touched = len(self.log)
+            if inode is not None:
+                directory.entries[name] = inode
+            directory.touched = len(self.log)
+
+    def walk(self) -> Iterator[tuple[str, Inode]]:
+        """(path, inode) of every name; hard links repeat."""
+        waiting = [("", self.root)]
+        while waiting:
+            prefix, directory = waiting.pop()
+            for name, inode in (directory.entries or {}).items():
+                yield prefix + name, inode
+                waiting.append((f"{prefix}{name}/", inode))
+
+    # -- bytes ------------------------------------------------------------------------------------------------------
+
+    def write(self, inode: Inode, offset: int, data: bytes) -> None:
+        for part in filter(None, (data[: len(data) // 2], data)):  # a power cut may find half of it
+            start = inode.data[:offset].ljust(offset, b"\0")
+            inode.data = start + part + inode.data[offset + len(part) :]
+            inode.pending.append(inode.data)
+        self._changed(inode)
+
+    def truncate(self, inode: Inode, length: int) -> None:
+        inode.data = inode.data[:length].ljust(length, b"\0")
+        inode.pending.append(inode.data)
+        self._changed(inode)
+
+    def _changed(self, inode: Inode) -> None:
+        inode.touched = len(self.log)
+        inode.version += 1
+
+    def flush(self, inode: Inode) -> None:
+        """The inode's bytes or, of a directory, its names; and what a journal commits with it."""
+        inode.flushed = inode.data
+        inode.pending.clear()
+        inode.names_flushed = len(self.log)
+        self.journaled = max(self.journaled, inode.touched)
+
+
+def image_of(files: Iterable[tuple[str, Inode, bytes]]) -> Image:
+    """An image of (path, inode, the bytes that it has in the image); a directory's are not asked for."""
+    order: dict[int, int] = {}
+    return Image(
+        tuple(
+            (path, order.setdefault(inode.number, len(order)), data if inode.entries is None else None)
+            for path, inode, data in sorted(files, key=lambda file: file[0])
+        )
+    )
+
+
+def error_of(code: int, name: str) -> OSError:
+    return OSError(code, os.strerror(code), name)
