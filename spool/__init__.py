@@ -31,7 +31,8 @@ from spool.errors import (
 )  # fmt: skip
 from spool.message import Message, Position
 from spool.settings import QueueConfig, SpaceConfig
-from spool.space import JOIN, QueueStats, Space, create, open
+from spool.space import JOIN, Space, create, open
+from spool.stats import QueueStats
 from spool.transaction import Transaction
 
 __all__ = [

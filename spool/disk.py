@@ -19,7 +19,7 @@ import os
 import signal
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -184,11 +184,14 @@ class Disk:
 
     def flush(self, handle: int) -> None:
         """The file's bytes, to the platter; on an ordered file system also every rename before."""
+        self._flushed(os.fsync, handle)
+
+    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
         try:
-            os.fsync(handle)
+            flush(handle)
         except OSError as error:
-            raise FlushFailed(error.errno, f"fsync: {error.strerror}") from error
+            raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_directory(self, name: str) -> None:
         """The directory's names."""
@@ -200,8 +203,10 @@ class Disk:
 
     def make_durable(self, handle: int, directory: str) -> None:
         """The file's bytes, and the name in ``directory`` that it was just renamed to."""
-        self.flush(handle)
-        if not self.ordered:
+        if self.ordered:
+            self.flush(handle)
+        else:  # the directory's flush is what makes the name durable, so the file's need not carry its times
+            self._flushed(os.fdatasync, handle)
             self.flush_directory(directory)
 
     # -- locks --------------------------------------------------------------------------------------------------

@@ -140,7 +140,8 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
         ("flushed", header.flushed),
         ("padding", b""),
     ]
-    packed = [msgpack.packb(part) for pair in fields for part in pair]
+    pack = msgpack.Packer().pack
+    packed = [pack(part) for pair in fields for part in pair]
     tail = b"\xa8checksum\xce"
     length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     if length < room:

@@ -8,15 +8,15 @@ import enum
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
 from dataclasses import replace
-from itertools import groupby
 from types import TracebackType
 from typing import Any, Self
 
-from spool import codecs, consume, decide, publication, retries
+from spool import consume, decide, publication, retries
+from spool.arguments import check_queue, check_wanted, encoded
+from spool.association import Association, associate, dissociate
 from spool.clock import WaitExpired
 from spool.consume import HeldMessage, Wanted
 from spool.draft import Draft
@@ -25,7 +25,6 @@ from spool.errors import (
     Empty,
     InvalidArgument,
     ProtocolError,
-    QueueNotFound,
     SpoolError,
     TransactionRolledBack,
     TransactionTimeout,
@@ -38,17 +37,12 @@ from spool.notes import ClaimNote, Undertaker
 from spool.pool import Pool
 from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
-from spool.settings import check_queue_name
 from spool.store import Store
 from spool.visibility import catch_up
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid
 
 log = logging.getLogger("spool")
-
-# Which transaction the caller is in, for each open space: right for threads and for asyncio tasks. A copied context
-# keeps pointing at a transaction that has ended, and is told so, instead of silently committing on its own.
-_association: ContextVar[Mapping[int, "Transaction"]] = ContextVar("spool.association", default={})  # noqa: B039 (never changed)
 
 
 class State(enum.Enum):
@@ -59,17 +53,6 @@ class State(enum.Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "in an unknown state"
-
-
-def associated(store: Store) -> "Transaction | None":
-    """The transaction that the caller's puts and gets join, or None."""
-    return _association.get().get(id(store))
-
-
-def associate(store: Store, transaction: "Transaction | None") -> Token[Mapping[int, "Transaction"]]:
-    """Make the caller's puts and gets join a transaction (or none any more); the token undoes it."""
-    others = {key: value for key, value in _association.get().items() if key != id(store)}
-    return _association.set(others if transaction is None else {**others, id(store): transaction})
 
 
 class Transaction:
@@ -103,7 +86,7 @@ class Transaction:
         self._note = ClaimNote(store, self.xid)
         self._locked = False
         self._rollback_only: str | None = None
-        self._tokens: list[Token[Mapping[int, Transaction]]] = []
+        self._associations: list[Association] = []
         self._left = False
 
     # -- putting ------------------------------------------------------------------------------------------------------
@@ -123,7 +106,7 @@ class Transaction:
             attributes = attributes_of(**options)
             ids: list[str] = []
             prefix = self._id.hex()
-            for raws, described in _encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
+            for raws, described in encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
                 first = self._draft.put(queue, raws, described)
                 ids += [f"{prefix}{ordinal:08x}" for ordinal in range(first, first + len(raws))]
                 if self._draft.sections:
@@ -409,7 +392,7 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._tokens.append(associate(self._store, self))
+        self._associations.append(associate(self._store, self))
         return self
 
     def __exit__(
@@ -422,69 +405,5 @@ class Transaction:
                 elif not self._store.closed:
                     self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
         finally:
-            self._left = len(self._tokens) == 1
-            try:
-                _association.reset(self._tokens.pop())
-            except ValueError:
-                pass  # left in another context than entered: that one keeps pointing at an ended transaction
-
-
-def check_queue(store: Store, queue: str) -> None:
-    """QueueNotFound if the space has no such queue, even after reading its settings again."""
-    if queue in store.config.queues:
-        if store.counters.settings_version() != store.settings_version:
-            store.refresh_settings()
-        return
-    check_queue_name(queue)
-    store.refresh_settings()
-    if queue not in store.config.queues:
-        there = ", ".join(sorted(store.config.queues)[:20]) or "none yet"
-        raise QueueNotFound(
-            f"there is no queue {queue!r} (queues: {there}): create it with spool-admin queue create {queue}"
-        )
-
-
-def check_wanted(
-    queue: str, count: int, timeout: float | None, message_id: str | None, correlation_id: str | None
-) -> Wanted:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidArgument(f"max_messages is a whole number from 1, not {count!r}")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
-        raise InvalidArgument(f"timeout is 0, a number of seconds, or None to wait for ever, not {timeout!r}")
-    wanted = Wanted(queue, count, message_id, correlation_id)
-    if wanted.by_key and timeout != 0:
-        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
-    if message_id is not None and correlation_id is not None:
-        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
-    return wanted
-
-
-def _encoded(
-    bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
-) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
-    """Groups of neighbouring bodies with the same control fields."""
-    if set(map(type, bodies)) == {bytes}:
-        described = attributes if content_type is None else {**attributes, "content_type": content_type}
-        _check_size(max(map(len, bodies)), limit)
-        return [(bodies, described)]
-    groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
-    for (codec, kind), group in groupby(
-        (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
-    ):
-        raws = [raw for raw, _, _ in group]
-        _check_size(max(map(len, raws)), limit)
-        described = dict(attributes)
-        if codec is not None:
-            described["codec"] = codec
-        if kind is not None:
-            described["content_type"] = kind
-        groups.append((raws, described))
-    return groups
-
-
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise InvalidArgument(
-            f"a body of {size} bytes is larger than the space's max_body_bytes, {limit}: "
-            "put it into a file and its name into the message, or raise the limit in space.toml"
-        )
+            self._left = len(self._associations) == 1
+            dissociate(self._associations.pop())

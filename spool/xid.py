@@ -8,6 +8,7 @@ import base64
 import binascii
 import os
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_GTRID_BYTES = 64
@@ -34,7 +35,7 @@ class Xid(NamedTuple):
     bqual: bytes
 
     def __str__(self) -> str:
-        return f"{self.format_id}.{_encode(self.gtrid)}.{_encode(self.bqual)}"
+        return _text(self.format_id, self.gtrid, self.bqual)
 
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
@@ -60,6 +61,11 @@ class Xid(NamedTuple):
         if str(xid) != text:  # base64 has spare bits: two texts must not name one branch
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid
+
+
+@lru_cache(maxsize=256)  # a branch's text is asked for half a dozen times on its way through a commit
+def _text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
+    return f"{format_id}.{_encode(gtrid)}.{_encode(bqual)}"
 
 
 def new_local_xid() -> Xid:

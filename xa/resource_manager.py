@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass, field
 
 from spool import decide
+from spool.association import associate, associated
 from spool.clock import WaitExpired
 from spool.errors import (
     CommitUnknown,
@@ -20,7 +21,7 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.space import Space
-from spool.transaction import Transaction, associate, associated
+from spool.transaction import Transaction
 from spool.xid import Xid
 from xa.codes import (
     TMENDRSCAN,
