@@ -85,7 +85,7 @@ def read(store: Store, *, alone: bool) -> Evidence:
     if alone:
         _read_numbers(store, evidence, names)
     else:
-        evidence.issued, evidence.published = store.counters.issued_and_published()
+        evidence.issued, evidence.published = store.counters.issued(), store.counters.visible()
     _read_prepared(store, evidence)
     if alone:
         _read_adoptions(store, evidence, names)

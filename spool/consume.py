@@ -14,7 +14,7 @@ from spool.message import Message, Position, message_id, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
 from spool.ranges import Ranges, append, positions, subtract
-from spool.reader import BodyPlace, body_places
+from spool.reader import BodyPlace, body_place
 from spool.retries import commit_draft
 from spool.store import Store
 from spool.visibility import catch_up, look_again
@@ -188,7 +188,7 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
                     message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
                     _with_defaults(store, run.queue.name, run.attributes),
                     (name,) if part.xid is None else (layout.prepared(part.xid), name),
-                    body_places(part.image, run.section, row, 1)[0],
+                    body_place(part.image, run.section, row),
                 )
             )  # fmt: skip
     return found

@@ -42,12 +42,12 @@ class Counters:
         """Every commit up to this number is visible to all."""
         return min(self._pair(_PUBLISHED))
 
-    def issued_and_published(self) -> tuple[int, int]:
-        """Both from one read; SpaceStopped if a flush failed somewhere."""
+    def visible(self) -> int:
+        """``published``, from one read with the stop flag; SpaceStopped if a flush failed somewhere."""
         page = self._page()
         if page[_STOP_OFFSET]:
             raise SpaceStopped(STOPPED_TEXT)
-        return max(_cells(page, _ISSUED)), min(_cells(page, _PUBLISHED))
+        return min(_cells(page, _PUBLISHED))
 
     def durable(self) -> int:
         """Every commit up to this number was flushed."""

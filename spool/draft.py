@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from spool.errors import SystemFailure
-from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, body_offsets, encode_table
+from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, bodies_bytes, body_head, encode_table
 from spool.layout import MAX_ORDINAL
 
 _ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, roughly, beside its headers
@@ -145,7 +145,7 @@ class Draft:
             offset=0,
             table_bytes=len(encoded),
             table_checksum=zlib.crc32(encoded),
-            bodies_bytes=body_offsets(table.lengths, 0)[-1],
+            bodies_bytes=bodies_bytes(table.lengths),
             messages=len(self._bodies),
         )
         self.sections.append(Section(table, entry, data))

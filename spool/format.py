@@ -14,7 +14,7 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -66,8 +66,7 @@ class Adoption:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SectionEntry:
+class SectionEntry(NamedTuple):
     """Where a section lies (byte offsets in the file) and what its table must add up to."""
 
     offset: int
@@ -197,6 +196,11 @@ def body_head(length: int) -> bytes:
     return b"\xc6" + length.to_bytes(4, "big")
 
 
+def bodies_bytes(lengths: "array[int]") -> int:
+    """What bodies of these lengths take, with their heads."""
+    return sum(lengths) + sum(2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths)
+
+
 def body_offsets(lengths: "array[int]", start: int) -> list[int]:
     """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
     heads = [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
@@ -302,7 +306,7 @@ def _prove(table: Table, entry: SectionEntry) -> None:
         raise ValueError("its columns differ in length")
     if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
         raise ValueError("a run points nowhere")
-    if body_offsets(table.lengths, 0)[-1] != entry.bodies_bytes:
+    if bodies_bytes(table.lengths) != entry.bodies_bytes:
         raise ValueError("its lengths do not add up")
 
 

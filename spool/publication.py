@@ -111,7 +111,7 @@ def settle_to(store: Store, number: int, deadline: Deadline) -> None:
     """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer."""
     for _ in deadline.polls():
         while True:
-            published = store.counters.issued_and_published()[1]
+            published = store.counters.visible()
             if published >= number:
                 return
             if not store.numbers.try_lock(published + 1):

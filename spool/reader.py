@@ -5,6 +5,8 @@ a checksum that the reader already trusts.
 """
 
 import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,17 +90,20 @@ class BodyPlace(NamedTuple):
     checksum: int
 
 
-def read_bodies(disk: Disk, handle: int, places: list[BodyPlace]) -> list[bytes]:
+def read_bodies(
+    disk: Disk, handle: int, offsets: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
+) -> list[bytes]:
     """The bodies of neighbouring messages, read as few pieces; CorruptedFile if one does not match its checksum."""
     bodies: list[bytes] = []
     at = 0
-    while at < len(places):
-        start, stop = places[at].offset, at + 1
-        while stop < len(places) and places[stop].offset + places[stop].length - start <= _CHUNK_BYTES:
-            stop += 1
-        data = disk.read_at(handle, start, places[stop - 1].offset + places[stop - 1].length - start)
-        piece = [data[offset - start : offset - start + length] for offset, length, _ in places[at:stop]]
-        if list(map(zlib.crc32, piece)) != [place.checksum for place in places[at:stop]]:
+    while at < len(offsets):
+        start, stop = offsets[at], len(offsets)
+        if offsets[-1] + lengths[-1] - start > _CHUNK_BYTES:
+            stop = max(at + 1, bisect_right(offsets, start + _CHUNK_BYTES) - 1)
+        data = disk.read_at(handle, start, offsets[stop - 1] + lengths[stop - 1] - start)
+        ends = map(int.__add__, offsets[at:stop], lengths[at:stop])
+        piece = [data[first - start : end - start] for first, end in zip(offsets[at:stop], ends, strict=True)]
+        if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
             raise CorruptedFile(
                 f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
             )
@@ -107,11 +112,10 @@ def read_bodies(disk: Disk, handle: int, places: list[BodyPlace]) -> list[bytes]
     return bodies
 
 
-def body_places(image: FileImage, section: int, row: int, count: int) -> list[BodyPlace]:
-    """Where the bodies of neighbouring messages lie."""
-    table, entry = image.tables[section], image.header.sections[section]
-    rows = slice(row, row + count)
-    return list(map(BodyPlace, table.offsets(entry)[rows], table.lengths[rows], table.checksums[rows]))
+def body_place(image: FileImage, section: int, row: int) -> BodyPlace:
+    """Where one body lies."""
+    table = image.tables[section]
+    return BodyPlace(table.offsets(image.header.sections[section])[row], table.lengths[row], table.checksums[row])
 
 
 def prove(disk: Disk, handle: int) -> FileImage:
@@ -157,10 +161,12 @@ class BodyCache:
         self, number: int, adoption: int, xid: Xid | None, image: FileImage, section: int, row: int, count: int
     ) -> list[bytes]:
         """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
+        table, rows = image.tables[section], slice(row, row + count)
+        offsets = table.offsets(image.header.sections[section])
         for fresh in (False, True):
             try:
                 file = self._file(number, adoption, xid, image.header.checksum, fresh)
-                return read_bodies(self.disk, file.handle, body_places(image, section, row, count))
+                return read_bodies(self.disk, file.handle, offsets[rows], table.lengths[rows], table.checksums[rows])
             except CorruptedFile as error:
                 if fresh:
                     raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None
@@ -190,10 +196,12 @@ class BodyCache:
                 continue
         raise CorruptedFile("it is missing")
 
-    def forget(self, number: int) -> None:
-        """The number's files are about to go."""
-        for key in [key for key in self._open if key[0] == number]:
-            self.disk.close(self._open.pop(key).handle)
+    def forget(self, number: int, adopted: int) -> None:
+        """The number's files, its own and ``adopted`` branches, are about to go."""
+        for adoption in range(adopted + 1):
+            found = self._open.pop((number, adoption), None)
+            if found is not None:
+                self.disk.close(found.handle)
 
     def close(self) -> None:
         for file in self._open.values():

@@ -133,7 +133,7 @@ def _remove(store: Store, batch: list[int]) -> None:
     with store.mutex:
         adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
         for number in batch:
-            store.bodies.forget(number)
+            store.bodies.forget(number, len(store.index.files[number].adopted))
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):

@@ -60,7 +60,9 @@ class RemoteBranch:
         """The body; CorruptedFile if it is damaged."""
         for last in (False, True):
             try:
-                return read_bodies(self._store.disk, self._open(message, fresh=last), [message.body])[0]
+                offset, length, checksum = message.body
+                handle = self._open(message, fresh=last)
+                return read_bodies(self._store.disk, handle, [offset], [length], [checksum])[0]
             except CorruptedFile as error:
                 if last:
                     raise CorruptedFile(f"{message.names[-1]}: {error}") from None

@@ -83,7 +83,7 @@ def carries(header: Header, xid: Xid) -> bool:
 
 def catch_up(store: Store) -> None:
     """Apply every published commit that this process has not seen, each read by name."""
-    if store.counters.issued_and_published()[1] == store.index.applied:
+    if store.counters.visible() == store.index.applied:
         return
     with store.mutex:
         while store.index.applied < store.counters.published():

@@ -106,12 +106,12 @@ class BranchFile:
             offset += len(data)
         self.disk.close(old)
         shift = start - _STREAMED_HEADER_ROOM
-        self._entries = [replace(entry, offset=entry.offset + shift) for entry in self._entries]
+        self._entries = [entry._replace(offset=entry.offset + shift) for entry in self._entries]
         self._end += shift
 
     def _place(self, table: Table, entry: SectionEntry, offset: int) -> None:
         self.tables.append(table)
-        self._entries.append(replace(entry, offset=offset))
+        self._entries.append(entry._replace(offset=offset))
         self._end = offset + entry.table_bytes + entry.bodies_bytes
 
     def _finished(self, header: Header, encoded: bytes) -> Header:

@@ -182,6 +182,11 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         self.machine.flush(self.machine.find(name, directory=True))
 
+    def make_durable(self, handle: int, directory: str) -> None:
+        self.flush(handle)
+        if not self.ordered:
+            self.flush_directory(directory)
+
     # -- locks ------------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:

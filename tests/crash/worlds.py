@@ -14,7 +14,7 @@ import spool
 from spool.clock import Deadline
 from spool.decide import commit_prepared, rollback_prepared
 from spool.index import DEQUEUED, ENQUEUED
-from spool.space import _in_doubt
+from spool.store import targets
 from spool.transaction import Transaction
 from spool.xid import Xid
 
@@ -99,13 +99,22 @@ def look(space: spool.Space) -> World:
     """What an application sees."""
     store = space._store
     queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
-    held, totals = _in_doubt(store), store.index.totals()
+    totals = store.index.totals()
     return World(
         queues,
         tuple(sorted(map(str, store.prepared.images))),
-        tuple(sum(held.get(queue, (0, 0))) for queue in QUEUES),
+        tuple(_held(space).count(queue) for queue in QUEUES),
         tuple((counts[ENQUEUED], counts[DEQUEUED]) for counts in (totals.get(queue, [0] * 4) for queue in QUEUES)),
     )
+
+
+def _held(space: spool.Space) -> list[str]:
+    """The queue of each message that a branch in doubt holds, or would add."""
+    store = space._store
+    runs = [store.index.find(place) for image in store.prepared.images.values() for place in targets(image)]
+    tables = [table for image in store.prepared.images.values() for table in image.tables]
+    added = [table.queues[place] for table in tables for place, _, count in table.runs for _ in range(count)]
+    return [run.queue.name for run in runs if run is not None] + added
 
 
 def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
