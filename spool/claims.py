@@ -60,19 +60,17 @@ class Claims:
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
-        base, got = number << ORDINAL_BITS, []
+        """What of the ordinals from ``start`` to ``stop`` could be locked, around what others hold."""
+        base = number << ORDINAL_BITS
         while start < stop:
             if self.disk.lock(handle, base + start, stop - start):
-                got.append((start, stop - start))
-                break
-            conflict = self.disk.first_lock(handle, base + start, stop - start)
-            if conflict is None:
-                continue  # let go of between the two calls: try again
-            theirs, length = conflict[0] - base, conflict[1]
-            if theirs > start and self.disk.lock(handle, base + start, theirs - start):
-                got.append((start, theirs - start))
-            start = max(start, theirs + max(1, length))  # their lock may begin before our range
-        return got
+                return [(start, stop - start)]
+            conflict = self.disk.some_lock(handle, base + start, stop - start)
+            if conflict is not None:  # (else it was let go of between the two calls: try again)
+                theirs, end = max(start, conflict[0] - base), min(stop, conflict[0] + conflict[1] - base)
+                left = self._lock_range(handle, number, start, theirs)
+                return left + self._lock_range(handle, number, end, stop)
+        return []
 
     def release(self, number: int, first: int, count: int) -> None:
         """Exactly a range that ``claim`` returned."""
@@ -96,21 +94,20 @@ class Claims:
 
     def owner_is_dead(self, owner: int, number: int) -> bool:
         """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
-        return owner != self.owner and self.disk.first_lock(self._handle(number), owner, 1) is None
+        return owner != self.owner and self.disk.some_lock(self._handle(number), owner, 1) is None
 
     def held_elsewhere(self) -> list[tuple[int, int, int]]:
         """(number, first, count) of every claim of other processes, for statistics."""
         found = []
         for index in range(CLAIM_FILES):
-            handle, at, end = self._handle(index), 1 << ORDINAL_BITS, 2**63 - 1
-            while at < end:
-                lock = self.disk.first_lock(handle, at, end - at)
-                if lock is None:
-                    break
-                start, length = lock
-                number, ordinal = start >> ORDINAL_BITS, start & MAX_ORDINAL
-                found.append((number, ordinal, length))
-                at = max(at, start + max(1, length))
+            handle, unseen = self._handle(index), [(1 << ORDINAL_BITS, 2**63 - 1)]
+            while unseen:
+                start, end = unseen.pop()
+                lock = self.disk.some_lock(handle, start, end - start) if start < end else None
+                if lock is not None:
+                    first, count = max(start, lock[0]), lock[1]
+                    found.append((first >> ORDINAL_BITS, first & MAX_ORDINAL, count))
+                    unseen += [(start, first), (first + count, end)]
         return found
 
     def held_ranges(self) -> list[tuple[int, int]]:

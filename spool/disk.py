@@ -223,8 +223,8 @@ class Disk:
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
 
-    def first_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """(start, length) of the first lock of another description in the range, or None."""
+    def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
+        """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
         kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else (found, size)

@@ -53,7 +53,7 @@ class LockFile:
 
     def held_elsewhere(self, byte: int) -> bool:
         """Whether another open description holds the byte (not whether a thread of this one does)."""
-        return self.disk.first_lock(self.handle, byte, 1) is not None
+        return self.disk.some_lock(self.handle, byte, 1) is not None
 
     def is_free(self, byte: int) -> bool:
         return not self.held_here(byte) and not self.held_elsewhere(byte)

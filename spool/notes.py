@@ -145,10 +145,32 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
             positions = [Position(n, o) for n, first, count in ranges for o in range(first, first + count)]
             retries.count_failures(store, positions, "the process that held it died", deadline)
         for name in (layout.note(xid), layout.active(xid)):
-            try:
-                store.disk.unlink(name)
-            except FileNotFoundError:
-                continue
+            _unlink(store, name)
         return True
     finally:
         store.xids.unlock(byte)
+
+
+def bury_the_dead(store: Store, deadline: Deadline) -> None:
+    """What dead processes left in ``active/``: their claims are counted, their unfinished branches removed.
+
+    An opener that is alone does it too; this is for spaces that are never closed by everybody.
+    """
+    for xid in all_notes(store):
+        if store.xids.is_free(xid_byte(xid)):
+            count_note(store, xid, deadline)
+    for name in store.disk.names(layout.ACTIVE):
+        branch = layout.parse_xid(name)
+        if branch is None or not store.xids.try_lock(xid_byte(branch)):
+            continue
+        try:
+            _unlink(store, f"{layout.ACTIVE}/{name}")
+        finally:
+            store.xids.unlock(xid_byte(branch))
+
+
+def _unlink(store: Store, name: str) -> None:
+    try:
+        store.disk.unlink(name)
+    except FileNotFoundError:
+        pass

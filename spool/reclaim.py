@@ -14,6 +14,7 @@ from spool.disk import FlushFailed
 from spool.draft import Draft
 from spool.errors import SpoolError
 from spool.index import TOTALS_FACT, FileState, add_tallies
+from spool.notes import bury_the_dead
 from spool.retries import commit_draft
 from spool.store import Store, log
 from spool.visibility import catch_up
@@ -44,6 +45,7 @@ def reclaim(store: Store) -> int:
         if not ours:
             return 0
         try:
+            bury_the_dead(store, store.deadline())
             _flush_unflushed(store)
             catch_up(store)
             _finish_taken(store)

@@ -203,8 +203,8 @@ class SimulatedDisk(Disk):
         self._step("unlock", handle, start, length)
         _let_go(self._handle(handle), Lock(handle, start, start + length, False))
 
-    def first_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        self._step("first_lock", handle, start, length)
+    def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
+        self._step("some_lock", handle, start, length)
         inode = self._handle(handle)
         found = _others(inode, Lock(handle, start, start + length, False))
         if not found:

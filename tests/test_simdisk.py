@@ -30,7 +30,7 @@ CALLS = st.one_of(
     st.tuples(st.just("write_at"), HANDLES, OFFSETS, st.binary(max_size=6)),
     st.tuples(st.just("read_at"), HANDLES, OFFSETS, OFFSETS),
     st.tuples(st.just("truncate"), HANDLES, OFFSETS),
-    st.tuples(st.sampled_from(["lock", "lock_shared", "unlock", "first_lock"]), HANDLES, OFFSETS, st.integers(1, 4)),
+    st.tuples(st.sampled_from(["lock", "lock_shared", "unlock", "some_lock"]), HANDLES, OFFSETS, st.integers(1, 4)),
 )
 
 
@@ -57,7 +57,7 @@ class _Player:
             return lambda path: self.handles.append(method(path, **options))
         if name == "close":
             return lambda place: method(self.handles.pop(place % len(self.handles))) if self.handles else None
-        if name in ("flush", "handle_identity", "write_at", "read_at", "truncate", "lock", "unlock", "first_lock"):
+        if name in ("flush", "handle_identity", "write_at", "read_at", "truncate", "lock", "unlock", "some_lock"):
             return lambda place, *rest: (
                 method(self.handles[place % len(self.handles)], *rest, **options) if self.handles else None
             )
@@ -89,7 +89,7 @@ def test_locks_of_several_descriptions_part_and_join_as_the_kernel_s_do(steps) -
             player.play("create", "f")
             player.play("open_to_write", "f")
         for shared, start, length, which in steps:
-            for call in ("unlock" if which == 2 else "lock_shared" if shared else "lock", "first_lock"):
+            for call in ("unlock" if which == 2 else "lock_shared" if shared else "lock", "some_lock"):
                 answers = [player.play(call, which, start, length) for player in players]
                 assert answers[0] == answers[1], (call, which, start, length)
         for handle in players[0].handles:
