@@ -115,8 +115,10 @@ def scratch(where: str) -> Iterator[str]:
 def measure(where: str, rounds: int) -> None:
     for size in SIZES:
         with scratch(where) as directory:
-            contenders: dict[str, Raw | SQLite | Ours] = {"raw": Raw(directory, size), "sqlite": SQLite(directory, size)}
-            contenders["ours"] = ours = Ours(directory, size, "auto")
+            ours = Ours(directory, size, "auto")
+            contenders: dict[str, Raw | SQLite | Ours] = {
+                "raw": Raw(directory, size), "sqlite": SQLite(directory, size), "ours": ours,
+            }  # fmt: skip
             if not ours.space._store.disk.ordered:
                 print("this file system does not order renames: two flushes a commit; 'ours (1 flush)' is what ext4")
                 print("with a journal, xfs and btrfs would need")

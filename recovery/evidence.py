@@ -85,7 +85,7 @@ def read(store: Store, *, alone: bool) -> Evidence:
     if alone:
         _read_numbers(store, evidence, names)
     else:
-        evidence.issued, evidence.published = store.counters.issued(), store.counters.visible()
+        evidence.issued, evidence.published = store.counters.read().issued, store.counters.read().check().published
     _read_prepared(store, evidence)
     if alone:
         _read_adoptions(store, evidence, names)
@@ -97,11 +97,11 @@ def read(store: Store, *, alone: bool) -> Evidence:
 def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     numbers = {p.number for p in parsed if not p.adoption}
-    same_boot = store.counters.boot_id() == store.disk.boot_id()
-    issued = max([*(p.number for p in parsed), *_quarantined_numbers(store), store.counters.issued(), 0])
+    same_boot = store.counters.read().boot_id == store.disk.boot_id()
+    issued = max([*(p.number for p in parsed), *_quarantined_numbers(store), store.counters.read().issued, 0])
     mark = _highest_mark(store, sorted(numbers, reverse=True))
     evidence.issued = issued
-    evidence.published = max(mark, store.counters.published()) if same_boot else mark
+    evidence.published = max(mark, store.counters.read().published) if same_boot else mark
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
 

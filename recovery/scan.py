@@ -29,7 +29,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     deadline = store.deadline(None if alone else 30.0)
     evidence = read(store, alone=alone)
     if alone:
-        same_boot = store.counters.boot_id() == store.disk.boot_id()
+        same_boot = store.counters.read().boot_id == store.disk.boot_id()
         store.counters.start(
             issued=evidence.issued, published=evidence.published, durable=_durable(store, evidence.published)
         )
@@ -77,8 +77,8 @@ def _finding(decision: Decision) -> Finding:
 
 def _durable(store: Store, published: int) -> int:
     """Of what another boot left, only the mark is known to be durable, and that is what published is then."""
-    same_boot = store.counters.boot_id() == store.disk.boot_id()
-    return min(published, store.counters.durable()) if same_boot else published
+    same_boot = store.counters.read().boot_id == store.disk.boot_id()
+    return min(published, store.counters.read().durable) if same_boot else published
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:

@@ -14,7 +14,7 @@ from spool.store import Store
 def check_queue(store: Store, queue: str) -> None:
     """QueueNotFound if the space has no such queue, even after reading its settings again."""
     if queue in store.config.queues:
-        if store.counters.settings_version() != store.settings_version:
+        if store.counters.read().settings != store.settings_version:
             store.refresh_settings()
         return
     check_queue_name(queue)

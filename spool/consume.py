@@ -297,11 +297,10 @@ def peek(store: Store, position: Position) -> Message | None:
     raise CorruptedFile(f"message {position.ordinal} of commit {position.number} cannot be read: {problem}")
 
 
-def wait_for(store: Store, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
+def wait_for(attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
     """Repeat an attempt until it gets something or the deadline passes. Also retries claimed heads and due times:
     a released claim publishes nothing."""
     for _ in deadline.polls():
-        store.check_usable()
         got = attempt()
         if got:
             return got

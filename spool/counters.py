@@ -8,6 +8,7 @@ the only writer; this module knows no locks.
 
 import struct
 import zlib
+from typing import Self
 
 from spool.disk import Disk
 from spool.errors import SpaceStopped
@@ -22,8 +23,61 @@ _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = range(0, 12, 2)  
 _SIZE = _CELLS_OFFSET + 12 * _CELL.size
 
 
+class Page:
+    """All counters at one moment, from one read."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def check(self) -> Self:
+        """SpaceStopped if a flush failed somewhere; else the page itself."""
+        if self.stopped:
+            raise SpaceStopped(STOPPED_TEXT)
+        return self
+
+    @property
+    def stopped(self) -> bool:
+        return self._data[_STOP_OFFSET] == 1
+
+    @property
+    def boot_id(self) -> str:
+        return self._data[:_BOOT_BYTES].rstrip(b"\0").decode("ascii", "replace")
+
+    @property
+    def issued(self) -> int:
+        """The highest number given out; exact only under the number lock."""
+        return max(_pair(self._data, _ISSUED))
+
+    @property
+    def published(self) -> int:
+        """Every commit up to this number is visible to all."""
+        return min(_pair(self._data, _PUBLISHED))
+
+    @property
+    def durable(self) -> int:
+        """Every commit up to this number was flushed."""
+        return min(_pair(self._data, _DURABLE))
+
+    @property
+    def prepared(self) -> int:
+        """The version of the list of prepared branches."""
+        return max(_pair(self._data, _PREPARED))
+
+    @property
+    def settings(self) -> int:
+        """The version of space.toml."""
+        return max(_pair(self._data, _SETTINGS))
+
+    @property
+    def owner(self) -> int:
+        """The last owner's number that was given out."""
+        return max(_pair(self._data, _OWNERS))
+
+
 class Counters:
-    """Reads are one ``pread``; every store writes the pair."""
+    """Reads are one ``pread``; a store writes both copies, one after the other in one ``pwrite``."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -32,72 +86,32 @@ class Counters:
     def close(self) -> None:
         self.disk.close(self.handle)
 
-    # -- the one order of commits ---------------------------------------------------------------------------------
-
-    def issued(self) -> int:
-        """The highest number given out; exact only under the number lock."""
-        return max(self._pair(_ISSUED))
-
-    def published(self) -> int:
-        """Every commit up to this number is visible to all."""
-        return min(self._pair(_PUBLISHED))
-
-    def visible(self) -> int:
-        """``published``, from one read with the stop flag; SpaceStopped if a flush failed somewhere."""
-        page = self._page()
-        if page[_STOP_OFFSET]:
-            raise SpaceStopped(STOPPED_TEXT)
-        return min(_cells(page, _PUBLISHED))
-
-    def durable(self) -> int:
-        """Every commit up to this number was flushed."""
-        return min(self._pair(_DURABLE))
+    def read(self) -> Page:
+        return Page(self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0"))
 
     def store_issued(self, number: int) -> None:
-        self._store(_ISSUED, number)
+        self._store(_ISSUED, _packed(number))
 
-    def store_published(self, number: int) -> None:
-        self._store(_PUBLISHED, number)
+    def store_published(self, number: int, *, durable: bool) -> None:
+        """``durable``: and every commit up to it was flushed, too."""
+        self._store(_PUBLISHED, _packed(number) + (_packed(number) if durable else b""))
 
     def store_durable(self, number: int) -> None:
-        self._store(_DURABLE, number)
-
-    # -- versions: a reader keeps what it derived until the version is another --------------------------------------
-
-    def prepared_version(self) -> int:
-        return max(self._pair(_PREPARED))
+        self._store(_DURABLE, _packed(number))
 
     def bump_prepared(self) -> None:
-        self._store(_PREPARED, self.prepared_version() + 1)
-
-    def settings_version(self) -> int:
-        return max(self._pair(_SETTINGS))
+        self._store(_PREPARED, _packed(self.read().prepared + 1))
 
     def bump_settings(self) -> None:
-        self._store(_SETTINGS, self.settings_version() + 1)
+        self._store(_SETTINGS, _packed(self.read().settings + 1))
 
-    def store_last_owner(self, number: int) -> None:
+    def store_owner(self, number: int) -> None:
         """Called under the number lock, by the owner of that number, who holds its bytes."""
-        self._store(_OWNERS, number)
-
-    def last_owner(self) -> int:
-        return max(self._pair(_OWNERS))
-
-    # -- stopped, and which boot ------------------------------------------------------------------------------------
+        self._store(_OWNERS, _packed(number))
 
     def stop(self) -> None:
         """A flush failed: nobody may publish or commit until the space was opened by somebody who is alone."""
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
-
-    def check_not_stopped(self) -> None:
-        if self.stopped():
-            raise SpaceStopped(STOPPED_TEXT)
-
-    def stopped(self) -> bool:
-        return self.disk.read_at(self.handle, _STOP_OFFSET, 1) == b"\x01"
-
-    def boot_id(self) -> str:
-        return self.disk.read_at(self.handle, 0, _BOOT_BYTES).rstrip(b"\0").decode("ascii", "replace")
 
     def start(self, *, issued: int, published: int, durable: int) -> None:
         """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew.
@@ -106,26 +120,15 @@ class Counters:
         """
         self.disk.write_at(self.handle, 0, bytes(_CELLS_OFFSET))
         self.store_issued(issued)
-        self.store_published(published)
+        self.store_published(published, durable=False)
         self.store_durable(durable)
         self.bump_prepared()
         self.bump_settings()
-        self._store(_OWNERS, 0)
+        self.store_owner(0)
         self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
 
-    # -- cells --------------------------------------------------------------------------------------------------------
-
-    def _page(self) -> bytes:
-        return self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
-
-    def _pair(self, cell: int) -> tuple[int, int]:
-        """The two copies. A copy read while it was written is read again; one that stays torn counts as the other."""
-        return _cells(self._page(), cell)
-
-    def _store(self, cell: int, value: int) -> None:
-        packed = _CELL.pack(value, _checksum(value))
-        for copy in (cell, cell + 1):
-            self.disk.write_at(self.handle, _CELLS_OFFSET + copy * _CELL.size, packed)
+    def _store(self, cell: int, packed: bytes) -> None:
+        self.disk.write_at(self.handle, _CELLS_OFFSET + cell * _CELL.size, packed)
 
 
 STOPPED_TEXT = (
@@ -134,7 +137,7 @@ STOPPED_TEXT = (
 )
 
 
-def _cells(page: bytes, cell: int) -> tuple[int, int]:
+def _pair(page: bytes, cell: int) -> tuple[int, int]:
     start = _CELLS_OFFSET + cell * _CELL.size
     first = _value(page[start : start + _CELL.size])
     if page[start : start + _CELL.size] == page[start + _CELL.size : start + 2 * _CELL.size]:
@@ -151,5 +154,6 @@ def _value(cell: bytes) -> int | None:
     return value if checksum == zlib.crc32(cell[:8], 1) else None
 
 
-def _checksum(value: int) -> int:
-    return zlib.crc32(value.to_bytes(8, "little"), 1)
+def _packed(value: int) -> bytes:
+    """Both copies."""
+    return 2 * _CELL.pack(value, zlib.crc32(value.to_bytes(8, "little"), 1))

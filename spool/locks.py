@@ -24,6 +24,7 @@ class LockFile:
         self.disk = disk
         self.name = name
         self.handle = open_or_create(disk, name)
+        self._identity = disk.handle_identity(self.handle)
         self._held: set[int] = set()
         self._mutex = threading.Lock()
 
@@ -65,7 +66,7 @@ class LockFile:
 
     def verify(self) -> None:
         """The file must still be the one under its name."""
-        if not self.disk.handle_identity(self.handle).same_file(self.disk.identity(self.name)):
+        if not self._identity.same_file(self.disk.identity(self.name)):
             raise SpaceStopped(
                 f"{self.name} was deleted while the space is in use, so locks no longer keep processes apart: "
                 "close the space in every process, then open it again"

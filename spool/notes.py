@@ -60,11 +60,11 @@ def _become_owner(store: Store) -> None:
         return
     with_number_lock(store, store.deadline())
     try:
-        owner = store.counters.last_owner() + 1
+        owner = store.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
         store.claims.become_owner(owner)
-        store.counters.store_last_owner(owner)
+        store.counters.store_owner(owner)
     finally:
         store.control.unlock(NUMBER)
 
@@ -79,7 +79,7 @@ class Undertaker:
 
     def count_dead(self, number: int, deadline: Deadline) -> None:
         """Called with a claim of that number just won: if an owner died, its tries are counted before this returns."""
-        last = self.store.counters.last_owner()
+        last = self.store.counters.read().owner
         if last > self._seen:
             self._known.update(range(self._seen + 1, last + 1))
             self._seen = last

@@ -44,19 +44,23 @@ class Pool:
             self._spares = sorted(spare for spare in found if spare is not None)
             self._misses = 0
 
-    def take(self, name: str, size: int) -> int | None:
-        """A file to overwrite, renamed to ``name`` and open for writing, about ``size`` bytes long; None if none is."""
+    def take(self, name: str, size: int) -> tuple[int, int] | None:
+        """A file to overwrite, about ``size`` bytes long: its handle, open for writing, and its size; None if none is.
+
+        It is renamed to ``name``, which nobody else uses.
+        """
         for _ in range(_TRIES):
             spare = self._pop(size)
             if spare is None:
                 return None
             try:
-                self.disk.rename_new(f"{layout.FREE}/{spare.name}", name)
+                self.disk.rename(f"{layout.FREE}/{spare.name}", name)
             except FileNotFoundError:
                 continue  # another process was faster
             handle = self.disk.open(name, write=True)
-            if self.disk.handle_identity(handle).links == 1:
-                return handle
+            identity = self.disk.handle_identity(handle)
+            if identity.links == 1:
+                return handle, identity.size
             self.disk.close(handle)
             self.disk.unlink(name)  # it has another name, which may still mean something
         return None

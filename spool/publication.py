@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from spool import layout
 from spool.clock import Deadline, WaitExpired
+from spool.counters import Page
 from spool.disk import FlushFailed
 from spool.errors import CommitUnknown, CorruptedFile, SpaceStopped, SystemFailure, TransactionTimeout
 from spool.format import encode_header, stamp
@@ -92,7 +93,7 @@ def with_number_lock(store: Store, deadline: Deadline) -> None:
 
 def highest_issued(store: Store) -> int:
     """The highest number given out; exact under the number lock, at least what this process may have seen without."""
-    number = store.counters.issued()
+    number = store.counters.read().issued
     while store.disk.exists(layout.committed(number + 1)):
         number += 1
     return number
@@ -100,20 +101,21 @@ def highest_issued(store: Store) -> int:
 
 def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
     """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
-    settle_to(store, number - 1, deadline)
-    store.counters.check_not_stopped()
-    store.counters.store_published(number)
-    if flushed and store.counters.durable() == number - 1:
-        store.counters.store_durable(number)
+    page = settle_to(store, number - 1, deadline)
+    store.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
-def settle_to(store: Store, number: int, deadline: Deadline) -> None:
-    """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer."""
+def settle_to(store: Store, number: int, deadline: Deadline) -> Page:
+    """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer.
+
+    Returns the counters as they were then, of a space that has not stopped.
+    """
     for _ in deadline.polls():
         while True:
-            published = store.counters.visible()
+            page = store.counters.read().check()
+            published = page.published
             if published >= number:
-                return
+                return page
             if not store.numbers.try_lock(published + 1):
                 break
             try:
@@ -135,7 +137,7 @@ def finish(store: Store, number: int) -> None:
     inode and flushed there; the second flush makes the new name durable. Every issued number gets a file, so that no
     number is ever issued twice.
     """
-    if store.counters.published() >= number:
+    if store.counters.read().published >= number:
         return  # somebody finished it between our look and our lock
     name = layout.committed(number)
     try:
@@ -143,10 +145,8 @@ def finish(store: Store, number: int) -> None:
             copy_over(store, name)
         else:
             _write_empty(store, number)
-        store.counters.check_not_stopped()
-        store.counters.store_published(number)
-        if store.counters.durable() == number - 1:
-            store.counters.store_durable(number)
+        page = store.counters.read().check()
+        store.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
         store.stop()
         raise

@@ -63,12 +63,12 @@ def reclaim(store: Store) -> int:
 def _plan(store: Store) -> list[int]:
     with store.mutex:
         index = store.index
-        return next_to_go(index.files, index.idle, index.applied, store.counters.durable())[:_BATCH_FILES]
+        return next_to_go(index.files, index.idle, index.applied, store.counters.read().durable)[:_BATCH_FILES]
 
 
 def _flush_unflushed(store: Store) -> None:
     """Advance the durable mark over commits that were published without a flush."""
-    durable, published = store.counters.durable(), store.counters.published()
+    durable, published = store.counters.read().durable, store.counters.read().published
     while durable < published:
         try:
             handle = store.disk.open(layout.committed(durable + 1))
@@ -79,7 +79,7 @@ def _flush_unflushed(store: Store) -> None:
         finally:
             store.disk.close(handle)
         durable += 1
-        if store.counters.durable() < durable:
+        if store.counters.read().durable < durable:
             store.counters.store_durable(durable)
 
 

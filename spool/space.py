@@ -248,7 +248,7 @@ class Space:
         if self._store.closed:
             return
         try:
-            if not self._store.counters.stopped():
+            if not self._store.counters.read().stopped:
                 self._reclaim_now_and_then(every=64)
         except (OSError, SpaceStopped):
             pass  # housekeeping: the next opener does it
@@ -271,7 +271,6 @@ class Space:
 
     def _own_transaction(self) -> Transaction:
         """For one put or get: nobody holds its message before the commit, so no claim is noted."""
-        self._store.check_usable()
         return Transaction(self._store, self._undertaker, noted=False)
 
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
@@ -370,8 +369,8 @@ def _open_files(store: Store) -> "RecoveryReport":
         store.control.lock(OPEN, deadline, "the lock on opening the space")
         try:
             alone = not store.control.held_elsewhere(ALIVE)
-            if not alone and store.counters.stopped():
-                store.counters.check_not_stopped()
+            if not alone and store.counters.read().stopped:
+                store.counters.read().check()
             report = scan.scan(store, alone=alone)
             if not store.control.try_lock(ALIVE, shared=True):
                 raise SpaceStopped("the space is being opened by something that does not follow the protocol")

@@ -110,7 +110,7 @@ class Store:
 
     def refresh_settings(self) -> None:
         """Read the file again if somebody changed it since."""
-        version = self.counters.settings_version()
+        version = self.counters.read().settings
         if version == self.settings_version:
             return
         config = self.read_settings()
@@ -127,7 +127,7 @@ class Store:
     def check_usable(self) -> None:
         if self.closed:
             raise NotOpen(self.closed_because)
-        self.counters.check_not_stopped()
+        self.counters.read().check()
 
     def stop(self) -> None:
         """After a failed flush: nobody may commit or publish any more, in any process."""
@@ -153,7 +153,7 @@ class Store:
     # -- headers ------------------------------------------------------------------------------------------------------
 
     def durable_mark(self) -> int:
-        return self.counters.durable()
+        return self.counters.read().durable
 
     def header(self, **fields: object) -> Header:
         from spool.writer import writer_name

@@ -157,7 +157,7 @@ class Transaction:
             while True:
                 self._check_active()
                 check_queue(self._store, queue)
-                got = consume.wait_for(self._store, lambda: self._claim(wanted), deadline)
+                got = consume.wait_for(lambda: self._claim(wanted), deadline)
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 found, bad = consume.messages(self._store, got, self._store.deadline())
@@ -179,7 +179,7 @@ class Transaction:
         with self._lock:
             self._check_active()
             check_queue(self._store, queue)
-            got = consume.wait_for(self._store, lambda: self._claim(wanted), self._store.deadline(timeout))
+            got = consume.wait_for(lambda: self._claim(wanted), self._store.deadline(timeout))
             self._claims += got
             return consume.held_messages(self._store, got)
 

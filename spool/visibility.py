@@ -43,12 +43,12 @@ def list_prepared(store: Store) -> None:
     The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
     we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
     """
-    if store.counters.prepared_version() == store.prepared.version:
+    if store.counters.read().prepared == store.prepared.version:
         return
     deadline = store.deadline()
     store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
     try:
-        version = store.counters.prepared_version()
+        version = store.counters.read().prepared
         names = store.disk.names(layout.PREPARED)
     finally:
         store.control.unlock(PREPARED_LIST)
@@ -83,10 +83,10 @@ def carries(header: Header, xid: Xid) -> bool:
 
 def catch_up(store: Store) -> None:
     """Apply every published commit that this process has not seen, each read by name."""
-    if store.counters.visible() == store.index.applied:
+    if store.counters.read().check().published == store.index.applied:
         return
     with store.mutex:
-        while store.index.applied < store.counters.published():
+        while store.index.applied < store.counters.read().published:
             commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
             if commit is None:
                 rebuild(store)
@@ -133,7 +133,7 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
     ``published``: by who knows better than the counters.
     """
     if published is None:
-        published = store.counters.published()
+        published = store.counters.read().published
     listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
     names = store.disk.names(layout.COMMITTED)
     listed.update(f"{layout.COMMITTED}/{name}" for name in names)
@@ -149,7 +149,7 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
         index.apply(commit)
         absent += _absent_branches(commit)
     index.applied = published
-    while index.applied < store.counters.published():
+    while index.applied < store.counters.read().published:
         commit = read_commit(store, index.applied + 1, last_resort=last_resort)
         if commit is None:
             return None

@@ -61,10 +61,10 @@ class BranchFile:
         header = replace(header, sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
         size = len(encoded) + sum(len(section.data) for section in draft.sections)
-        handle = None if pool is None else pool.take(self.name, size)
-        if handle is not None:
-            self.handle = handle
-            encoded = self._fit(header, encoded, size)
+        taken = None if pool is None else pool.take(self.name, size)
+        if taken is not None:
+            self.handle, there = taken
+            encoded = self._fit(header, encoded, size, there)
         else:
             self.handle = self.disk.create(self.name)
         self._end = len(encoded)
@@ -74,10 +74,9 @@ class BranchFile:
         draft.sections.clear()
         return self._finished(header, encoded)
 
-    def _fit(self, header: Header, encoded: bytes, size: int) -> bytes:
+    def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
         """The header, padded so that the file ends where the recycled one did; a much longer one is cut instead."""
         assert self.handle is not None
-        there = self.disk.handle_identity(self.handle).size
         if size < there <= size + max(_PADDED_BYTES, size // 8):
             padded = encode_header(header, room=len(encoded) + there - size)
             size += len(padded) - len(encoded)

@@ -269,7 +269,7 @@ class Explorer:
         """Consumed files go, and the durable mark advances."""
         reclaim(space._store)
         counters = space._store.counters
-        marks = counters.durable(), counters.published()
+        marks = counters.read().durable, counters.read().published
         self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
 
     # -- telling ------------------------------------------------------------------------------------------------------

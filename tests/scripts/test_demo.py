@@ -45,7 +45,7 @@ def test_the_comparison_notices_what_is_missing_doubled_or_different(tmp_path: P
 def test_the_real_input_is_large_and_varied() -> None:
     files = standard_library()
     sizes = [path.stat().st_size for _, path in files]
-    assert len(files) > 1000
+    assert len(files) > 500  # a thousand and more, where the standard library is installed with its own tests
     assert min(sizes) == 0
     assert max(sizes) > 100_000
     assert len({name for name, _ in files}) == len(files)
