@@ -11,15 +11,13 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import spool
 
 BODY = os.urandom(1024)
 SIZES = (1, 100, 1000)
-
-Step = Callable[[], None]
 
 
 class Raw:
@@ -80,26 +78,35 @@ class Ours:
         assert found[0].body == BODY
 
 
-def interleaved(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step in each round, taking turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+Contender = Raw | SQLite | Ours
+
+
+def interleaved(contenders: dict[str, Contender], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each put and each get, all taking turns: what is put is got before the next put, so every contender
+    is in its steady state (SQLite overwrites its log in place, and consumed files come back from the pool)."""
+    seconds: dict[str, dict[str, list[float]]] = {what: {name: [] for name in contenders} for what in ("put", "get")}
     for _ in range(rounds):
-        for name, step in steps.items():
-            begun = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - begun)
+        for what, found in seconds.items():
+            for name, contender in contenders.items():
+                step = getattr(contender, what)
+                begun = time.perf_counter()
+                step()
+                found[name].append(time.perf_counter() - begun)
     return seconds
 
 
 def report(what: str, size: int, seconds: dict[str, list[float]]) -> None:
-    """One line a contender: messages a second (median; 10th and 90th percentile), and ratios of the medians."""
+    """One line a contender: messages a second by the median, and ratios: of the medians, and of the totals, which
+    also contain what is done now and then (checkpoints, reclaim)."""
     medians = {name: statistics.median(times) for name, times in seconds.items()}
+    totals = {name: sum(times) for name, times in seconds.items()}
     for name, times in seconds.items():
         low, *_, high = statistics.quantiles(times, n=10)
         print(
-            f"{what:4} {size:5} a commit  {name:13} {size / medians[name]:>11,.0f}/s"
-            f"  ({size / high:>9,.0f} to {size / low:>9,.0f})"
-            f"   {medians['raw'] / medians[name]:5.2f} x raw  {medians['sqlite'] / medians[name]:5.2f} x SQLite"
+            f"{what:4} {size:5} a commit  {name:13} {size / medians[name]:>9,.0f}/s"
+            f" ({size / high:>7,.0f} to {size / low:>7,.0f})"
+            f"  x raw {medians['raw'] / medians[name]:5.2f} (totals {totals['raw'] / totals[name]:5.2f})"
+            f"  x SQLite {medians['sqlite'] / medians[name]:5.2f} (totals {totals['sqlite'] / totals[name]:5.2f})"
         )
 
 
@@ -116,25 +123,22 @@ def measure(where: str, rounds: int) -> None:
     for size in SIZES:
         with scratch(where) as directory:
             ours = Ours(directory, size, "auto")
-            contenders: dict[str, Raw | SQLite | Ours] = {
+            contenders: dict[str, Contender] = {
                 "raw": Raw(directory, size), "sqlite": SQLite(directory, size), "ours": ours,
             }  # fmt: skip
             if not ours.space._store.disk.ordered:
                 print("this file system does not order renames: two flushes a commit; 'ours (1 flush)' is what ext4")
                 print("with a journal, xfs and btrfs would need")
                 contenders["ours (1 flush)"] = Ours(directory, size, "ordered")
-            puts, gets = ({name: getattr(one, what) for name, one in contenders.items()} for what in ("put", "get"))
-            # Steady state: SQLite overwrites its log in place by now, and we consumed files from the pool.
-            interleaved(puts, rounds)
-            interleaved(gets, rounds)
-            report("put", size, interleaved(puts, rounds))
-            report("get", size, interleaved(gets, rounds))
+            interleaved(contenders, rounds // 2)
+            for what, seconds in interleaved(contenders, rounds).items():
+                report(what, size, seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", nargs="?", default=".", help="on the disk to measure; default: here")
-    parser.add_argument("--rounds", type=int, default=400, help="commits of each kind and size; default: 400")
+    parser.add_argument("--rounds", type=int, default=600, help="commits of each kind and size; default: 600")
     arguments = parser.parse_args()
     measure(arguments.directory, arguments.rounds)
 
