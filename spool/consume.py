@@ -10,7 +10,7 @@ from spool.decide import settle_the_dead
 from spool.draft import Draft
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
 from spool.index import Run
-from spool.message import Message, Position, message_id, parse_message_id
+from spool.message import Message, Origin, Position, message_id, neighbours, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
 from spool.ranges import Ranges, append, positions, subtract
@@ -234,14 +234,8 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]
     branch_id, place = store.index.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
-    prefix, number, committed_at = branch_id.hex(), run.number, run.committed_at
-    return [
-        Message(
-            f"{prefix}{place + i:08x}", queue, raw if codec is None else codecs.decode(raw, codec),
-            committed_at, Position(number, ordinal + i), attributes,
-        )
-        for i, raw in enumerate(raws)
-    ]  # fmt: skip
+    origin = Origin(branch_id.hex(), ordinal - place, queue, run.number, run.committed_at, attributes)
+    return neighbours(origin, ordinal, raws if codec is None else [codecs.decode(raw, codec) for raw in raws])
 
 
 def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -76,8 +76,7 @@ class SectionEntry(NamedTuple):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""
 
     number: int

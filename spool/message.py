@@ -6,7 +6,7 @@ fields.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,27 +33,33 @@ FIELDS = (
 )  # fmt: skip
 
 
+class Origin(NamedTuple):
+    """What neighbouring messages share: their branch (its id in hex, where it begins in the commit), queue, commit."""
+
+    branch: str
+    first: int
+    queue: str
+    number: int
+    committed_at: float
+    attributes: Mapping[str, Any]
+
+
 class Message:
     """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the tries that failed so far."""
 
-    __slots__ = ("_attributes", "body", "enqueued_at", "id", "position", "queue")
+    __slots__ = ("_ordinal", "_origin", "body")
 
-    id: str
-    queue: str
     body: Any
-    enqueued_at: float
-    position: Position
-    _attributes: Mapping[str, Any]
+    _origin: Origin
+    _ordinal: int
 
     def __init__(
         self, id: str, queue: str, body: Any, enqueued_at: float, position: Position, attributes: Mapping[str, Any]
     ) -> None:
-        _set_id(self, id)
-        _set_queue(self, queue)
+        first = position.ordinal - int(id[-8:], 16)
+        _set_origin(self, Origin(id[:-8], first, queue, position.number, enqueued_at, attributes))
+        _set_ordinal(self, position.ordinal)
         _set_body(self, body)
-        _set_enqueued_at(self, enqueued_at)
-        _set_position(self, position)
-        _set_attributes(self, attributes)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a message is frozen: {name} cannot be set")
@@ -62,7 +68,7 @@ class Message:
         raise AttributeError(f"a message is frozen: {name} cannot be deleted")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Message, (self.id, self.queue, self.body, self.enqueued_at, self.position, dict(self._attributes))
+        return Message, (self.id, self.queue, self.body, self.enqueued_at, self.position, dict(self._origin.attributes))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.as_dict() == other.as_dict()
@@ -78,62 +84,90 @@ class Message:
         return {name: getattr(self, name) for name in FIELDS}
 
     @property
+    def id(self) -> str:
+        return f"{self._origin.branch}{self._ordinal - self._origin.first:08x}"
+
+    @property
+    def queue(self) -> str:
+        return self._origin.queue
+
+    @property
+    def position(self) -> Position:
+        return Position(self._origin.number, self._ordinal)
+
+    @property
+    def enqueued_at(self) -> float:
+        return self._origin.committed_at
+
+    @property
     def content_type(self) -> str:
-        return self._attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
+        return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
 
     @property
     def priority(self) -> int:
-        return self._attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
+        return self._origin.attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
 
     @property
     def not_before(self) -> float | None:
-        return due_time(self._attributes, self.enqueued_at)
+        return due_time(self._origin.attributes, self.enqueued_at)
 
     @property
     def correlation_id(self) -> str | None:
-        return self._attributes.get("correlation_id")
+        return self._origin.attributes.get("correlation_id")
 
     @property
     def reply_queue(self) -> str | None:
-        return self._attributes.get("reply_queue")
+        return self._origin.attributes.get("reply_queue")
 
     @property
     def failure_queue(self) -> str | None:
-        return self._attributes.get("failure_queue")
+        return self._origin.attributes.get("failure_queue")
 
     @property
     def user_code(self) -> int:
-        return self._attributes.get("user_code", 0)  # type: ignore[no-any-return]
+        return self._origin.attributes.get("user_code", 0)  # type: ignore[no-any-return]
 
     @property
     def client_id(self) -> str | None:
-        return self._attributes.get("client_id")
+        return self._origin.attributes.get("client_id")
 
     @property
     def application_key(self) -> str | None:
-        return self._attributes.get("application_key")
+        return self._origin.attributes.get("application_key")
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return MappingProxyType(self._attributes["headers"]) if "headers" in self._attributes else _NO_HEADERS
+        found = self._origin.attributes.get("headers")
+        return _NO_HEADERS if found is None else MappingProxyType(found)
 
     @property
     def attempts(self) -> int:
-        return self._attributes.get("attempts", 0)  # type: ignore[no-any-return]
+        return self._origin.attributes.get("attempts", 0)  # type: ignore[no-any-return]
 
     @property
     def origin_queue(self) -> str | None:
-        return self._attributes.get("origin_queue")
+        return self._origin.attributes.get("origin_queue")
 
     @property
     def failure_reason(self) -> str | None:
-        return self._attributes.get("failure_reason")
+        return self._origin.attributes.get("failure_reason")
 
 
 # The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
-_set_id, _set_queue, _set_body, _set_enqueued_at, _set_position, _set_attributes = (
-    Message.__dict__[name].__set__ for name in ("id", "queue", "body", "enqueued_at", "position", "_attributes")
-)
+_new = Message.__new__
+_set_origin, _set_ordinal, _set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
+
+
+def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
+    """Messages from that ordinal of their commit on; a thousand of them take no more than their bodies are worth."""
+    found = []
+    for place, body in enumerate(bodies, ordinal):
+        message = _new(Message)
+        _set_origin(message, origin)
+        _set_ordinal(message, place)
+        _set_body(message, body)
+        found.append(message)
+    return found
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:

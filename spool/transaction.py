@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -257,7 +256,7 @@ class Transaction:
         store = self._store
         file, header = self._complete_file(store.pool)
         number = self.number = publication.commit(store, file, store.deadline())
-        image = FileImage(replace(header, number=number), tuple(file.tables))
+        image = FileImage(header._replace(number=number), tuple(file.tables))
         store.own[number] = Commit(number, [Part(0, None, 0, image)])
         self._refresh()
         store.own.pop(number, None)  # another thread may have read it from the disk

@@ -6,7 +6,6 @@ should the header turn out larger than the room, the sections move to a second f
 
 import os
 import sys
-from dataclasses import replace
 
 from spool import layout
 from spool.disk import Disk
@@ -58,7 +57,7 @@ class BranchFile:
         if self.handle is not None:
             self.stream(draft)
             return self._put_header(header)
-        header = replace(header, sections=tuple(section.entry for section in draft.sections))
+        header = header._replace(sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
         size = len(encoded) + sum(len(section.data) for section in draft.sections)
         taken = None if pool is None else pool.take(self.name, size)
@@ -87,7 +86,7 @@ class BranchFile:
 
     def _put_header(self, header: Header) -> Header:
         assert self.handle is not None
-        encoded = encode_header(replace(header, sections=tuple(self._entries)), room=_STREAMED_HEADER_ROOM)
+        encoded = encode_header(header._replace(sections=tuple(self._entries)), room=_STREAMED_HEADER_ROOM)
         if len(encoded) > _STREAMED_HEADER_ROOM:
             self._move_sections(len(encoded))
         self.disk.write_at(self.handle, 0, encoded)
@@ -114,8 +113,7 @@ class BranchFile:
         self._end = offset + entry.table_bytes + entry.bodies_bytes
 
     def _finished(self, header: Header, encoded: bytes) -> Header:
-        return replace(
-            header,
+        return header._replace(
             sections=tuple(self._entries),
             length=len(encoded),
             size=self._end,

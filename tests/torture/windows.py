@@ -5,7 +5,6 @@ process is in, and holds the process there now and then, so that its parent can 
 """
 
 import random
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,8 +80,14 @@ class Recogniser:
     def _towards_publication(self, method: str, *args: Any) -> None:
         if method == "make_durable" and args[1] == layout.COMMITTED:
             self.window = FLUSH_TO_PUBLICATION
-        elif method == "write_at" and args[:2] == (layout.COUNTERS, _LAST_PUBLISHED_COPY):
-            self.window = self.window if struct.unpack_from("<Q", args[2])[0] < self._number else None
+        elif method == "write_at" and args[0] == layout.COUNTERS and _stores_published(*args[1:]) >= self._number:
+            self.window = None
+
+
+def _stores_published(offset: int, data: bytes) -> int:
+    """The number that becomes the published one with this write to the counters, or 0."""
+    place = _LAST_PUBLISHED_COPY - offset
+    return int.from_bytes(data[place : place + 8], "little") if 0 <= place < len(data) else 0
 
 
 def is_claim(name: str, start: int) -> bool:
