@@ -44,13 +44,8 @@ def claim(
     catch_up(store)
     skip: set[tuple[int, int]] = set()
     while True:
-        with store.mutex:
-            tried = _candidates(store, wanted, skip)
-            got = [(n, f, c) for n, first, count in tried for f, c in store.claims.claim(n, first, count)]
+        got = _claim_free(store, wanted, skip)
         if not got:
-            skip.update(positions(tried))
-            if tried and not wanted.by_key:
-                continue
             if settle_the_dead(store, deadline):  # a coordinator that is gone held messages by its prepared branches
                 continue
             if wanted.message_id is not None and _is_there(store, wanted):
@@ -69,13 +64,25 @@ def claim(
         release(store, subtract(got, kept))
         if kept:
             return kept
-        skip.update(positions(tried))
 
 
-def _candidates(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ranges:
-    """Up to ``wanted.count`` messages that look free, front first."""
-    found: Ranges = []
+def _claim_free(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ranges:
+    """Lock up to as many as are wanted, past those that others hold; ``skip`` grows by all that were tried."""
+    got: Ranges = []
     missing = wanted.count
+    with store.mutex:
+        while missing and (tried := _candidates(store, wanted, missing, skip)):
+            locked = [(n, f, c) for n, first, count in tried for f, c in store.claims.claim(n, first, count)]
+            got += locked
+            missing -= sum(count for _, _, count in locked)
+            if missing:
+                skip.update(positions(tried))
+    return got
+
+
+def _candidates(store: Store, wanted: Wanted, missing: int, skip: set[tuple[int, int]]) -> Ranges:
+    """Up to ``missing`` messages that look free, front first."""
+    found: Ranges = []
     for run, pieces in _in_line(store, wanted):
         claimed = store.claims.held(run.number)
         unhindered = not (claimed or skip or store.prepared.held)
