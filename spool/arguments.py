@@ -6,15 +6,16 @@ from typing import Any
 
 from spool import codecs
 from spool.consume import Wanted
+from spool.counters import Page
 from spool.errors import InvalidArgument, QueueNotFound
 from spool.settings import check_queue_name
 from spool.store import Store
 
 
-def check_queue(store: Store, queue: str) -> None:
-    """QueueNotFound if the space has no such queue, even after reading its settings again."""
+def check_queue(store: Store, queue: str, page: Page) -> None:
+    """QueueNotFound if the space has no such queue, even after reading its settings again; ``page``: just read."""
     if queue in store.config.queues:
-        if store.counters.read().settings != store.settings_version:
+        if page.settings != store.settings_version:
             store.refresh_settings()
         return
     check_queue_name(queue)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from spool import layout, locks
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
-from spool.counters import Counters
+from spool.counters import Counters, Page
 from spool.disk import Disk, FlushFailed
 from spool.errors import DiskFailure, NotASpace, NotOpen, SpoolError
 from spool.format import Header
@@ -124,10 +124,11 @@ class Store:
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
-    def check_usable(self) -> None:
+    def check_usable(self) -> Page:
+        """The counters as they are now, of a space that is open and has not stopped."""
         if self.closed:
             raise NotOpen(self.closed_because)
-        self.counters.read().check()
+        return self.counters.read().check()
 
     def stop(self) -> None:
         """After a failed flush: nobody may commit or publish any more, in any process."""
@@ -152,17 +153,15 @@ class Store:
 
     # -- headers ------------------------------------------------------------------------------------------------------
 
-    def durable_mark(self) -> int:
-        return self.counters.read().durable
-
-    def header(self, **fields: object) -> Header:
+    def header(self, page: Page | None = None, **fields: object) -> Header:
+        """``page``: counters that were read a moment ago."""
         from spool.writer import writer_name
 
         return Header(
             number=0,
             time=self.clock.now(),
             writer=writer_name(),
-            durable_mark=self.durable_mark(),
+            durable_mark=(page or self.counters.read()).durable,
             **fields,  # type: ignore[arg-type]
         )
 
