@@ -7,11 +7,10 @@ to disk while it is written (DESIGN §3).
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from spool.errors import SystemFailure
-from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, bodies_bytes, body_head, encode_table
+from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
 from spool.layout import MAX_ORDINAL
 
 _ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, roughly, beside its headers
@@ -19,11 +18,11 @@ _ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, r
 
 @dataclass(slots=True)
 class Section:
-    """A section ready to be written; ``entry.offset`` is 0 until it has a place in a file."""
+    """A section ready to be written: its ``parts``, one behind the other; ``entry.offset`` is 0 until it has a place."""
 
     table: Table
     entry: SectionEntry
-    data: bytes
+    parts: list[bytes]
 
 
 @dataclass(slots=True)
@@ -139,16 +138,17 @@ class Draft:
             return
         encoded = encode_table(table)
         heads = {length: body_head(length) for length in set(table.lengths)}
-        parts = [encoded, *chain.from_iterable((heads[len(body)], body) for body in self._bodies)]
-        data = b"".join(parts)
+        parts = [encoded] * (1 + 2 * len(self._bodies))
+        parts[1::2] = map(heads.__getitem__, table.lengths)
+        parts[2::2] = self._bodies
         entry = SectionEntry(
             offset=0,
             table_bytes=len(encoded),
             table_checksum=zlib.crc32(encoded),
-            bodies_bytes=bodies_bytes(table.lengths),
+            bodies_bytes=sum(map(len, parts)) - len(encoded),
             messages=len(self._bodies),
         )
-        self.sections.append(Section(table, entry, data))
+        self.sections.append(Section(table, entry, parts))
         self._table, self._bodies, self._bytes = Table(), [], 0
 
     def body(self, ordinal: int) -> bytes | None:

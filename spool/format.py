@@ -75,6 +75,10 @@ class SectionEntry(NamedTuple):
     bodies_bytes: int
     messages: int
 
+    @property
+    def size(self) -> int:
+        return self.table_bytes + self.bodies_bytes
+
 
 class Header(NamedTuple):
     """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""

@@ -61,10 +61,10 @@ def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[]
     """The file becomes ``committed/<number>``; this process holds the number's byte when it returns."""
     with_number_lock(store, deadline)
     try:
-        store.check_usable()
+        page = store.check_usable()
         if check is not None:
             check()
-        number = highest_issued(store) + 1
+        number = highest_issued(store, page) + 1
         if number > layout.MAX_NUMBER:
             raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
         store.numbers.lock(number, deadline, f"the number {number}")
@@ -91,9 +91,10 @@ def with_number_lock(store: Store, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def highest_issued(store: Store) -> int:
-    """The highest number given out; exact under the number lock, at least what this process may have seen without."""
-    number = store.counters.read().issued
+def highest_issued(store: Store, page: Page) -> int:
+    """The highest number given out, with ``page`` just read; exact under the number lock, at least what this process
+    may have seen without."""
+    number = page.issued
     while store.disk.exists(layout.committed(number + 1)):
         number += 1
     return number
@@ -125,9 +126,9 @@ def settle_to(store: Store, number: int, deadline: Deadline) -> Page:
     raise store.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
-def settle_all(store: Store, deadline: Deadline) -> None:
-    """Every number that may have been given out is published when this returns."""
-    settle_to(store, highest_issued(store), deadline)
+def settle_all(store: Store, deadline: Deadline) -> Page:
+    """Every number that may have been given out is published when this returns, with the counters as they are then."""
+    return settle_to(store, highest_issued(store, store.counters.read()), deadline)
 
 
 def finish(store: Store, number: int) -> None:

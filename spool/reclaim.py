@@ -34,7 +34,7 @@ def next_to_go(files: Mapping[int, FileState], idle: Iterable[int], published: i
         and number <= durable
         and not files[number].facts
         and not files[number].taken
-        and files[number].targets.isdisjoint(files)
+        and files.keys().isdisjoint(files[number].targets)
     )
 
 

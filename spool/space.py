@@ -277,9 +277,9 @@ class Space:
         return associated(self._store) if isinstance(transaction, _Join) else transaction
 
     def _look(self, queue: str) -> None:
-        self._store.check_usable()
-        check_queue(self._store, queue)
-        catch_up(self._store)
+        page = self._store.check_usable()
+        check_queue(self._store, queue, page)
+        catch_up(self._store, page)
         list_prepared(self._store)
 
     def _reclaim_now_and_then(self, every: int = _RECLAIM_EVERY_COMMITS) -> None:

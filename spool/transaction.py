@@ -18,6 +18,7 @@ from spool.arguments import check_queue, check_wanted, encoded
 from spool.association import Association, associate, dissociate
 from spool.clock import WaitExpired
 from spool.consume import HeldMessage, Wanted
+from spool.counters import Page
 from spool.draft import Draft
 from spool.errors import (
     CommitUnknown,
@@ -100,14 +101,13 @@ class Transaction:
         """Add messages with the same options; returns their ids."""
         store = self._store
         with self._lock:
-            self._check_active()
-            check_queue(store, queue)
+            check_queue(store, queue, self._check_active())
             attributes = attributes_of(**options)
             ids: list[str] = []
             prefix = self._id.hex()
             for raws, described in encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
                 first = self._draft.put(queue, raws, described)
-                ids += [f"{prefix}{ordinal:08x}" for ordinal in range(first, first + len(raws))]
+                ids += map(f"{prefix}%08x".__mod__, range(first, first + len(raws)))
                 if self._draft.sections:
                     self._stream()
             return ids
@@ -154,8 +154,6 @@ class Transaction:
         deadline = self._store.deadline(timeout)
         with self._lock:
             while True:
-                self._check_active()
-                check_queue(self._store, queue)
                 got = consume.wait_for(lambda: self._claim(wanted), deadline)
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
@@ -176,14 +174,12 @@ class Transaction:
         """
         wanted = check_wanted(queue, max_messages, timeout, None, None)
         with self._lock:
-            self._check_active()
-            check_queue(self._store, queue)
             got = consume.wait_for(lambda: self._claim(wanted), self._store.deadline(timeout))
             self._claims += got
             return consume.held_messages(self._store, got)
 
     def _claim(self, wanted: Wanted) -> Ranges:
-        self._check_active()
+        check_queue(self._store, wanted.queue, self._check_active())
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             return consume.claim(self._store, self._undertaker, wanted, self._store.deadline(), self._write_note)
 
@@ -376,8 +372,9 @@ class Transaction:
         self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
         return self._locked
 
-    def _check_active(self) -> None:
-        self._store.check_usable()
+    def _check_active(self) -> Page:
+        """The counters as they are now, if calls are welcome."""
+        page = self._store.check_usable()
         if self.state is State.ACTIVE and self._deadline.passed():
             self._undo("its transaction took too long")
             raise TransactionTimeout(
@@ -387,6 +384,7 @@ class Transaction:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         if self.state is not State.ACTIVE:
             raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
+        return page
 
     # -- with ---------------------------------------------------------------------------------------------------------
 

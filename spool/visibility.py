@@ -10,6 +10,7 @@ from typing import Literal, overload
 
 from spool import layout
 from spool.clock import Deadline
+from spool.counters import Page
 from spool.errors import CorruptedFile, SystemFailure
 from spool.format import Adoption, Header
 from spool.index import TOTALS_FACT, Commit, Index, Part
@@ -30,8 +31,7 @@ def look_again(store: Store, deadline: Deadline) -> None:
     """After a lock on a message was taken: see everything that could have removed or held it before."""
     list_prepared(store)
     catch_up(store)
-    settle_all(store, deadline)
-    catch_up(store)
+    catch_up(store, settle_all(store, deadline))
 
 
 # -- prepared branches ------------------------------------------------------------------------------------------------
@@ -81,12 +81,16 @@ def carries(header: Header, xid: Xid) -> bool:
 # -- published commits ------------------------------------------------------------------------------------------------
 
 
-def catch_up(store: Store) -> None:
-    """Apply every published commit that this process has not seen, each read by name."""
-    if store.counters.read().check().published == store.index.applied:
+def catch_up(store: Store, page: Page | None = None) -> None:
+    """Apply every published commit that this process has not seen, each read by name.
+
+    ``page``: counters that were read when the caller's look began, or later.
+    """
+    published = (page or store.counters.read().check()).published
+    if published <= store.index.applied:
         return
     with store.mutex:
-        while store.index.applied < store.counters.read().published:
+        while store.index.applied < published:
             commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
             if commit is None:
                 rebuild(store)

@@ -6,6 +6,7 @@ should the header turn out larger than the room, the sections move to a second f
 
 import os
 import sys
+from itertools import chain
 
 from spool import layout
 from spool.disk import Disk
@@ -44,7 +45,7 @@ class BranchFile:
             self.handle = self.disk.create(self.name)
             self._end = _STREAMED_HEADER_ROOM
         for section in draft.sections:
-            self.disk.write_at(self.handle, self._end, section.data)
+            self.disk.write_at(self.handle, self._end, b"".join(section.parts))
             self._place(section.table, section.entry, self._end)
         draft.sections.clear()
 
@@ -59,7 +60,7 @@ class BranchFile:
             return self._put_header(header)
         header = header._replace(sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
-        size = len(encoded) + sum(len(section.data) for section in draft.sections)
+        size = len(encoded) + sum(section.entry.size for section in draft.sections)
         taken = None if pool is None else pool.take(self.name, size)
         if taken is not None:
             self.handle, there = taken
@@ -69,7 +70,8 @@ class BranchFile:
         self._end = len(encoded)
         for section in draft.sections:
             self._place(section.table, section.entry, self._end)
-        self.disk.write_at(self.handle, 0, b"".join([encoded, *(section.data for section in draft.sections)]))
+        parts = chain.from_iterable(section.parts for section in draft.sections)
+        self.disk.write_at(self.handle, 0, b"".join([encoded, *parts]))
         draft.sections.clear()
         return self._finished(header, encoded)
 
@@ -110,7 +112,7 @@ class BranchFile:
     def _place(self, table: Table, entry: SectionEntry, offset: int) -> None:
         self.tables.append(table)
         self._entries.append(entry._replace(offset=offset))
-        self._end = offset + entry.table_bytes + entry.bodies_bytes
+        self._end = offset + entry.size
 
     def _finished(self, header: Header, encoded: bytes) -> Header:
         return header._replace(
