@@ -18,7 +18,7 @@ _ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, r
 
 @dataclass(slots=True)
 class Section:
-    """A section ready to be written: its ``parts``, one behind the other; ``entry.offset`` is 0 until it has a place."""
+    """A section ready to be written: its ``parts`` one behind the other; ``entry.offset`` is 0 until it has a place."""
 
     table: Table
     entry: SectionEntry

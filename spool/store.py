@@ -24,6 +24,7 @@ from spool.message import Position
 from spool.pool import Pool
 from spool.reader import BodyCache, FileImage
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
+from spool.writer import writer_name
 from spool.xid import Xid
 
 log = logging.getLogger("spool")
@@ -155,8 +156,6 @@ class Store:
 
     def header(self, page: Page | None = None, **fields: object) -> Header:
         """``page``: counters that were read a moment ago."""
-        from spool.writer import writer_name
-
         return Header(
             number=0,
             time=self.clock.now(),
