@@ -117,13 +117,15 @@ class Table:
     checksums: "array[int]" = field(default_factory=lambda: array("I"))
     commands: list[list[Any]] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
-    _offsets: "array[int] | None" = None
+    _ends: "array[int] | None" = None
 
-    def offsets(self, entry: SectionEntry) -> "array[int]":
-        """Where in the file each body begins, and where the section ends; worked out once."""
-        if self._offsets is None:
-            self._offsets = array("Q", body_offsets(self.lengths, entry.offset + entry.table_bytes))
-        return self._offsets
+    def ends(self, entry: SectionEntry) -> "array[int]":
+        """Where in the file each body ends; worked out once."""
+        if self._ends is None:
+            sizes = map(int.__add__, head_sizes(self.lengths), self.lengths)
+            self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
+            del self._ends[0]
+        return self._ends
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
@@ -199,14 +201,19 @@ def body_head(length: int) -> bytes:
     return b"\xc6" + length.to_bytes(4, "big")
 
 
+def head_sizes(lengths: "array[int]") -> list[int]:
+    """How long ``body_head`` is for each."""
+    return [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
+
+
 def bodies_bytes(lengths: "array[int]") -> int:
     """What bodies of these lengths take, with their heads."""
-    return sum(lengths) + sum(2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths)
+    return sum(lengths) + sum(head_sizes(lengths))
 
 
 def body_offsets(lengths: "array[int]", start: int) -> list[int]:
     """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
-    heads = [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
+    heads = head_sizes(lengths)
     ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
     return [*map(int.__add__, ends, heads), ends[-1]]
 

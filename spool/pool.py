@@ -68,14 +68,20 @@ class Pool:
     def _pop(self, size: int) -> _Spare | None:
         with self._mutex:
             if self._spares:
-                # The smallest that is large enough, else the largest: it grows.
-                place = min(bisect_left(self._spares, _Spare(size, "")), len(self._spares) - 1)
-                return self._spares.pop(place)
+                return self._spares.pop(self._nearest(size))
             self._misses += 1
             look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
         if look:
             self.refresh()
         return None
+
+    def _nearest(self, size: int) -> int:
+        """The one that gains or loses the fewest blocks; of two as near, the one that need not grow."""
+        above = bisect_left(self._spares, _Spare(size, ""))
+        if above == len(self._spares):
+            return above - 1
+        grows = above > 0 and size - self._spares[above - 1].size < self._spares[above].size - size
+        return above - 1 if grows else above
 
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
 

@@ -91,18 +91,18 @@ class BodyPlace(NamedTuple):
 
 
 def read_bodies(
-    disk: Disk, handle: int, offsets: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
+    disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
 ) -> list[bytes]:
-    """The bodies of neighbouring messages, read as few pieces; CorruptedFile if one does not match its checksum."""
+    """The bodies of neighbouring messages, by the offsets where they end, read as few pieces; CorruptedFile if one
+    does not match its checksum."""
     bodies: list[bytes] = []
     at = 0
-    while at < len(offsets):
-        start, stop = offsets[at], len(offsets)
-        if offsets[-1] + lengths[-1] - start > _CHUNK_BYTES:
-            stop = max(at + 1, bisect_right(offsets, start + _CHUNK_BYTES) - 1)
-        data = disk.read_at(handle, start, offsets[stop - 1] + lengths[stop - 1] - start)
-        ends = map(int.__add__, offsets[at:stop], lengths[at:stop])
-        piece = [data[first - start : end - start] for first, end in zip(offsets[at:stop], ends, strict=True)]
+    while at < len(ends):
+        start = ends[at] - lengths[at]
+        stop = max(at + 1, bisect_right(ends, start + _CHUNK_BYTES))
+        data = disk.read_at(handle, start, ends[stop - 1] - start)
+        places = zip(ends[at:stop], lengths[at:stop], strict=True)
+        piece = [data[end - length - start : end - start] for end, length in places]
         if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
             raise CorruptedFile(
                 f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
@@ -115,7 +115,8 @@ def read_bodies(
 def body_place(image: FileImage, section: int, row: int) -> BodyPlace:
     """Where one body lies."""
     table = image.tables[section]
-    return BodyPlace(table.offsets(image.header.sections[section])[row], table.lengths[row], table.checksums[row])
+    end = table.ends(image.header.sections[section])[row]
+    return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
 
 
 def prove(disk: Disk, handle: int) -> FileImage:
@@ -162,11 +163,11 @@ class BodyCache:
     ) -> list[bytes]:
         """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
         table, rows = image.tables[section], slice(row, row + count)
-        offsets = table.offsets(image.header.sections[section])
+        ends = table.ends(image.header.sections[section])
         for fresh in (False, True):
             try:
                 file = self._file(number, adoption, xid, image.header.checksum, fresh)
-                return read_bodies(self.disk, file.handle, offsets[rows], table.lengths[rows], table.checksums[rows])
+                return read_bodies(self.disk, file.handle, ends[rows], table.lengths[rows], table.checksums[rows])
             except CorruptedFile as error:
                 if fresh:
                     raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None

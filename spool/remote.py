@@ -62,7 +62,7 @@ class RemoteBranch:
             try:
                 offset, length, checksum = message.body
                 handle = self._open(message, fresh=last)
-                return read_bodies(self._store.disk, handle, [offset], [length], [checksum])[0]
+                return read_bodies(self._store.disk, handle, [offset + length], [length], [checksum])[0]
             except CorruptedFile as error:
                 if last:
                     raise CorruptedFile(f"{message.names[-1]}: {error}") from None

@@ -154,13 +154,12 @@ class Store:
 
     # -- headers ------------------------------------------------------------------------------------------------------
 
-    def header(self, page: Page | None = None, **fields: object) -> Header:
-        """``page``: counters that were read a moment ago."""
+    def header(self, **fields: object) -> Header:
         return Header(
             number=0,
             time=self.clock.now(),
             writer=writer_name(),
-            durable_mark=(page or self.counters.read()).durable,
+            durable_mark=self.counters.read().durable,
             **fields,  # type: ignore[arg-type]
         )
 

@@ -1,0 +1,60 @@
+"""What a put and a get do without: bodies read in few pieces, messages that share what they have in common, and
+recycled files that fit."""
+
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+
+from spool import layout
+from spool.disk import Disk
+from spool.errors import CorruptedFile
+from spool.message import Message, Origin, Position, neighbours
+from spool.pool import Pool
+from spool.reader import read_bodies
+
+BRANCH = "0123456789abcdef01234567"
+
+
+def test_neighbours_are_the_messages_that_were_put_one_by_one() -> None:
+    found = neighbours(Origin(BRANCH, 7, "orders", 42, 1.5, {"priority": 9}), 9, [b"one", b"two"])
+    assert found == [
+        Message(BRANCH + "00000002", "orders", b"one", 1.5, Position(42, 9), {"priority": 9}),
+        Message(BRANCH + "00000003", "orders", b"two", 1.5, Position(42, 10), {"priority": 9}),
+    ]
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_bodies_are_read_in_pieces_and_each_is_proven(tmp_path: Path) -> None:
+    bodies = [bytes([place]) * size for place, size in enumerate([0, 1, 700_000, 400_000, 3 << 20, 5])]
+    ends, data = [], b""
+    for body in bodies:
+        data += b"head" + body
+        ends.append(len(data))
+    (tmp_path / "file").write_bytes(data)
+    disk = Disk(str(tmp_path))
+    handle = disk.open("file")
+    lengths, checksums = list(map(len, bodies)), list(map(zlib.crc32, bodies))
+    assert read_bodies(disk, handle, ends, lengths, checksums) == bodies
+    assert read_bodies(disk, handle, ends[3:4], lengths[3:4], checksums[3:4]) == bodies[3:4]
+    with pytest.raises(CorruptedFile):
+        read_bodies(disk, handle, ends, lengths, [*checksums[:-1], 1])
+    disk.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [(300, 340), (341, 340), (350, 360), (5_000, 360), (60_000, 100_000), (100_001, 100_000), (900_000, 100_000)],
+)
+def test_the_spare_file_that_is_nearest_in_size_is_taken(tmp_path: Path, wanted: int, taken: int) -> None:
+    for name in (layout.FREE, layout.ACTIVE):
+        (tmp_path / name).mkdir()
+    for size in (340, 360, 100_000):
+        (tmp_path / layout.FREE / f"{size}-abcd").write_bytes(bytes(size))
+    disk = Disk(str(tmp_path))
+    found = Pool(disk).take(f"{layout.ACTIVE}/new", wanted)
+    assert found is not None
+    handle, size = found
+    disk.close(handle)
+    assert size == taken
