@@ -8,6 +8,7 @@ from spool import codecs
 from spool.consume import Wanted
 from spool.counters import Page
 from spool.errors import InvalidArgument, QueueNotFound
+from spool.message import check_content_type
 from spool.settings import check_queue_name
 from spool.store import Store
 
@@ -46,6 +47,7 @@ def encoded(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
     """Groups of neighbouring bodies with the same control fields."""
+    check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         described = attributes if content_type is None else {**attributes, "content_type": content_type}
         _check_size(max(map(len, bodies)), limit)

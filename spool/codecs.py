@@ -14,6 +14,27 @@ MSGPACK_TYPE = "application/msgpack"
 BYTES_TYPE = "application/octet-stream"
 
 
+def _pack(value: Any) -> bytes:
+    """Times that know their zone are msgpack's own timestamps, and come back in UTC."""
+    return msgpack.packb(value, datetime=True)
+
+
+def _unpack(raw: bytes) -> Any:
+    """A tuple may be a map's key, and is an array on disk: it comes back as the tuple that was put."""
+    try:
+        return msgpack.unpackb(raw, strict_map_key=False, timestamp=3)
+    except TypeError:
+
+        def with_tuples(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+            return {_hashable(key): value for key, value in pairs}
+
+        return msgpack.unpackb(raw, strict_map_key=False, timestamp=3, object_pairs_hook=with_tuples)
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+
+
 class Codec(NamedTuple):
     """``encode`` takes a value to bytes, ``decode`` back; ``content_type`` is what the message carries by default."""
 
@@ -25,7 +46,7 @@ class Codec(NamedTuple):
 CODECS: dict[str, Codec] = {
     "text": Codec(TEXT_TYPE, lambda value: value.encode("utf-8"), lambda raw: raw.decode("utf-8")),
     "json": Codec(JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False).encode(), json.loads),
-    "msgpack": Codec(MSGPACK_TYPE, msgpack.packb, lambda raw: msgpack.unpackb(raw, strict_map_key=False, timestamp=3)),
+    "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
 
 
@@ -60,5 +81,5 @@ def decode(raw: bytes, name: str | None) -> Any:
         raise CorruptedFile(f"the body was written by the codec {name!r}, which this process does not have")
     try:
         return codec.decode(raw)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise CorruptedFile(f"the body is not {name}: {error}") from None

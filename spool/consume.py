@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgpack
+
 from spool import codecs, layout
 from spool.clock import Deadline
 from spool.decide import settle_the_dead
@@ -255,7 +257,10 @@ def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> M
 
 
 def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
-    """A damaged body: keep its bytes and the reason in quarantine, and take the message out of its queue."""
+    """A damaged body: keep its bytes and the reason in quarantine, and take the message out of its queue.
+
+    The file there is one msgpack map: what ``put`` was told, with the body's bytes as they lie, if they can be read.
+    """
     with store.mutex:
         run = store.index.find(position)
         if run is None:
@@ -263,7 +268,14 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         branch_id, place = store.index.branch_of(position)
         name = layout.committed(position.number, run.part.adoption)
         described: dict[str, Any] = {"queue": run.queue.name, "id": message_id(branch_id, place), **run.attributes}
-    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", repr(described).encode(), reason)
+        part = run.part
+        try:
+            row = run.row_of(position.ordinal)
+            described["body"] = store.bodies.unproven(run.number, part.adoption, part.xid, part.image, run.section, row)
+        except (CorruptedFile, OSError) as error:
+            described["body"] = None
+            reason = f"{reason}; its bytes cannot be read: {error}"
+    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", msgpack.packb(described), reason)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")
     commit_draft(store, draft, deadline, flush=True)

@@ -12,8 +12,9 @@ from spool import layout, retries
 from spool.clock import Deadline, WaitExpired
 from spool.disk import FlushFailed
 from spool.draft import Draft
-from spool.errors import SpoolError
+from spool.errors import SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
+from spool.layout import MAX_ORDINAL
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.message import Position
 from spool.publication import commit, copy_over, settle_all, with_number_lock
@@ -103,6 +104,8 @@ def _adoptions(images: Sequence[FileImage], first: int) -> tuple[Adoption, ...]:
         header = image.header
         found.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
         first += header.messages
+    if first > MAX_ORDINAL + 1:
+        raise SystemFailure(f"one commit holds at most {MAX_ORDINAL + 1} messages, not {first}: commit fewer branches")
     return tuple(found)
 
 

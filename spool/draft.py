@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgpack
+
 from spool.errors import SystemFailure
 from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
 from spool.layout import MAX_ORDINAL
 
-_ATTRIBUTE_COST_BYTES = 64  # what a set of control fields takes in the table, roughly, beside its headers
+_ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Draft:
             table.queues.append(queue)
         if not table.attributes or table.attributes[-1] != attributes:
             table.attributes.append(dict(attributes))
-            self._bytes += _ATTRIBUTE_COST_BYTES + sum(map(len, attributes.get("headers", {}).values()))
+            self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
@@ -116,6 +118,7 @@ class Draft:
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
         """New control fields (and queue) for committed messages."""
         self._command(["update", number, first, count, dict(changes)])
+        self._bytes += _table_bytes(changes)
 
     def take(self, directory: str, name: bytes) -> None:
         """The dropped file that this branch's messages came from."""
@@ -123,10 +126,11 @@ class Draft:
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
         self._table.facts.append([key, value, expiry])
+        self._bytes += _table_bytes(value)
         self.facts += 1
 
     def _command(self, command: list[Any]) -> None:
-        if len(self._table.commands) >= SECTION_MESSAGES:
+        if len(self._table.commands) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
             self.close_section()
         self._table.commands.append(command)
         self.commands += 1
@@ -155,3 +159,8 @@ class Draft:
         """A body that is still in memory (not yet in a closed section), else None."""
         place = ordinal - (self.messages - len(self._bodies))
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
+
+
+def _table_bytes(carried: Any) -> int:
+    """What an entry adds to its section's table, counted exactly: nobody reads a table that is over the limit."""
+    return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

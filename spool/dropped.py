@@ -7,7 +7,7 @@ import msgpack
 
 from spool import codecs
 from spool.errors import InvalidArgument, SpoolError
-from spool.message import attributes_of
+from spool.message import attributes_of, check_content_type
 
 STREAM_SUFFIX = ".msgpack"
 HIDDEN_PREFIX, UNFINISHED_SUFFIXES = ".", (".tmp", ".part")
@@ -36,6 +36,7 @@ def puts_of(name: str, data: bytes, body_limit: int) -> list[Put]:
     for place, put in enumerate(puts, 1):
         try:
             attributes_of(**{key: value for key, value in put.options.items() if key != "content_type"})
+            check_content_type(put.options.get("content_type"))
             raw = codecs.encode(put.body, put.options.get("content_type"))[0]
         except (SpoolError, TypeError) as error:
             raise InvalidArgument(f"message {place}: {error}") from None
@@ -58,7 +59,7 @@ def _stream(data: bytes) -> list[Put]:
             puts.append(_put(found, len(puts) + 1))
             if len(puts) > _MAX_STREAM_MESSAGES:
                 raise InvalidArgument(f"it holds more than {_MAX_STREAM_MESSAGES} messages: split it")
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         if isinstance(error, SpoolError):
             raise
         raise InvalidArgument(f"it is not msgpack: {str(error) or type(error).__name__}") from None

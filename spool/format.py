@@ -220,6 +220,9 @@ def body_offsets(lengths: "array[int]", start: int) -> list[int]:
 
 # -- reading --------------------------------------------------------------------------------------------------------
 
+# What well-formed msgpack with a right checksum can still raise where something else was expected.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
+
 
 def header_length(start: bytes) -> int:
     """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
@@ -252,7 +255,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
     try:
         found = msgpack.unpackb(data, strict_map_key=True)
         header = _header(found, number, length, checksum)
-    except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+    except _UNREADABLE as error:
         raise CorruptedFile(f"its header cannot be read: {error}") from None
     if header.size > file_size:
         raise CorruptedFile(f"it has {file_size} of its {header.size} bytes")
@@ -305,7 +308,7 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
             facts=[[str(k), v, None if e is None else float(e)] for k, v, e in found["facts"]],
         )
         _prove(table, entry)
-    except (ValueError, KeyError, TypeError, OverflowError, msgpack.UnpackException) as error:
+    except _UNREADABLE as error:
         raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
     return table
 

@@ -257,8 +257,8 @@ class Index:
                 self._tally(target, run.queue.name, _WHY.get(command[4]), stop - ordinal)
                 self._remove(run, ordinal, stop - ordinal)
             elif run is not None:
-                for one in range(ordinal, stop):
-                    self._update(run, one, command[4])
+                stop = ordinal + 1  # the update splits the run: the next message is looked up anew
+                self._update(run, ordinal, command[4])
             ordinal = stop  # a message that is not there was removed before, or its file was reclaimed: nothing to do
 
     def _remove(self, run: Run, ordinal: int, count: int) -> None:

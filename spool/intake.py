@@ -254,6 +254,10 @@ class Intake:
                 except InvalidArgument as error:
                     self._quarantine(taken, str(error))
                     continue
+                except OSError as error:
+                    self._report(taken.path, f"it cannot be read ({error.strerror}), and waits")
+                    self._waiting.append(taken)
+                    continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
                 transaction.take_dropped(*taken.record)
@@ -346,6 +350,7 @@ class Intake:
                 pass  # not empty: the next intake finishes it
             self._store.xids.unlock(taken_byte(directory))
         self._directories.clear()
+        self._waiting.clear()  # whoever takes the directory's lock next finds them there
 
     def _report(self, name: str, text: str) -> None:
         """Once each."""

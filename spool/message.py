@@ -233,6 +233,12 @@ def attributes_of(
     return found
 
 
+def check_content_type(value: object) -> None:
+    """InvalidArgument unless it is None or a text that can be stored."""
+    if value is not None:
+        _text("content_type", value)
+
+
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {value!r}")

@@ -173,6 +173,12 @@ class BodyCache:
                     raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None
         raise AssertionError("unreachable")
 
+    def unproven(self, number: int, adoption: int, xid: Xid | None, image: FileImage, section: int, row: int) -> bytes:
+        """A body as it lies there, whatever its checksum says; CorruptedFile if its file is missing."""
+        offset, length, _ = body_place(image, section, row)
+        file = self._file(number, adoption, xid, image.header.checksum, fresh=True)
+        return self.disk.read_at(file.handle, offset, length)
+
     def _file(self, number: int, adoption: int, xid: Xid | None, checksum: int, fresh: bool) -> _OpenFile:
         key = (number, adoption)
         found = self._open.pop(key, None)

@@ -12,7 +12,7 @@ from typing import Any
 from spool.clock import Deadline
 from spool.draft import Draft
 from spool.locks import xid_byte
-from spool.message import Position
+from spool.message import Position, due_time
 from spool.publication import commit
 from spool.settings import QueueConfig, SpaceConfig
 from spool.store import Store
@@ -30,12 +30,22 @@ class Fate:
     changes: Mapping[str, Any] | None
 
 
-def fate(config: QueueConfig, attempts: int, reason: str, now: float, delay: float | None = None) -> Fate:
-    """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay."""
+def fate(
+    config: QueueConfig,
+    attempts: int,
+    reason: str,
+    now: float,
+    delay: float | None = None,
+    *,
+    not_before: float | None = None,
+) -> Fate:
+    """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay.
+    ``not_before``: the message's own time; one that was taken by its id before that is not due any earlier now."""
     if config.retries is not None and attempts + 1 > config.retries:
         return Fate(None) if config.error_queue is None else Fate(moved_to(config.error_queue, config.name, reason))
     wait = config.retry_delay if delay is None else delay
-    return Fate({"attempts": attempts + 1, "not_before": now + wait if wait > 0 else None})
+    due = max(now + wait, not_before or 0.0)
+    return Fate({"attempts": attempts + 1, "not_before": due if due > now else None})
 
 
 def moved_to(error_queue: str, origin: str, reason: str) -> dict[str, Any]:
@@ -56,7 +66,8 @@ def add_fate(draft: Draft, store: Store, position: Position, reason: str, delay:
         return
     queue = run.queue.name
     config = queue_config(store.config, queue)
-    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), delay)
+    own_time = due_time(run.attributes, run.committed_at)
+    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), delay, not_before=own_time)
     if outcome.changes is None:
         log.warning(
             "a message of queue %s was dropped after %s tries (no error queue is set): %s",

@@ -1,9 +1,10 @@
 """A queue's figures at one moment: from the index, the claims of all processes, and the prepared branches."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED, QueueIndex, Run
 from spool.message import Position
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
@@ -34,19 +35,21 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     list_prepared(store)
     with store.mutex:
         now = store.clock.now()
-        claimed, in_doubt = _claimed(store), _in_doubt(store)
+        claimed, held, added = _claimed(store), _held_in_doubt(store), _added_in_doubt(store)
+        taken = claimed + held
         totals = store.index.totals()
         found = {}
         for name in queues:
             line = store.index.queue(name)
             line.ripen(now)
-            delayed = sum(run.live for run in line.delayed)
-            held = in_doubt.get(name, (0, 0))
-            ready = line.live - delayed - claimed.get(name, 0) - held[0]
-            oldest = min((run.committed_at for run in line.ready), default=None)
+            here = {run: count for run, count in taken.items() if run.queue is line}
+            delayed = sum(run.live - here.get(run, 0) for run in line.delayed)
+            ready = line.live - delayed - sum(here.values())
+            oldest = min((run.committed_at for run in line.ready if run.live > here.get(run, 0)), default=None)
             counts = totals.get(name, [0, 0, 0, 0])
             found[name] = QueueStats(
-                ready=max(0, ready), delayed=delayed, claimed=claimed.get(name, 0), in_doubt=sum(held),
+                ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
+                in_doubt=_of(held, line) + added[name],
                 bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED],
@@ -54,29 +57,31 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     return found
 
 
-def _claimed(store: Store) -> dict[str, int]:
-    """Claimed messages per queue, ours and others'."""
-    counts: dict[str, int] = {}
+def _of(counts: Counter[Run], line: QueueIndex) -> int:
+    return sum(count for run, count in counts.items() if run.queue is line)
+
+
+def _claimed(store: Store) -> Counter[Run]:
+    """Claimed messages per run, ours and others'."""
     places = store.claims.held_ranges()
     places += [(n, o) for n, first, count in store.claims.held_elsewhere() for o in range(first, first + count)]
-    for number, ordinal in places:
-        run = store.index.find(Position(number, ordinal))
-        if run is not None:
-            counts[run.queue.name] = counts.get(run.queue.name, 0) + 1
-    return counts
+    return _per_run(store, (Position(number, ordinal) for number, ordinal in places))
 
 
-def _in_doubt(store: Store) -> dict[str, tuple[int, int]]:
-    """Per queue: (messages that prepared branches hold, messages that they would add)."""
-    counts: dict[str, tuple[int, int]] = {}
-    for position in store.prepared.held:
-        run = store.index.find(position)
-        if run is not None:
-            held, added = counts.get(run.queue.name, (0, 0))
-            counts[run.queue.name] = (held + 1, added)
+def _held_in_doubt(store: Store) -> Counter[Run]:
+    """Messages per run that prepared branches hold."""
+    return _per_run(store, store.prepared.held)
+
+
+def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
+    return Counter(run for position in positions if (run := store.index.find(position)) is not None)
+
+
+def _added_in_doubt(store: Store) -> Counter[str]:
+    """Messages per queue that prepared branches would add."""
+    counts: Counter[str] = Counter()
     for image in store.prepared.images.values():
         for table in image.tables:
             for place, _, count in table.runs:
-                held, added = counts.get(table.queues[place], (0, 0))
-                counts[table.queues[place]] = (held, added + count)
+                counts[table.queues[place]] += count
     return counts

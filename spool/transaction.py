@@ -157,7 +157,12 @@ class Transaction:
                 got = consume.wait_for(lambda: self._claim(wanted), deadline)
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
-                found, bad = consume.messages(self._store, got, self._store.deadline())
+                try:
+                    with self._store.disk_errors(f"reading messages of queue {queue}"):
+                        found, bad = consume.messages(self._store, got, self._store.deadline())
+                except BaseException:
+                    consume.release(self._store, got)
+                    raise
                 good = subtract(got, bad)
                 consume.release(self._store, bad)
                 self._claims += good

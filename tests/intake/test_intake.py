@@ -12,7 +12,7 @@ import pytest
 
 import spool
 from spool.disk import Disk
-from spool.intake import Intake
+from spool.intake import Intake, Taken
 
 
 @pytest.fixture
@@ -73,6 +73,11 @@ def test_a_msgpack_file_is_a_stream_of_puts(space: spool.Space) -> None:
         (stream({"body": 1, "transaction": 1}), "unknown keys transaction"),
         (stream({"body": 1, 7: 1}), "unknown keys 7"),
         (b"\xdf\xff\xff\xff\xff", "exceeds max_map_len"),
+        (b"\x81\xa4body\x81\x91\x01\x01", "unhashable"),
+        (b"\x81\xa4body" + b"\x91" * 5000, "not msgpack"),
+        (stream({"body": msgpack.Timestamp(2**62, 0)}), "too large"),
+        (stream({"body": "x", "content_type": "x" * 300}), "content_type is a text of 1 to 255"),
+        (stream({"body": "x", "content_type": 7}), "content_type is a text of 1 to 255"),
     ],
 )
 def test_what_is_not_acceptable_goes_to_quarantine_whole_with_the_reason(
@@ -151,6 +156,27 @@ def test_names_of_any_bytes_are_taken(space: spool.Space) -> None:
     assert Intake(space).run(once=True).files == 4
     names = {m.headers["filename"] for m in space.browse("orders")}
     assert names == {longest, "caf\\xe9", "\N{SNOWMAN}", "a\nb"}
+
+
+def test_a_file_that_cannot_be_read_waits_and_keeps_nobody_else_from_coming(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder(space) / "bad").write_bytes(b"bad")
+    (folder(space) / "good").write_bytes(b"good")
+    read = Intake._read
+
+    def broken(self: Intake, taken: Taken) -> bytes:
+        if taken.name == "bad":
+            raise OSError(5, "Input/output error")
+        return read(self, taken)
+
+    monkeypatch.setattr(Intake, "_read", broken)
+    intake = Intake(space)
+    assert intake.run(once=True).files == 1
+    assert "Input/output error" in caplog.text
+    monkeypatch.undo()
+    intake.run(once=True)
+    assert [m.body for m in space.browse("orders")] == [b"good", b"bad"]
 
 
 class Died(BaseException):

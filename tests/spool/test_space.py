@@ -2,12 +2,15 @@
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgpack
 import pytest
 
 import spool
 from spool.clock import Clock
+from spool.disk import Disk
 
 
 class HandClock(Clock):
@@ -132,6 +135,59 @@ def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path
         assert (stats.enqueued, stats.dequeued, stats.failed) == (1, 0, 1)
 
 
+def test_q04_a_failed_try_of_a_message_taken_by_key_does_not_bring_it_forward(
+    space: spool.Space, clock: HandClock
+) -> None:
+    wanted = space.put("q", "later", delay=100)
+    with space.transaction() as tx:
+        tx.get("q", message_id=wanted)
+        tx.set_rollback_only()
+    with pytest.raises(spool.Empty):
+        space.get("q")
+    clock.wall += 101
+    assert space.get("q").attempts == 1
+
+
+def test_figures_count_each_message_once_whatever_holds_it(space: spool.Space) -> None:
+    now, later = space.put("q", "now"), space.put("q", "later", delay=100)
+    space.put("q", "free", delay=100)
+    with space.transaction() as tx:
+        tx.get("q", message_id=now)
+        tx.get("q", message_id=later)
+        stats = space.stats("q")
+        assert (stats.ready, stats.delayed, stats.claimed, stats.oldest_age) == (0, 1, 2, None)
+
+
+def test_a_get_that_cannot_read_lets_go_of_what_it_took(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    space.put("q", "x")
+
+    read = Disk.read_at
+
+    def broken(self: Disk, handle: int, offset: int, length: int) -> bytes:
+        if offset:  # a body: the counters lie at the start of their file
+            raise OSError(5, "Input/output error")
+        return read(self, handle, offset, length)
+
+    with space.transaction() as tx:
+        monkeypatch.setattr(Disk, "read_at", broken)
+        with pytest.raises(spool.DiskFailure):
+            tx.get("q")
+        monkeypatch.undo()
+        assert space.get("q", transaction=None).body == "x"
+
+
+def test_many_large_headers_are_read_back(space: spool.Space) -> None:
+    with space.transaction() as tx:
+        for turn in range(3000):
+            tx.put("q", b"x", headers={"h": f"{turn}" + "x" * 8_000})
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert {len(m.headers["h"]) // 1000 for m in again.browse("q")} == {8}
+        assert again.stats("q").ready == 3000
+        assert again.check() == []
+
+
 def test_q08_without_an_error_queue_a_message_is_dropped_logged_and_counted(
     space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +271,9 @@ def test_e12_a_flipped_bit_is_never_delivered_and_the_rest_is(space: spool.Space
     path.write_bytes(data)
     assert [m.body for m in space.get_many("q", 10)] == [b"a" * 500, b"c" * 500]
     assert len(space.quarantined()) == 1
+    (kept,) = [p for p in Path(space.path, "quarantine").iterdir() if not p.name.endswith(".reason.txt")]
+    found = msgpack.unpackb(kept.read_bytes())
+    assert (found["queue"], len(found["body"])) == ("q", 500), "what is left of the body is kept with what it was"
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a b", "a/b", "x" * 128, "\N{SNOWMAN}", "a\n", 7])
@@ -236,8 +295,10 @@ def test_e16_stray_files_are_ignored_and_reported(space: spool.Space) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\x00\xff", "", "text \N{SNOWMAN}", 7, 1.5, None, True, [1, "a", b"b"], {"k": {"n": [None]}}]
-)
+    "body",
+    [b"", b"\x00\xff", "", "text \N{SNOWMAN}", 7, 1.5, None, True, [1, "a", b"b"], {"k": {"n": [None]}},
+     {(1, "a"): 2, 3: 4}, {"at": datetime(2026, 1, 2, tzinfo=UTC)}],
+)  # fmt: skip
 def test_a_body_comes_back_as_it_was_put(space: spool.Space, body: object) -> None:
     space.put("q", body)
     found = space.get("q").body
