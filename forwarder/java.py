@@ -60,7 +60,7 @@ def find_java(
         if version := _version(home, timeout):
             return JavaHome(home, version)
     raise JavaNotFound(
-        f'Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an '
+        f"Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an "
         f'unusual place), or run: pip install "xaspool[spark]"'
     )
 

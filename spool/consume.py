@@ -8,6 +8,7 @@ import msgpack
 
 from spool import codecs, layout
 from spool.clock import Deadline
+from spool.counters import Page
 from spool.decide import settle_the_dead
 from spool.draft import Draft
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
@@ -37,13 +38,19 @@ class Wanted:
 
 
 def claim(
-    store: Store, undertaker: Undertaker, wanted: Wanted, deadline: Deadline, note: Callable[[Ranges], None]
+    store: Store,
+    undertaker: Undertaker,
+    wanted: Wanted,
+    page: Page,
+    deadline: Deadline,
+    note: Callable[[Ranges], None],
 ) -> Ranges:
     """Claims of messages that are there and nobody else's, in the queue's order; [] if there is none now.
 
-    ``note`` is told of claims as soon as they are locked. MessageInUse if a message asked for by id is held.
+    ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. MessageInUse if a message
+    asked for by id is held.
     """
-    catch_up(store)
+    catch_up(store, page)
     skip: set[tuple[int, int]] = set()
     while True:
         got = _claim_free(store, wanted, skip)

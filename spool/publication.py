@@ -106,17 +106,18 @@ def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> 
     store.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
-def settle_to(store: Store, number: int, deadline: Deadline) -> Page:
+def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
     """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer.
 
-    Returns the counters as they were then, of a space that has not stopped.
+    ``page``: the counters, just read. Returns them as they were then, of a space that has not stopped.
     """
     for _ in deadline.polls():
         while True:
-            page = store.counters.read().check()
+            page = (page or store.counters.read()).check()
             published = page.published
             if published >= number:
                 return page
+            page = None
             if not store.numbers.try_lock(published + 1):
                 break
             try:
@@ -126,9 +127,13 @@ def settle_to(store: Store, number: int, deadline: Deadline) -> Page:
     raise store.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
-def settle_all(store: Store, deadline: Deadline) -> Page:
-    """Every number that may have been given out is published when this returns, with the counters as they are then."""
-    return settle_to(store, highest_issued(store, store.counters.read()), deadline)
+def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:
+    """Every number that may have been given out is published when this returns, with the counters as they are then.
+
+    ``page``: the counters, read after the caller's look began.
+    """
+    page = page or store.counters.read()
+    return settle_to(store, highest_issued(store, page), deadline, page)
 
 
 def finish(store: Store, number: int) -> None:

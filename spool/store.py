@@ -154,12 +154,13 @@ class Store:
 
     # -- headers ------------------------------------------------------------------------------------------------------
 
-    def header(self, **fields: object) -> Header:
+    def header(self, page: Page | None = None, **fields: object) -> Header:
+        """``page``: the counters, if they have been read; an older durable mark is as true."""
         return Header(
             number=0,
             time=self.clock.now(),
             writer=writer_name(),
-            durable_mark=self.counters.read().durable,
+            durable_mark=(page or self.counters.read()).durable,
             **fields,  # type: ignore[arg-type]
         )
 

@@ -38,7 +38,7 @@ from spool.pool import Pool
 from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
 from spool.store import Store
-from spool.visibility import catch_up
+from spool.visibility import apply_up_to
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid
 
@@ -184,9 +184,10 @@ class Transaction:
             return consume.held_messages(self._store, got)
 
     def _claim(self, wanted: Wanted) -> Ranges:
-        check_queue(self._store, wanted.queue, self._check_active())
+        page = self._check_active()
+        check_queue(self._store, wanted.queue, page)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
-            return consume.claim(self._store, self._undertaker, wanted, self._store.deadline(), self._write_note)
+            return consume.claim(self._store, self._undertaker, wanted, page, self._store.deadline(), self._write_note)
 
     def _write_note(self, ranges: Ranges) -> None:
         if self._noted:
@@ -237,7 +238,7 @@ class Transaction:
         ``adopt``: prepared branches, whose votes the caller was told, that commit together with this one.
         """
         with self._lock:
-            self._check_active()
+            page = self._check_active()
             if self._rollback_only is not None:
                 reason = self._rollback_only
                 self.rollback()
@@ -250,12 +251,12 @@ class Transaction:
                 if adopt:
                     self._commit_with(adopt)
                 else:
-                    self._commit_alone()
+                    self._commit_alone(page)
             self._end(State.COMMITTED)
 
-    def _commit_alone(self) -> None:
+    def _commit_alone(self, page: Page) -> None:
         store = self._store
-        file, header = self._complete_file(store.pool)
+        file, header = self._complete_file(page, store.pool)
         number = self.number = publication.commit(store, file, store.deadline())
         image = FileImage(header._replace(number=number), tuple(file.tables))
         store.own[number] = Commit(number, [Part(0, None, 0, image)])
@@ -272,17 +273,18 @@ class Transaction:
 
     def _refresh(self) -> None:
         """See our own commit. It is done, whatever happens to this look."""
+        assert self.number is not None
         try:
-            catch_up(self._store)
+            apply_up_to(self._store, self.number)
         except (OSError, SpoolError) as error:
             log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
 
-    def _complete_file(self, pool: Pool | None) -> tuple[BranchFile, Header]:
+    def _complete_file(self, page: Page, pool: Pool | None = None) -> tuple[BranchFile, Header]:
         """The whole branch in ``active/``, without a number. Only what will have one may come from the pool."""
         if self._file is None:
             self._file = BranchFile(self._store.disk, self.xid)
         entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
-        return self._file, self._file.complete(self._store.header(branches=(entry,)), self._draft, pool)
+        return self._file, self._file.complete(self._store.header(page, branches=(entry,)), self._draft, pool)
 
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
@@ -290,7 +292,7 @@ class Transaction:
         Raises like ``commit``; the transaction is then rolled back.
         """
         with self._lock:
-            self._check_active()
+            page = self._check_active()
             if self._rollback_only is not None:
                 reason = self._rollback_only
                 self.rollback()
@@ -300,7 +302,7 @@ class Transaction:
                 return False
             with self._undo_on_failure("preparing"):
                 self._lock_xid()
-                decide.publish_prepared(self._store, self._complete_file(None)[0], self.xid)
+                decide.publish_prepared(self._store, self._complete_file(page)[0], self.xid)
             self._end(State.PREPARED)
             return True
 

@@ -28,23 +28,26 @@ _TRIES_ON_BAD_BYTES = 3
 
 
 def look_again(store: Store, deadline: Deadline) -> None:
-    """After a lock on a message was taken: see everything that could have removed or held it before."""
-    list_prepared(store)
-    catch_up(store)
-    catch_up(store, settle_all(store, deadline))
+    """After a lock on a message was taken: see everything that could have removed or held it before.
+
+    One look at the counters serves all three questions: whoever held the message stored what he did before he let go.
+    """
+    catch_up(store, settle_all(store, deadline, list_prepared(store)))
 
 
 # -- prepared branches ------------------------------------------------------------------------------------------------
 
 
-def list_prepared(store: Store) -> None:
-    """Refresh ``store.prepared`` if a branch was prepared or rolled back since the last listing.
+def list_prepared(store: Store) -> Page:
+    """Refresh ``store.prepared`` if a branch was prepared or rolled back since the last listing; returns the counters
+    as they are then: a branch that was gone from the list had been committed before.
 
     The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
     we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
     """
-    if store.counters.read().prepared == store.prepared.version:
-        return
+    page = store.counters.read()
+    if page.prepared == store.prepared.version:
+        return page
     deadline = store.deadline()
     store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
     try:
@@ -60,6 +63,7 @@ def list_prepared(store: Store) -> None:
             images[xid] = image
     with store.mutex:
         store.prepared.replace(version, {x: i for x, i in images.items() if x not in store.index.adopted})
+    return store.counters.read()
 
 
 def prepared_image(store: Store, xid: Xid) -> FileImage | None:
@@ -86,7 +90,11 @@ def catch_up(store: Store, page: Page | None = None) -> None:
 
     ``page``: counters that were read when the caller's look began, or later.
     """
-    published = (page or store.counters.read().check()).published
+    apply_up_to(store, (page or store.counters.read().check()).published)
+
+
+def apply_up_to(store: Store, published: int) -> None:
+    """Apply what this process has not seen of the commits up to a published number."""
     if published <= store.index.applied:
         return
     with store.mutex:

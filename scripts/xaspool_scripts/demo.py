@@ -113,9 +113,7 @@ class _Demo:
         say(
             f"   Killed it with SIGKILL after {killed.replies:,} replies, while it held {killed.claimed:,} messages and"
         )
-        say(
-            f"   {killed.prepared:,} branches were prepared, by {killed.workers} of Spark's Python workers and none"
-        )
+        say(f"   {killed.prepared:,} branches were prepared, by {killed.workers} of Spark's Python workers and none")
         say("   by the forwarder itself.")
 
         self.tell("Waiting until every dropped file was taken, then starting spool-forward again.")
