@@ -1,0 +1,31 @@
+"""The list of calls is complete and every mutant is a program; running them is ``scripts/mutate``'s."""
+
+import ast
+
+from tests.mutation.__main__ import ROOT, unnoticeable
+from tests.mutation.sites import all_sites, sites_of
+
+
+def test_a_call_is_left_out_as_if_it_had_been_made() -> None:
+    source = """def f(store):
+    if store.numbers.try_lock(7):
+        store.disk.flush(h)
+        return settle_all(store, d)
+"""
+    first, second, third = sites_of(source, "spool/x.py")
+    assert first.name == "spool/x.py f: store.numbers.try_lock(7)"
+    assert "if (not store.numbers._held.add(7)):" in first.left_out(source)
+    assert "\n        None\n" in second.left_out(source)
+    assert "return store.counters.read()" in third.left_out(source)
+
+
+def test_every_site_is_found_once_and_every_mutant_is_a_program() -> None:
+    sites = all_sites(ROOT)
+    assert len({site.name for site in sites}) == len(sites) > 80
+    for site in sites:
+        source = (ROOT / site.path).read_text()
+        assert ast.dump(ast.parse(site.left_out(source))) != ast.dump(ast.parse(source)), site.name
+
+
+def test_the_calls_that_cannot_be_noticed_are_still_there() -> None:
+    assert set(unnoticeable()) <= {site.name for site in all_sites(ROOT)}
