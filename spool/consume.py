@@ -20,7 +20,7 @@ from spool.ranges import Ranges, append, positions, subtract
 from spool.reader import BodyPlace, body_place
 from spool.retries import commit_draft
 from spool.store import Store
-from spool.visibility import catch_up, look_again
+from spool.visibility import catch_up, list_prepared, look_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ def claim(
     asked for by id is held.
     """
     catch_up(store, page)
+    list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
     skip: set[tuple[int, int]] = set()
     while True:
         got = _claim_free(store, wanted, skip)

@@ -187,7 +187,13 @@ class Transaction:
         page = self._check_active()
         check_queue(self._store, wanted.queue, page)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
-            return consume.claim(self._store, self._undertaker, wanted, page, self._store.deadline(), self._write_note)
+            try:
+                return consume.claim(
+                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._write_note
+                )
+            except WaitExpired as error:
+                self._undo(str(error))
+                raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
     def _write_note(self, ranges: Ranges) -> None:
         if self._noted:

@@ -38,14 +38,14 @@ def look_again(store: Store, deadline: Deadline) -> None:
 # -- prepared branches ------------------------------------------------------------------------------------------------
 
 
-def list_prepared(store: Store) -> Page:
+def list_prepared(store: Store, page: Page | None = None) -> Page:
     """Refresh ``store.prepared`` if a branch was prepared or rolled back since the last listing; returns the counters
-    as they are then: a branch that was gone from the list had been committed before.
+    as they are then: a branch that was gone from the list had been committed before. ``page``: counters, just read.
 
     The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
     we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
     """
-    page = store.counters.read()
+    page = page or store.counters.read()
     if page.prepared == store.prepared.version:
         return page
     deadline = store.deadline()

@@ -8,7 +8,7 @@ import errno
 import random
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 from spool.disk import Disk, FileIdentity
@@ -224,7 +224,7 @@ class SimulatedDisk(Disk):
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        if not self.exists(name):
+        with suppress(FileExistsError):
             self.close(self.create(name))
         held = self.machine.housekeepers
         if name in held:

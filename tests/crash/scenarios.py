@@ -1,0 +1,446 @@
+"""What several processes do at once: the scenarios of the protocol's model with the real code, and what it leaves out.
+
+A program is what one process does with its open space; each notes in the book what it did. ``model`` names the
+scenario of the model checker.
+"""
+
+import errno
+from collections.abc import Callable
+from unittest import mock
+
+import spool
+from spool import decide, layout, remote
+from spool.consume import HeldMessage
+from spool.decide import UnknownBranch
+from spool.disk import FlushFailed
+from spool.errors import CommitUnknown, DiskFailure, SpaceStopped, TransactionRolledBack
+from spool.intake import Intake
+from spool.locks import coordinator_byte
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
+from tests.crash.interleave import Scenario, Stage
+from tests.crash.schedule import ScheduledDisk
+from tests.simdisk import ROOT, SimulatedDisk
+
+XID = Xid(4711, b"foreign", b"1")
+ROUND = Xid(FORMAT_ROUND, b"round-of-tests", b"1")
+
+Program = Callable[[spool.Space], None]
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+def putting(book: Book, letter: str, count: int = 1, group: int = 1) -> Program:
+    def run(space: spool.Space) -> None:
+        for turn in range(count):
+            book.put(space, f"{letter} puts", "a", *(f"{letter}{turn}{place}" for place in range(group)))
+
+    return run
+
+
+def getting(book: Book, name: str, count: int = 1, queue: str = "a") -> Program:
+    def run(space: spool.Space) -> None:
+        for _ in range(count):
+            book.get(space, f"{name} gets", queue)
+
+    return run
+
+
+def looking(book: Book, count: int = 1) -> Program:
+    """What a browser shows is durable, too."""
+
+    def run(space: spool.Space) -> None:
+        for _ in range(count):
+            for message in space.browse("a"):
+                book.saw("a", text(message))
+
+    return run
+
+
+def replying(book: Book, letter: str) -> Program:
+    """Take from a, put into b, in one commit."""
+
+    def run(space: spool.Space) -> None:
+        deed = book.begin(f"{letter} replies", from_queue="a")
+        tx = space.transaction()
+        try:
+            _take_and_reply(book, deed, tx, letter)
+        except spool.Empty:
+            tx.rollback()
+            deed.ended, deed.from_queue = True, None
+            return
+        with book.ending(deed):
+            tx.commit()
+
+    return run
+
+
+def rolling_back(book: Book, name: str) -> Program:
+    """Take from a and give it back."""
+
+    def run(space: spool.Space) -> None:
+        deed = book.begin(f"{name} rolls back", from_queue="a")
+        tx = space.transaction()
+        try:
+            book.saw("a", text(tx.get("a")))
+        except spool.Empty:
+            pass
+        tx.rollback()
+        deed.ended, deed.from_queue = True, None
+
+    return run
+
+
+def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
+    body = text(tx.get("a"))
+    book.saw("a", body)
+    deed.takes, deed.from_queue = [("a", body)], None
+    deed.puts = [("b", f"{letter}{body}")]
+    tx.put("b", f"{letter}{body}")
+
+
+def preparing(book: Book, xid: Xid = XID) -> Program:
+    def run(space: spool.Space) -> None:
+        prepare(book, space, xid)
+
+    return run
+
+
+def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
+    """A branch that takes the first message and replies."""
+    deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
+    deed.xid = str(xid)
+    tx = Transaction(space._store, space._undertaker, xid=xid, timeout=None)
+    try:
+        _take_and_reply(book, deed, tx, "r")
+    except spool.Empty:
+        tx.rollback()
+        deed.ended, deed.from_queue = True, None
+        return
+    deed.outcomes |= {DOUBT}
+    tx.prepare()
+    if deed.outcomes == {NOTHING, DOUBT}:  # else somebody is deciding it already
+        deed.may(DOUBT)
+
+
+def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0) -> Program:
+    """Commit or roll back the branch, as a coordinator that comes later; it waits a while for it."""
+
+    def run(space: spool.Space) -> None:
+        store = space._store
+        for _ in range(patience):
+            if decide.is_prepared(store, XID):
+                break
+            store.clock.sleep(0.01)
+        (deed,) = (deed for deed in book.deeds if deed.xid == str(XID)) if _has_branch(book) else (None,)
+        if deed is None:
+            return
+        target = DONE if outcome == "commit" else NOTHING
+        decided = deed.ended
+        if not decided:
+            deed.outcomes |= {target}
+        try:
+            if outcome == "commit":
+                decide.commit_prepared(store, XID, store.deadline(), told=told)
+            else:
+                decide.rollback_prepared(store, XID, store.deadline())
+        except UnknownBranch:
+            if deed.outcomes == {DOUBT, target} and not decided:  # nobody else decides, and nobody could
+                deed.outcomes = frozenset([DOUBT, NOTHING, DONE])
+            return
+        assert deed.outcomes != {NOTHING if target is DONE else DONE}, f"{outcome} after the opposite was done"
+        deed.may(target)
+        deed.ended, deed.may_return = True, deed.may_return or target is NOTHING
+
+    return run
+
+
+def _has_branch(book: Book) -> bool:
+    return any(deed.xid == str(XID) for deed in book.deeds)
+
+
+def reclaiming(space: spool.Space) -> None:
+    reclaim(space._store)
+
+
+def one_after_the_other(*programs: Program) -> Program:
+    def run(space: spool.Space) -> None:
+        for program in programs:
+            program(space)
+
+    return run
+
+
+def opening(program: Program) -> Callable[[Stage, SimulatedDisk], None]:
+    def run(stage: Stage, disk: SimulatedDisk) -> None:
+        program(stage.open(disk))
+
+    return run
+
+
+# -- casts ------------------------------------------------------------------------------------------------------------
+
+
+def _commits_and_takes(stage: Stage) -> None:
+    stage.process("A", putting(stage.book, "A", 2))
+    stage.process("B", putting(stage.book, "B", 1, group=2))
+    stage.process("C", getting(stage.book, "C", 3))
+
+
+def _commits_and_looks(stage: Stage) -> None:
+    stage.process("A", putting(stage.book, "A"))
+    stage.process("B", putting(stage.book, "B"))
+    stage.process("L", looking(stage.book, 2))
+
+
+def _claim_beside_removal(stage: Stage) -> None:
+    stage.process("R", getting(stage.book, "R"))
+    stage.process("L", getting(stage.book, "L", 2))
+
+
+def _prepare_and_commit(stage: Stage) -> None:
+    stage.process("P", preparing(stage.book))
+    stage.process("D", deciding(stage.book, "commit", patience=5))
+    stage.process("T", getting(stage.book, "T", 2))
+
+
+def _prepare_and_roll_back(stage: Stage) -> None:
+    stage.process("P", preparing(stage.book))
+    stage.process("D", deciding(stage.book, "rollback", patience=5))
+    stage.process("T", getting(stage.book, "T", 2))
+
+
+def _in_doubt(space: spool.Space, book: Book) -> None:
+    prepare(book, space)
+
+
+def _moved_while_unpublished(stage: Stage) -> None:
+    stage.process("D", deciding(stage.book, "commit"))
+    stage.process("M", lambda space: decide.finish_moves(space._store) and None)
+    stage.newcomer("O", opening(getting(stage.book, "O")))
+
+
+def _two_finish_a_number(stage: Stage) -> None:
+    stage.process("W", putting(stage.book, "W"))
+    stage.process("F", putting(stage.book, "F"))
+    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+
+
+def _three_decide(stage: Stage) -> None:
+    stage.process("B", deciding(stage.book, "commit"))
+    stage.process("R", deciding(stage.book, "rollback"))
+    stage.process("D", deciding(stage.book, "commit"))
+
+
+def _late_reader(stage: Stage) -> None:
+    stage.process("R", one_after_the_other(getting(stage.book, "R"), reclaiming, putting(stage.book, "R", 2)))
+    stage.process("S", getting(stage.book, "S", 2))
+    stage.newcomer("L", opening(getting(stage.book, "L")))
+
+
+def _adopt_take_and_reclaim(stage: Stage) -> None:
+    for name in ("B", "D"):
+        stage.process(
+            name,
+            one_after_the_other(
+                deciding(stage.book, "commit"), getting(stage.book, name, queue="b"), reclaiming, reclaiming
+            ),
+        )
+
+
+def _coordinator_ends(stage: Stage) -> None:
+    """Whoever meets the branch of a coordinator that may have decided looks at its lock first."""
+    stage.process("D", _round(stage.book))
+    stage.process("Z", lambda space: decide.settle_the_dead(space._store, space._store.deadline()) and None)
+
+
+def _driver_task_and_cleaner(stage: Stage) -> None:
+    stage.process("D", _round(stage.book))
+    stage.process("Z", getting(stage.book, "Z"))
+    stage.process("N", replying(stage.book, "n"))
+
+
+def _round(book: Book) -> Program:
+    """A forwarding round: hold, let a task write and prepare its branch, adopt it."""
+
+    def run(space: spool.Space) -> None:
+        store = space._store
+        byte = coordinator_byte(ROUND.gtrid)
+        assert store.xids.try_lock(byte)
+        deed = book.begin("round", from_queue="a")
+        tx = Transaction(store, space._undertaker, timeout=None, noted=False)
+        held = tx.hold("a", 1)
+        if held:
+            disk = type(store.disk)(store.disk.machine, store.disk.schedule)  # type: ignore[attr-defined]
+            try:
+                with (
+                    mock.patch.object(remote, "Disk", return_value=disk),
+                    mock.patch.object(remote, "Clock", return_value=store.clock),
+                ):
+                    _task(deed, held[0])
+            except TransactionRolledBack:
+                if not store.disk.dead:  # type: ignore[attr-defined]
+                    raise
+                return  # the task outlived its driver, and noticed
+            with book.ending(deed):
+                tx.commit(adopt=[ROUND])
+        else:
+            deed.ended, deed.from_queue = True, None
+        tx.abandon()
+        store.xids.unlock(byte)
+
+    return run
+
+
+def _task(deed: Deed, held: HeldMessage) -> None:
+    """A process of its own, which may outlive its driver."""
+    branch = remote.RemoteBranch(ROOT, ROUND, b"0123456789ab")
+    body = branch.read(held).decode()
+    deed.takes, deed.puts, deed.from_queue = [("a", body)], [("b", f"r{body}")], None
+    branch.draft.put("b", [f"r{body}".encode()], {"codec": "text"})
+    branch.draft.remove(*held.position, 1, "dequeued")
+    branch.prepare()
+    branch.close()
+
+
+def _run_deleted_while_closed(stage: Stage) -> None:
+    stage.process("W", putting(stage.book, "W", 2))
+    stage.process("V", getting(stage.book, "V"))
+
+    def administrator(stage: Stage, disk: SimulatedDisk) -> None:
+        while not stage.others_are_done():
+            stage.clock.sleep(0.01)
+        for space in stage.spaces:
+            stage.machine.kill(space._store.disk)  # type: ignore[arg-type]
+        for name in disk.names(layout.RUN):
+            disk.unlink(f"{layout.RUN}/{name}")
+        space = stage.open(disk)
+        getting(stage.book, "O")(space)
+        putting(stage.book, "O")(space)
+
+    stage.newcomer("O", administrator)
+
+
+def _open_beside_commits(stage: Stage) -> None:
+    stage.newcomer("A", opening(putting(stage.book, "A")))
+    stage.newcomer("B", opening(getting(stage.book, "B")))
+    stage.newcomer("C", opening(getting(stage.book, "C")))
+
+
+def _mixed(stage: Stage) -> None:
+    stage.process("A", replying(stage.book, "A"))
+    stage.process("B", rolling_back(stage.book, "B"))
+    stage.process("C", one_after_the_other(putting(stage.book, "C"), getting(stage.book, "C")))
+
+
+def _opener_beside_a_branch(stage: Stage) -> None:
+    """An opener cleans active/ of what dead branches left, and leaves what a live one writes."""
+    stage.process("P", preparing(stage.book))
+    stage.newcomer("O", opening(putting(stage.book, "O")))
+    stage.newcomer("U", opening(getting(stage.book, "U")))
+
+
+def _rebuild_beside_commits(stage: Stage) -> None:
+    """A reader that was overtaken by reclaim starts again while others commit."""
+    stage.process("S", getting(stage.book, "S", 2))
+    stage.process("R", one_after_the_other(getting(stage.book, "R"), reclaiming))
+    stage.process("A", putting(stage.book, "A", 2))
+
+
+def _two_threads(stage: Stage) -> None:
+    stage.process("A", putting(stage.book, "A"), getting(stage.book, "a", 2))
+    stage.process("C", getting(stage.book, "C"))
+
+
+def _two_intakes(stage: Stage) -> None:
+    def intake(space: spool.Space) -> None:
+        Intake(space).run(once=True)
+
+    stage.process("I", intake)
+    stage.process("J", intake)
+    stage.process("C", _getting_dropped(stage.book))
+
+
+DROPPED = ("d", "e")
+
+
+def _drop(space: spool.Space, book: Book) -> None:
+    disk = space._store.disk
+    for name in DROPPED:
+        handle = disk.create(f"{layout.DROP}/a/{name}")
+        disk.write_at(handle, 0, name.encode())
+        disk.flush(handle)
+        disk.close(handle)
+        book.begin("dropped", ("a", name)).may(NOTHING, DONE)
+    disk.flush_directory(f"{layout.DROP}/a")
+
+
+def _getting_dropped(book: Book) -> Program:
+    def run(space: spool.Space) -> None:
+        for _ in DROPPED:
+            book.get(space, "C gets", "a")
+
+    return run
+
+
+class FailingFlush(ScheduledDisk):
+    """The first process of the schedule has a disk whose flushes fail: what it wrote never becomes durable."""
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        if self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps:
+            self._step("flush", handle)
+            raise FlushFailed(errno.EIO, "Input/output error")
+        super().make_durable(handle, directory)
+
+
+def _one_flush_fails(stage: Stage) -> None:
+    def stopping(program: Program) -> Program:
+        def run(space: spool.Space) -> None:
+            try:
+                program(space)
+            except (CommitUnknown, SpaceStopped, DiskFailure):
+                pass
+
+        return run
+
+    stage.process("A", stopping(putting(stage.book, "A")))
+    stage.process("B", stopping(putting(stage.book, "B", 2)))
+    stage.process("C", stopping(getting(stage.book, "C", 2)))
+
+
+def _clock_steps_back(stage: Stage) -> None:
+    def stepping(space: spool.Space) -> None:
+        stage.clock.wall_step = -86_400
+        putting(stage.book, "K")(space)
+
+    stage.process("A", putting(stage.book, "A", 2))
+    stage.process("K", stepping)
+    stage.process("C", getting(stage.book, "C", 3))
+
+
+SCENARIOS = (
+    Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
+    Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
+    Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),
+    Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="3"),
+    Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="3 and 14"),
+    Scenario("an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "10c"),
+    Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="4"),
+    Scenario("commit, rollback and commit race", _three_decide, ("m0", "m1"), _in_doubt, "5 and 8"),
+    Scenario("a late reader beside reclaim and recycling", _late_reader, ("m0", "m1", "m2"), model="6"),
+    Scenario("adopt, take and reclaim by two", _adopt_take_and_reclaim, ("m0",), _in_doubt, "7"),
+    Scenario("a coordinator decides and ends", _coordinator_ends, ("m0",), model="7b"),
+    Scenario("run/ deleted while closed", _run_deleted_while_closed, ("m0",), model="8b"),
+    Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="9"),
+    Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="10"),
+    Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="11"),
+    Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="12"),
+    Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="13"),
+    Scenario("two threads of a process", _two_threads, ("m0",)),
+    Scenario("two intakes", _two_intakes, (), _drop),
+    Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
+    Scenario("the clock steps back", _clock_steps_back, ("m0",)),
+)

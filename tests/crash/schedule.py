@@ -1,0 +1,294 @@
+"""Several processes of a simulated machine, one of which runs at a time; who runs changes at system calls only.
+
+Each actor is a thread that stops before every call of its disk that others could notice, and there the schedule says
+who goes on, who is killed, and whether the power fails. The same plan gives the same run, so a failure can be seen
+again. A waiting actor sleeps in simulated time: it goes on when all others wait or are done.
+"""
+
+import _thread
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from unittest import mock
+
+from tests.machine import Machine, PowerCut, SimulatedClock
+from tests.simdisk import SimulatedDisk
+
+MAX_STEPS = 60_000
+_PRIVATE = frozenset(("close", "handle_identity", "truncate", "has_writer"))
+
+
+class Switch(NamedTuple):
+    """Before this step (counted from 1), that actor goes on instead of whoever is running."""
+
+    step: int
+    actor: int
+
+    def __str__(self) -> str:
+        return f"before step {self.step} switch to {self.actor}"
+
+
+class Kill(NamedTuple):
+    """Before this step, that actor's process is killed."""
+
+    step: int
+    actor: int
+
+    def __str__(self) -> str:
+        return f"before step {self.step} kill {self.actor}"
+
+
+class Cut(NamedTuple):
+    """Before this step the power fails."""
+
+    step: int
+
+    def __str__(self) -> str:
+        return f"before step {self.step} cut the power"
+
+
+Choice = Switch | Kill | Cut
+
+
+class Livelock(AssertionError):
+    """The actors take steps for ever, or wait for each other."""
+
+
+@dataclass
+class Actor:
+    """``run`` is the program; ``error`` what ended it, if it did not come to its end. ``process``: whose call it made
+    last; a program may play a process that its own one started."""
+
+    name: str
+    disk: SimulatedDisk
+    run: Callable[[], None]
+    wake: float | None = None
+    blocked: Callable[[], bool] | None = None
+    done: bool = False
+    process: SimulatedDisk | None = None
+    error: BaseException | None = None
+    gate: Any = field(default_factory=_thread.allocate_lock)
+    ident: int = 0
+
+
+class Schedule:
+    """One run of some actors: by a plan; beyond it each runs until it waits or ends, then the first that can go on.
+    ``numbers``: switch at random as well, that ``often`` a step."""
+
+    def __init__(self, machine: Machine, *, numbers: random.Random | None = None, often: float = 0.1) -> None:
+        self.machine = machine
+        self.actors: list[Actor] = []
+        self.steps = 0
+        self.trace: list[tuple[int, str]] = []
+        self.kills: list[str] = []
+        self.was_cut = False
+        self._plan: dict[int, list[Choice]] = {}
+        self._numbers = numbers
+        self._often = often
+        self._by_ident: dict[int, Actor] = {}
+        self._over = _thread.allocate_lock()
+
+    def follow(self, plan: Sequence[Choice]) -> None:
+        for choice in plan:
+            self._plan.setdefault(choice.step, []).append(choice)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let all actors run to their ends; raises what ended one of them, if it was not the schedule."""
+        self._over.acquire()
+        for actor in self.actors:
+            actor.gate.acquire()
+            threading.Thread(target=self._live, args=(actor,), daemon=True).start()
+        self._pick(self.actors).gate.release()
+        self._over.acquire()
+        for actor in self.actors:
+            if actor.error is not None and not isinstance(actor.error, PowerCut):
+                raise actor.error
+
+    def _live(self, actor: Actor) -> None:
+        actor.ident = _thread.get_ident()
+        self._by_ident[actor.ident] = actor
+        actor.gate.acquire()
+        try:
+            if actor.disk.dead:
+                raise PowerCut("killed before its first step")
+            actor.run()
+        except BaseException as error:
+            actor.error = error
+        actor.done = True
+        left = [one for one in self.actors if not one.done]
+        if left:
+            self._pick(left).gate.release()
+        else:
+            self._over.release()
+
+    # -- at a step ----------------------------------------------------------------------------------------------------
+
+    def reached(self, disk: SimulatedDisk, call: str) -> None:
+        """An actor is about to make a call."""
+        actor = self._by_ident.get(_thread.get_ident())
+        if actor is None or call in _PRIVATE or disk.dead:
+            return
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Livelock(f"no end after {self.steps} steps")
+        actor.process = disk
+        self.trace.append((self.actors.index(actor), call))
+        following = actor
+        for choice in self._plan.get(self.steps, ()):
+            if isinstance(choice, Cut):
+                self.cut()
+            elif isinstance(choice, Kill):
+                following = self.kill(self.actors[choice.actor]) or following
+            elif not self.actors[choice.actor].done:
+                following = self.actors[choice.actor]
+        if self._numbers is not None and self._numbers.random() < self._often:
+            following = self._numbers.choice([one for one in self.actors if not one.done])
+        if following is not actor:
+            self._hand_over(actor, following)
+
+    def kill(self, victim: Actor) -> Actor | None:
+        """End the victim's process; every actor of it, which goes on to unwind."""
+        if victim.done or victim.disk.dead:
+            return None
+        self.kills.append(self.trace[-1][1] if self.actors[self.trace[-1][0]] is victim else "while it waited")
+        self.machine.kill(victim.disk)
+        for actor in self.actors:
+            if actor.disk is victim.disk:
+                actor.wake = actor.blocked = None
+        return victim
+
+    def cut(self) -> None:
+        self.was_cut = True
+        for disk in {handle.process for handle in self.machine.handles.values()}:
+            self.machine.kill(disk)
+        for actor in self.actors:
+            self.machine.kill(actor.disk)
+            actor.wake = actor.blocked = None
+
+    def sleeping(self, seconds: float) -> None:
+        actor = self._by_ident.get(_thread.get_ident())
+        if actor is None or (actor.process or actor.disk).dead:
+            self.machine.clock.time += seconds
+            return
+        actor.wake = self.machine.clock.time + seconds
+        self._hand_over(actor, self._pick([one for one in self.actors if not one.done]))
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """For what actors of one process wait for in memory."""
+        actor = self._by_ident[_thread.get_ident()]
+        while not ready():
+            actor.blocked = lambda: not ready()
+            self._hand_over(actor, self._pick([one for one in self.actors if not one.done]))
+            actor.blocked = None
+
+    # -- handing over -------------------------------------------------------------------------------------------------
+
+    def _pick(self, actors: Sequence[Actor]) -> Actor:
+        """The first that is not waiting; else the one that wakes first."""
+        for actor in actors:
+            if actor.wake is None and not (actor.blocked and actor.blocked()):
+                return actor
+        sleepers = [actor for actor in actors if actor.wake is not None]
+        if not sleepers:
+            raise Livelock("all wait for each other: " + ", ".join(actor.name for actor in actors))
+        return min(sleepers, key=lambda actor: actor.wake or 0.0)
+
+    def _hand_over(self, actor: Actor, following: Actor) -> None:
+        if following.wake is not None:
+            self.machine.clock.time = max(self.machine.clock.time, following.wake)
+            following.wake = None
+        if following is not actor:
+            following.gate.release()
+            actor.gate.acquire()
+        if actor.wake is not None:  # (a plan woke it early: its sleep is over)
+            actor.wake = None
+        if (actor.process or actor.disk).dead:
+            raise PowerCut("killed")
+
+    def involved(self) -> bool:
+        """Whether the caller is one of the actors."""
+        return _thread.get_ident() in self._by_ident
+
+
+class ScheduledDisk(SimulatedDisk):
+    """A process whose calls are steps of a schedule."""
+
+    def __init__(self, machine: Machine, schedule: Schedule) -> None:
+        super().__init__(machine)
+        self.schedule = schedule
+
+    def _step(self, call: str, *args: object) -> None:
+        self.schedule.reached(self, call)
+        super()._step(call, *args)
+
+
+class ScheduledClock(SimulatedClock):
+    """The machine's time, which passes while everybody waits. ``wall_step``: seconds that the wall clock was put."""
+
+    def __init__(self, machine: Machine, schedule: Schedule) -> None:
+        self._machine = machine
+        self._schedule = schedule
+        self.wall_step = 0.0
+
+    def now(self) -> float:
+        return self._machine.clock.time + self.wall_step
+
+    def monotonic(self) -> float:
+        return self._machine.clock.time
+
+    def sleep(self, seconds: float) -> None:
+        self._schedule.sleeping(seconds)
+
+
+class _ScheduledLock:
+    """``threading.Lock`` or ``RLock`` between the threads of a simulated process."""
+
+    def __init__(self, schedule: Schedule, *, reentrant: bool) -> None:
+        self._schedule = schedule
+        self._reentrant = reentrant
+        self._owner: int | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = _thread.get_ident()
+        if self._owner == me and self._reentrant:
+            self._count += 1
+            return True
+        if self._owner is not None:
+            if not blocking:
+                return False
+            if not self._schedule.involved():
+                raise Livelock("a lock is held by an actor that has ended")
+            self._schedule.wait_until(lambda: self._owner is None)
+        self._owner, self._count = me, 1
+        return True
+
+    def release(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+
+    def locked(self) -> bool:
+        return self._owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextmanager
+def scheduled_locks(schedule: Schedule) -> Iterator[None]:
+    """While a space is opened: its mutexes become part of the schedule."""
+    with (
+        mock.patch("threading.Lock", partial(_ScheduledLock, schedule, reentrant=False)),
+        mock.patch("threading.RLock", partial(_ScheduledLock, schedule, reentrant=True)),
+    ):
+        yield

@@ -1,0 +1,101 @@
+"""However the calls of several processes interleave, whoever is killed, whenever the power fails: nothing that was
+acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04, DESIGN §5)."""
+
+import logging
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from spool import consume, decide, publication, transaction, visibility
+from spool.locks import NUMBER
+from tests.crash.book import Unexplained
+from tests.crash.interleave import Count, Interleaver
+from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.survivors import Rules
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+
+
+@BY_RULES
+@BY_NAME
+def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
+    _record(Interleaver(scenario, rules, limit=8).explore(), record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@BY_RULES
+@BY_NAME
+def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
+    _record(Interleaver(scenario, rules, limit=1000, per_cut=20).explore(), record_property)
+
+
+def _record(count: Count, record_property) -> None:
+    for name in ("schedules", "kills", "cuts", "survivors"):
+        record_property(f"interleavings: {name}", getattr(count, name))
+    assert min(count.schedules, count.kills, count.cuts, count.survivors) > 0
+    print(f"{count.schedules} schedules, {count.kills} kills, {count.cuts} cuts, {count.survivors} disks")
+
+
+def test_every_scenario_of_the_model_is_here() -> None:
+    there = {part for scenario in SCENARIOS for part in scenario.model.split(" and ")}
+    assert there >= {"1", "1b", "3", "4", "5", "6", "7", "7b", "8", "8b", "9", "10", "10c", "11", "12", "13", "14"}
+
+
+def test_a_schedule_can_be_played_again() -> None:
+    scenario = SCENARIOS[0]
+    traces = [Interleaver(scenario, Rules.ORDERED, limit=1).play((), seed=5).trace for _ in range(2)]
+    assert traces[0] == traces[1]
+    assert len({actor for actor, _ in traces[0]}) == 3
+
+
+# -- the tests are worth something only if they fail when the engine breaks its rules ---------------------------------
+
+
+def nothing(*_: object, **__: object) -> None:
+    """What a call that was left out does."""
+
+
+def _counters(store, *_: object, **__: object):
+    return store.counters.read()
+
+
+def _held(store, _: object) -> None:
+    store.control._held.add(NUMBER)
+
+
+def _published_early(store, file, deadline, *, flush=True, check=None) -> int:
+    number = publication.issue(store, file, deadline, check)
+    publication.publish(store, number, deadline, flushed=flush)
+    store.disk.make_durable(file.handle, "committed")
+    store.numbers.unlock(number)
+    file.close()
+    return number
+
+
+# (what, module, name, what stands for it, the scenario that notices)
+PLANTED = (
+    ("no second look", consume, "look_again", nothing, "prepare, commit by another, take"),
+    ("no look at prepared branches", visibility, "list_prepared", _counters, "prepare, commit by another, take"),
+    ("no look for another decision", decide, "settle_all", _counters, "commit, rollback and commit race"),
+    ("no lock on numbers", publication, "with_number_lock", _held, "commits beside takes"),
+    ("a dead writer's file as it lies", publication, "copy_over", nothing, "commits beside takes"),
+    ("published before its flush", transaction.publication, "commit", _published_early, "one process's flush fails"),
+)
+
+
+@pytest.mark.parametrize(("what", "module", "name", "bug", "noticed_by"), PLANTED, ids=[bug[0] for bug in PLANTED])
+def test_a_planted_bug_is_noticed(what: str, module: object, name: str, bug: object, noticed_by: str) -> None:
+    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == noticed_by)
+    with mock.patch.object(module, name, bug), pytest.raises(Unexplained):
+        Interleaver(scenario, Rules.ORDERED, limit=150).explore()
