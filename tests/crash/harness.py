@@ -1,15 +1,17 @@
 """Cut the power at every step of a short history, and look at every disk that may be left."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import spool
 from recovery.report import Finding, Kind
 from spool import layout
 from spool.decide import in_doubt
 from spool.reclaim import reclaim
+from tests.crash.kinds import kinds_of
 from tests.crash.worlds import AFTER, QUEUES, History, Ledger, World, deadline, decide, look
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
@@ -29,6 +31,7 @@ class Tally:
     cuts: int = 0
     states: int = 0
     recoveries: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
 
 
 class Explorer:
@@ -167,6 +170,7 @@ class Explorer:
                 continue
             self._seen.add(key)
             self.tally.states += 1
+            self.tally.kinds.update(kinds_of(machine.image(), survivor.image))
             with self._telling(survivor.story):
                 self._recover(survivor, machine.boot + 1, allowed, deep=deep)
 

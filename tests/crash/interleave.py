@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import spool
 from recovery.report import Kind
 from tests.crash.book import Book, Sight, Unexplained, look, text
+from tests.crash.kinds import kinds_of
 from tests.crash.schedule import (
     Actor,
     Choice,
@@ -222,6 +223,7 @@ class Interleaver:
                 continue
             self._seen.add(key)
             self.count.survivors += 1
+            self.count.kinds.update(kinds_of(machine.image(), survivor.image))
             try:
                 again = Machine(survivor.image, boot=3, ordered=machine.ordered)
                 sight = self._open_and_look(again, book, after_cut=True)

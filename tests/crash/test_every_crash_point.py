@@ -1,6 +1,7 @@
 """Whenever the power is cut, and whatever the file system then leaves: acknowledged means there, all or nothing."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -233,5 +234,5 @@ def _record(tally: Tally, record_property) -> None:
     """How much was looked at, into the report of the tests and (with -s or -rP) onto the screen."""
     assert tally.states >= tally.cuts / 2, tally
     for name, value in vars(tally).items():
-        record_property(f"crash tests: {name}", value)
+        record_property(f"crash tests: {name}", dict(value) if isinstance(value, Counter) else value)
     print(f"{tally.states} disks after {tally.cuts} cuts, {tally.recoveries} cut recoveries")

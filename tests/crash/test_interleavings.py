@@ -2,6 +2,7 @@
 acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04, DESIGN §5)."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from unittest import mock
 
@@ -11,6 +12,7 @@ from spool import consume, decide, publication, transaction, visibility
 from spool.locks import NUMBER
 from tests.crash.book import Unexplained
 from tests.crash.interleave import Count, Interleaver
+from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.survivors import Rules
 
@@ -38,6 +40,17 @@ def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, rec
 @BY_NAME
 def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
     _record(Interleaver(scenario, rules, limit=1000, per_cut=20).explore(), record_property)
+
+
+def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:
+    """Or the tests above would say less than they seem to."""
+    kinds: Counter[str] = Counter()
+    for name in ("a late reader beside reclaim and recycling", "reply, rollback and put", "commits beside takes"):
+        (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)
+        for rules in Rules:
+            kinds += Interleaver(scenario, rules, limit=15, per_cut=8).explore().kinds
+    record_property("interleavings: kinds", dict(kinds))
+    assert all(kinds[kind] for kind in KINDS), kinds
 
 
 def _record(count: Count, record_property) -> None:
