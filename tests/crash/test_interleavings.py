@@ -30,8 +30,8 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 
 @BY_RULES
 @BY_NAME
-def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
-    _record(Interleaver(scenario, rules, limit=8).explore(), record_property)
+def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, pytestconfig) -> None:
+    _record(Interleaver(scenario, rules, limit=pytestconfig.getoption("schedules")).explore(), record_property)
 
 
 @pytest.mark.slow
@@ -54,8 +54,8 @@ def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:
 
 
 def _record(count: Count, record_property) -> None:
-    for name in ("schedules", "kills", "cuts", "survivors"):
-        record_property(f"interleavings: {name}", getattr(count, name))
+    for name, value in vars(count).items():
+        record_property(f"interleavings: {name}", dict(value) if isinstance(value, Counter) else value)
     assert min(count.schedules, count.kills, count.cuts, count.survivors) > 0
     print(f"{count.schedules} schedules, {count.kills} kills, {count.cuts} cuts, {count.survivors} disks")
 
