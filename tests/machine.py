@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tests.simdisk import SimulatedDisk
 
 
+PAGE = 4096
+
+
 class PowerCut(BaseException):
     """The process ends here: no ``except Exception`` may see it."""
 
@@ -43,6 +46,10 @@ class Inode:
     ``flushed`` is what the disk surely holds of a file, ``pending`` everything that it held since, half-written
     states included. ``touched`` is how long the log of names was when the inode last changed: a journal that commits
     the inode commits everything up to there. ``names_flushed`` is the same for a directory's last own flush.
+
+    After a failed flush, ``shadow`` is what the disk holds, which processes no longer see: the kernel has dropped the
+    dirty pages' marks, so a later flush writes only the pages that were written since. Of a directory, ``dropped`` are
+    the (first, last + 1) operations whose entries a failed flush lost so.
     """
 
     def __init__(self, number: int, *, directory: bool = False) -> None:
@@ -56,6 +63,14 @@ class Inode:
         self.names_flushed = 0
         self.version = 0
         self.locks: list[Lock] = []
+        self.shadow: bytes | None = None
+        self.dropped: list[tuple[int, int]] = []
+        self.flush_failed = False
+
+    @property
+    def coming(self) -> bytes:
+        """What the disk holds once everything that is dirty was written."""
+        return self.data if self.shadow is None else self.shadow
 
 
 class Lock(NamedTuple):
@@ -110,6 +125,7 @@ class Machine:
         self.handles: dict[int, Handle] = {}
         self.housekeepers: dict[str, SimulatedDisk] = {}
         self.trace: list[tuple[str, tuple[object, ...]]] = []
+        self.flushed_again: list[Inode] = []
         self._cut: int | None = None
         self._inodes = 1
         self._next_handle = 3
@@ -131,7 +147,7 @@ class Machine:
 
     def image(self) -> Image:
         """The disk after an orderly shutdown."""
-        return image_of((path, inode, inode.data) for path, inode in self.walk())
+        return image_of((path, inode, inode.coming) for path, inode in self.walk())
 
     def copy(self) -> "Machine":
         """The same moment once more, page cache included, with every process dead."""
@@ -241,12 +257,15 @@ class Machine:
         for part in filter(None, (data[: len(data) // 2], data)):  # a power cut may find half of it
             start = inode.data[:offset].ljust(offset, b"\0")
             inode.data = start + part + inode.data[offset + len(part) :]
-            inode.pending.append(inode.data)
+            inode.shadow = _with_pages(inode, offset, offset + len(part))
+            inode.pending.append(inode.coming)
         self._changed(inode)
 
     def truncate(self, inode: Inode, length: int) -> None:
         inode.data = inode.data[:length].ljust(length, b"\0")
-        inode.pending.append(inode.data)
+        if inode.shadow is not None:
+            inode.shadow = inode.shadow[:length].ljust(length, b"\0")
+        inode.pending.append(inode.coming)
         self._changed(inode)
 
     def _changed(self, inode: Inode) -> None:
@@ -255,10 +274,29 @@ class Machine:
 
     def flush(self, inode: Inode) -> None:
         """The inode's bytes or, of a directory, its names; and what a journal commits with it."""
-        inode.flushed = inode.data
+        if inode.flush_failed:
+            self.flushed_again.append(inode)
+        inode.flushed = inode.coming
         inode.pending.clear()
         inode.names_flushed = len(self.log)
         self.journaled = max(self.journaled, inode.touched)
+
+    def fail_flush(self, inode: Inode) -> None:
+        """The dirty bytes are dropped; processes go on seeing them. Of a directory: its entries since its last flush.
+
+        The caller is told so; who flushes again is told that all is well, and ``flushed_again`` tells on it.
+        """
+        inode.flush_failed = True
+        inode.shadow = inode.flushed
+        inode.dropped.append((inode.names_flushed, len(self.log)))
+
+
+def _with_pages(inode: Inode, start: int, stop: int) -> bytes | None:
+    """The shadow, with the pages that a write from ``start`` to ``stop`` made dirty again."""
+    if inode.shadow is None:
+        return None
+    first, last = start // PAGE * PAGE, -(-stop // PAGE) * PAGE
+    return inode.shadow[:first].ljust(first, b"\0") + inode.data[first:last] + inode.shadow[last:]
 
 
 def image_of(files: Iterable[tuple[str, Inode, bytes]]) -> Image:

@@ -14,6 +14,9 @@ Bytes, by all rules: a file that was not flushed holds what it held at its last 
 write included), or its first page is of one state and the rest of another, or it has as many zeros, or nothing if it
 was never flushed. So a file may be renamed, but empty.
 
+What a failed flush dropped (``Machine.fail_flush``) stays lost until it is written again, however often it is flushed:
+bytes by all rules, entries of directories where each survives on its own.
+
 ``run/`` is never flushed and recovery may not depend on it: it is found as it was, or with all files empty, or lost.
 
 Bounds. Of what may vary each on its own, only the last ``_VARYING_NAMES`` entries (or files) do; of the earlier ones
@@ -28,11 +31,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from tests.machine import Change, Image, Inode, Machine, Operation, image_of
+from tests.machine import PAGE, Change, Image, Inode, Machine, Operation, image_of
 
 _VARYING_NAMES = 5
 _VARYING_CONTENTS = 5
-_PAGE = 4096
 _RUN = "run/"
 
 T = TypeVar("T")
@@ -116,10 +118,10 @@ def _varying_files(machine: Machine, names: Names) -> list[tuple[Inode, list[byt
 def _contents(inode: Inode) -> list[bytes]:
     """The newest first."""
     if inode.entries is not None or not inode.pending:
-        return [inode.data]
-    new, old = inode.data, inode.flushed
+        return [inode.coming]
+    new, old = inode.coming, inode.flushed
     recent = inode.pending[: -_VARYING_CONTENTS - 1 : -1]
-    mixed = [old[:_PAGE].ljust(_PAGE, b"\0") + new[_PAGE:], new[:_PAGE] + old[_PAGE:]] if len(new) > _PAGE else []
+    mixed = [old[:PAGE].ljust(PAGE, b"\0") + new[PAGE:], new[:PAGE] + old[PAGE:]] if len(new) > PAGE else []
     return list(dict.fromkeys([new, old, *recent, *mixed, bytes(len(new))]))
 
 
@@ -147,12 +149,19 @@ def _strict(machine: Machine) -> list[tuple[Names, str]]:
             key = (change.directory.number, change.name)
             before = names.get(key)
             _apply(names, (change,))
-            if place < change.directory.names_flushed or _is_run(machine, change):
+            if _is_run(machine, change):
+                continue
+            if place < change.directory.names_flushed and not _was_dropped(change.directory, place):
+                history.pop(key, None)
                 continue
             values = history.pop(key, [before])
             history[key] = [v for v in values if v is not change.inode] + [change.inode]
     choices = [[(key, value) for value in values[::-1]] for key, values in history.items()]
     return [(_with_entries(names, picked), _story_of_entries(picked, names)) for picked in _vary(choices)]
+
+
+def _was_dropped(directory: Inode, place: int) -> bool:
+    return any(first <= place < stop for first, stop in directory.dropped)
 
 
 def _with_entries(names: Names, picked: tuple[tuple[tuple[int, str], Inode | None], ...]) -> Names:
@@ -279,7 +288,7 @@ def _walk(machine: Machine, names: Names) -> Iterator[tuple[str, Inode]]:
 
 
 def _build(machine: Machine, names: Names, contents: dict[int, bytes]) -> Image:
-    return image_of((path, inode, contents.get(inode.number, inode.data)) for path, inode in _walk(machine, names))
+    return image_of((path, inode, contents.get(inode.number, inode.coming)) for path, inode in _walk(machine, names))
 
 
 def _run_as_it_was(image: Image) -> tuple[Image, str]:
