@@ -1,5 +1,8 @@
 """fsck for a space: read every byte, name what is wrong. Also the tests' oracle (X11)."""
 
+import errno
+
+from recovery.evidence import NO_FILE
 from recovery.report import Finding, Kind
 from spool import layout
 from spool.errors import CorruptedFile
@@ -9,6 +12,7 @@ from spool.store import Store
 from spool.visibility import being_reclaimed, catch_up, list_prepared
 
 _MAX_REASON_BYTES = 64 << 10
+_UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 
 
 def check(store: Store, *, repair: bool = False) -> list[Finding]:
@@ -59,16 +63,18 @@ def _still_there(store: Store, number: int) -> bool:
 def _proven(store: Store, name: str) -> tuple[FileImage | None, str]:
     try:
         handle = store.disk.open(name)
+        try:
+            return prove(store.disk, handle), ""
+        finally:
+            store.disk.close(handle)
     except FileNotFoundError:
         return None, "it is missing"
-    except OSError as error:
-        return None, f"it cannot be opened: {error.strerror}"
-    try:
-        return prove(store.disk, handle), ""
-    except (CorruptedFile, OSError) as error:
+    except CorruptedFile as error:
         return None, str(error)
-    finally:
-        store.disk.close(handle)
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise  # of no file's making: too many are open, say
+        return None, f"it cannot be read: {error.strerror}"
 
 
 def _prove_prepared(store: Store, *, repair: bool) -> list[Finding]:

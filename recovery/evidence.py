@@ -4,6 +4,7 @@
 """
 
 import enum
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,9 @@ from spool.reader import FileImage, image_of, prove
 from spool.store import Store
 from spool.visibility import carries
 from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid
+
+# What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 
 class Condition(enum.Enum):
@@ -97,11 +101,13 @@ def read(store: Store, *, alone: bool) -> Evidence:
 def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     numbers = {p.number for p in parsed if not p.adoption}
-    same_boot = store.counters.read().boot_id == store.disk.boot_id()
-    issued = max([*(p.number for p in parsed), *_quarantined_numbers(store), store.counters.read().issued, 0])
+    page = store.counters.read()
+    issued = max([*(p.number for p in parsed), *_quarantined_numbers(store), page.issued, 0])
     mark = _highest_mark(store, sorted(numbers, reverse=True))
     evidence.issued = issued
-    evidence.published = max(mark, store.counters.read().published) if same_boot else mark
+    evidence.published = mark
+    if page.boot_id == store.disk.boot_id():  # after a failed flush, what was not flushed before is written anew
+        evidence.published = max(mark, page.durable if page.stopped else page.published)
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
 
@@ -129,6 +135,8 @@ def _condition(store: Store, number: int) -> tuple[Condition, str]:
     try:
         handle = store.disk.open(layout.committed(number))
     except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
         return Condition.TORN, f"it cannot be opened: {error.strerror}"
     try:
         header = prove(store.disk, handle).header
@@ -182,7 +190,11 @@ def _image(store: Store, name: str) -> FileImage | None:
         return image_of(store.disk, name)
     except NewerFormat as error:
         raise NewerFormat(f"{store.disk.root}: {name}: {error}") from None
-    except (CorruptedFile, OSError):
+    except CorruptedFile:
+        return None
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise  # nothing is decided about what cannot be read now
         return None
 
 

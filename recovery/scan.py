@@ -29,9 +29,13 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     deadline = store.deadline(None if alone else 30.0)
     evidence = read(store, alone=alone)
     if alone:
-        same_boot = store.counters.read().boot_id == store.disk.boot_id()
+        page = store.counters.read()
+        same_boot = page.boot_id == store.disk.boot_id()
         store.counters.start(
-            issued=evidence.issued, published=evidence.published, durable=_durable(store, evidence.published)
+            issued=evidence.issued,
+            published=evidence.published,
+            durable=_durable(store, evidence.published),
+            suspect=same_boot and (page.stopped or page.suspect),
         )
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
         store.pool.clear(everything=not store.disk.ordered and not same_boot)

@@ -40,8 +40,8 @@ class Claims:
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
         """(first, count) of the pieces of the range that could be had; what others hold is left out."""
         with self._mutex:
-            held = self._held.setdefault(number, set())
             handle = self._handle(number)
+            held = self._held.setdefault(number, set())
             got: list[tuple[int, int]] = []
             start, end = first, first + count
             while start < end:
@@ -55,8 +55,13 @@ class Claims:
                 held.update(range(piece, piece + length))
             if not held:
                 del self._held[number]
-        if got:
-            self._verify(number)
+        try:
+            if got:
+                self._verify(number)
+        except BaseException:
+            for piece, length in got:
+                self.release(number, piece, length)
+            raise
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:

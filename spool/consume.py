@@ -50,6 +50,8 @@ def claim(
     ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. MessageInUse if a message
     asked for by id is held.
     """
+    if page.prepared != store.prepared.version:
+        list_prepared(store)  # or what a branch held that was rolled back since is passed over
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
     skip: set[tuple[int, int]] = set()
@@ -80,13 +82,18 @@ def _claim_free(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ran
     """Lock up to as many as are wanted, past those that others hold; ``skip`` grows by all that were tried."""
     got: Ranges = []
     missing = wanted.count
-    with store.mutex:
-        while missing and (tried := _candidates(store, wanted, missing, skip)):
-            locked = [(n, f, c) for n, first, count in tried for f, c in store.claims.claim(n, first, count)]
-            got += locked
-            missing -= sum(count for _, _, count in locked)
-            if missing:
-                skip.update(positions(tried))
+    try:
+        with store.mutex:
+            while missing and (tried := _candidates(store, wanted, missing, skip)):
+                for number, first, count in tried:
+                    locked = store.claims.claim(number, first, count)
+                    got += [(number, piece, length) for piece, length in locked]
+                    missing -= sum(length for _, length in locked)
+                if missing:
+                    skip.update(positions(tried))
+    except BaseException:
+        release(store, got)
+        raise
     return got
 
 

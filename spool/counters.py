@@ -18,6 +18,7 @@ from spool.locks import open_or_create
 _CELL = struct.Struct("<QI4x")
 _BOOT_BYTES = 64
 _STOP_OFFSET = _BOOT_BYTES
+_SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = range(0, 12, 2)  # each has two cells
 _SIZE = _CELLS_OFFSET + 12 * _CELL.size
@@ -40,6 +41,11 @@ class Page:
     @property
     def stopped(self) -> bool:
         return self._data[_STOP_OFFSET] == 1
+
+    @property
+    def suspect(self) -> bool:
+        """A flush failed earlier in this boot: what directories seem to hold may not be on the disk."""
+        return self._data[_SUSPECT_OFFSET] == 1
 
     @property
     def boot_id(self) -> str:
@@ -82,12 +88,16 @@ class Counters:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.handle = open_or_create(disk, COUNTERS)
+        self._stopped_here = False
 
     def close(self) -> None:
         self.disk.close(self.handle)
 
     def read(self) -> Page:
-        return Page(self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0"))
+        data = self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
+        if self._stopped_here:
+            data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
+        return Page(data)
 
     def store_issued(self, number: int) -> None:
         self._store(_ISSUED, _packed(number))
@@ -111,14 +121,17 @@ class Counters:
 
     def stop(self) -> None:
         """A flush failed: nobody may publish or commit until the space was opened by somebody who is alone."""
+        self._stopped_here = True  # first: whatever becomes of the write, and for as long as this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
 
-    def start(self, *, issued: int, published: int, durable: int) -> None:
+    def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
         """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew.
 
         The boot id comes last: who finds it believes the rest.
         """
-        self.disk.write_at(self.handle, 0, bytes(_CELLS_OFFSET))
+        head = bytearray(_CELLS_OFFSET)
+        head[_SUSPECT_OFFSET] = suspect
+        self.disk.write_at(self.handle, 0, bytes(head))
         self.store_issued(issued)
         self.store_published(published, durable=False)
         self.store_durable(durable)

@@ -12,7 +12,7 @@ from spool import layout, retries
 from spool.clock import Deadline, WaitExpired
 from spool.disk import FlushFailed
 from spool.draft import Draft
-from spool.errors import SpoolError, SystemFailure
+from spool.errors import CommitUnknown, SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
 from spool.layout import MAX_ORDINAL
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
@@ -44,7 +44,8 @@ class UnknownBranch(SpoolError):
 def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
     """Phase one: the finished file becomes ``prepared/<xid>``, durable. The caller holds the xid's byte.
 
-    FileExistsError if a branch of that xid is prepared already; FlushFailed after the rename.
+    FileExistsError if a branch of that xid is prepared already. A vote that cannot be made durable is withdrawn and
+    raises what the disk said; CommitUnknown if not even that is possible.
     """
     deadline = store.deadline()
     store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
@@ -56,10 +57,31 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
     assert file.handle is not None
     try:
         store.disk.make_durable(file.handle, layout.PREPARED)
-    except FlushFailed:
-        store.stop()
+    except OSError as error:
+        if isinstance(error, FlushFailed):
+            store.stop()
+        _withdraw(store, xid, error)
         raise
-    file.close()
+    finally:
+        file.close()
+
+
+def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
+    """Nobody was told of this vote, and nobody shall find it: its coordinator takes it for rolled back."""
+    try:
+        _take_away(store, xid, store.deadline())
+    except (OSError, WaitExpired) as error:
+        text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
+        raise CommitUnknown(text) from error
+
+
+def _take_away(store: Store, xid: Xid, deadline: Deadline) -> None:
+    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+    try:
+        store.counters.bump_prepared()
+        store.disk.unlink(layout.prepared(xid))
+    finally:
+        store.control.unlock(PREPARED_LIST)
 
 
 def adopt(
@@ -171,12 +193,7 @@ def rollback_prepared(
         catch_up(store)
         if xid in store.index.adopted or not store.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.index.adopted.get(xid))
-        store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
-        try:
-            store.counters.bump_prepared()
-            store.disk.unlink(layout.prepared(xid))
-        finally:
-            store.control.unlock(PREPARED_LIST)
+        _take_away(store, xid, deadline)
     finally:
         store.control.unlock(NUMBER)
     list_prepared(store)
@@ -198,6 +215,8 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
     """
     pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
     try:
+        if not store.disk.ordered and store.counters.read().suspect:
+            return  # a new name that is there already may not be on the disk, and the old one is
         if store.disk.ordered:
             for source, target in pairs:
                 if store.disk.exists(target):  # after a power cut, one inode in two stages: the later one counts

@@ -120,7 +120,12 @@ class Disk:
         os.unlink(self.path(name))
 
     def exists(self, name: str) -> bool:
-        return os.access(self.path(name), os.F_OK, follow_symlinks=False)
+        """Of the name itself. What cannot be told is an OSError, never a no (as ``os.access`` would have it)."""
+        try:
+            os.lstat(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def identity(self, name: str) -> FileIdentity | None:
         """Of what lies under the name itself (a symlink is not followed), or None."""

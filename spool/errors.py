@@ -4,7 +4,10 @@ Each class carries ``diagnostic``, the name that Tuxedo /Q's ``tpenqueue(3c)`` a
 condition in ``ctl->diagnostic``. None of them marks the caller's transaction rollback-only, unless the disk failed.
 """
 
+import errno
 import queue
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SpoolError(Exception):

@@ -22,6 +22,7 @@ from spool.locks import taken_byte
 from spool.publication import settle_all
 from spool.quarantine import quarantine
 from spool.space import Space
+from spool.store import speaking
 from spool.visibility import catch_up
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class Intake:
                 if arrived is not None:
                     yield from self._if_complete(arrived)
 
+    @speaking("looking for dropped files")
     def _queues(self) -> list[str]:
         known = self.space.queues()
         found = []
@@ -167,6 +169,7 @@ class Intake:
                 self._report(f"{layout.DROP}/{name}", f"there is no queue {name}: create it, or remove the folder")
         return found
 
+    @speaking("looking for dropped files")
     def _arrivals(self, queue: str) -> list[str]:
         """Complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
@@ -207,6 +210,7 @@ class Intake:
         )  # this user may not ask: a file that has not changed for a while is complete
         return identity is not None and self._store.clock.now() - identity.modified_ns / 1e9 < _SETTLED_SECONDS
 
+    @speaking("taking a dropped file")
     def _take(self, queue: str, name: str) -> Taken | None:
         taken = Taken(queue, self._directory(queue, name), name)
         try:
@@ -232,13 +236,20 @@ class Intake:
         return directory
 
     def _if_complete(self, taken: Taken) -> Iterator[tuple[Taken, int]]:
+        size = self._complete_size(taken)
+        if size is not None:
+            yield taken, size
+
+    @speaking("looking at a dropped file")
+    def _complete_size(self, taken: Taken) -> int | None:
+        """In bytes; None if the file is gone, or still has a writer and waits."""
         identity = self._disk.identity(taken.path)
         if identity is None:
-            return
+            return None
         if self._has_writer(taken.path):
             self._waiting.append(taken)
-        else:
-            yield taken, identity.size
+            return None
+        return identity.size
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -298,6 +309,7 @@ class Intake:
                 if self._disk.exists(folder):
                     self._disk.flush_directory(folder)
 
+    @speaking("setting a dropped file aside")
     def _quarantine(self, taken: Taken, reason: str) -> None:
         quarantine(self._disk, taken.path, f"dropped for queue {taken.queue}: {reason}")
         self.counts.quarantined += 1
@@ -312,6 +324,7 @@ class Intake:
 
     # -- what others left -------------------------------------------------------------------------------------------
 
+    @speaking("finishing dropped files")
     def finish_dead_intakes(self) -> None:
         """Files that an intake took before it died: removed if a commit names them, else read from where they lie."""
         catch_up(self._store)

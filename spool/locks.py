@@ -24,7 +24,11 @@ class LockFile:
         self.disk = disk
         self.name = name
         self.handle = open_or_create(disk, name)
-        self._identity = disk.handle_identity(self.handle)
+        try:
+            self._identity = disk.handle_identity(self.handle)
+        except BaseException:
+            disk.close(self.handle)
+            raise
         self._held: set[int] = set()
         self._mutex = threading.Lock()
 
@@ -34,7 +38,11 @@ class LockFile:
             if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
                 return False
             self._held.add(byte)
-        self.verify()
+        try:
+            self.verify()
+        except BaseException:
+            self.unlock(byte)  # the caller is told that it has not got it
+            raise
         return True
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:

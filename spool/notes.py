@@ -4,6 +4,7 @@ A note is a file ``active/<xid>.claims``, never flushed: it need survive a kille
 owner, whose bytes in the claim files tell the living from the dead.
 """
 
+import logging
 import zlib
 from collections.abc import Iterable
 
@@ -11,13 +12,15 @@ import msgpack
 
 from spool import layout, retries
 from spool.clock import Deadline
-from spool.errors import SystemFailure
+from spool.errors import NO_ROOM, SystemFailure
 from spool.locks import NUMBER, xid_byte
 from spool.message import Position
 from spool.publication import settle_all, with_number_lock
 from spool.store import Store
 from spool.visibility import catch_up
 from spool.xid import Xid
+
+log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
 
@@ -32,7 +35,16 @@ class ClaimNote:
         self._end = 0
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """(number, first, count) of what was just claimed."""
+        """(number, first, count) of what was just claimed. On a full disk a death is not counted as a try."""
+        try:
+            self._add(ranges)
+        except OSError as error:
+            self.remove()  # half a note would say something else
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("claims cannot be noted: %s", error)
+
+    def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         if self._handle is None:
             _become_owner(self.store)
             self._handle = self.store.disk.create(self.name)
@@ -51,6 +63,7 @@ class ClaimNote:
         if self._handle is not None:
             self.store.disk.close(self._handle)
             self._handle = None
+            self._end = 0
             self.store.disk.unlink(self.name)
 
 

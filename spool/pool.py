@@ -18,6 +18,7 @@ MAX_FILE_BYTES = 4 << 20
 _NEW_SUFFIX = ".new"
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 64
+_STOCK, _STOCK_BYTES = 2, 64 << 10
 
 
 class _Spare(NamedTuple):
@@ -44,13 +45,13 @@ class Pool:
             self._spares = sorted(spare for spare in found if spare is not None)
             self._misses = 0
 
-    def take(self, name: str, size: int) -> tuple[int, int] | None:
+    def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
         """A file to overwrite, about ``size`` bytes long: its handle, open for writing, and its size; None if none is.
 
-        It is renamed to ``name``, which nobody else uses.
+        It is renamed to ``name``, which nobody else uses. ``keep``: the last so many are for those who need them more.
         """
         for _ in range(_TRIES):
-            spare = self._pop(size)
+            spare = self._pop(size, keep)
             if spare is None:
                 return None
             try:
@@ -58,16 +59,20 @@ class Pool:
             except FileNotFoundError:
                 continue  # another process was faster
             handle = self.disk.open(name, write=True)
-            identity = self.disk.handle_identity(handle)
+            try:
+                identity = self.disk.handle_identity(handle)
+            except BaseException:
+                self.disk.close(handle)
+                raise
             if identity.links == 1:
                 return handle, identity.size
             self.disk.close(handle)
             self.disk.unlink(name)  # it has another name, which may still mean something
         return None
 
-    def _pop(self, size: int) -> _Spare | None:
+    def _pop(self, size: int, keep: int) -> _Spare | None:
         with self._mutex:
-            if self._spares:
+            if len(self._spares) > keep:
                 return self._spares.pop(self._nearest(size))
             self._misses += 1
             look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
@@ -82,6 +87,20 @@ class Pool:
             return above - 1
         grows = above > 0 and size - self._spares[above - 1].size < self._spares[above].size - size
         return above - 1 if grows else above
+
+    def stock(self) -> None:
+        """Two files for a full disk, by an opener that is alone: one for a get, one for the reclaim that it needs."""
+        for _ in range(_STOCK - len(self._spares)):
+            name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
+            handle = self.disk.create(name)
+            try:
+                self.disk.write_at(handle, 0, bytes(_STOCK_BYTES))
+            except OSError:
+                self.disk.unlink(name)
+                raise
+            finally:
+                self.disk.close(handle)
+        self.refresh()
 
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Each rule here, left out, loses or doubles messages; the model checker shows the
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from spool import layout
 from spool.clock import Deadline, WaitExpired
@@ -195,17 +196,16 @@ def _write_empty(store: Store, number: int) -> None:
 
 def copy_over(store: Store, name: str) -> None:
     """The same bytes under the same name, on a new inode, durable."""
-    xid = new_local_xid()
-    source = store.disk.open(name)
-    target = store.disk.create(layout.copy(xid))
-    try:
+    copy = layout.copy(new_local_xid())
+    with ExitStack() as opened:
+        source = store.disk.open(name)
+        opened.callback(store.disk.close, source)
+        target = store.disk.create(copy)
+        opened.callback(store.disk.close, target)
         offset = 0
         while data := store.disk.read_at(source, offset, _COPY_BYTES):
             store.disk.write_at(target, offset, data)
             offset += len(data)
         store.disk.flush(target)
-        store.disk.rename(layout.copy(xid), name)
+        store.disk.rename(copy, name)
         store.disk.make_durable(target, name.partition("/")[0])
-    finally:
-        store.disk.close(target)
-        store.disk.close(source)

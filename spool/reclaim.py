@@ -39,12 +39,15 @@ def next_to_go(files: Mapping[int, FileState], idle: Iterable[int], published: i
 
 
 def reclaim(store: Store) -> int:
-    """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0."""
+    """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0.
+
+    What fails is logged, and done by the next who reclaims.
+    """
     removed = 0
-    with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-        if not ours:
-            return 0
-        try:
+    try:
+        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if not ours or _must_wait(store):
+                return 0
             bury_the_dead(store, store.deadline())
             _flush_unflushed(store)
             catch_up(store)
@@ -53,11 +56,17 @@ def reclaim(store: Store) -> int:
                 _record_totals(store, batch)
                 _remove(store, batch)
                 removed += len(batch)
-        except FlushFailed:
-            store.stop()
-        except (OSError, SpoolError) as error:
-            log.warning("reclaim stopped early: %s", error)
+    except FlushFailed:
+        store.stop()
+    except (OSError, SpoolError) as error:
+        log.warning("reclaim stopped early: %s", error)
     return removed
+
+
+def _must_wait(store: Store) -> bool:
+    """After a failed flush, a file that is gone may still be on the disk, and come back once its remover is gone: then
+    nothing goes before the machine has started anew. Where renames are ordered the file system itself stops instead."""
+    return not store.disk.ordered and store.counters.read().suspect
 
 
 def _plan(store: Store) -> list[int]:

@@ -7,7 +7,6 @@ whoever meets it.
 
 from typing import NamedTuple
 
-from spool import layout
 from spool.clock import Clock
 from spool.consume import HeldMessage
 from spool.decide import publish_prepared
@@ -97,8 +96,7 @@ class RemoteBranch:
                 self._check_coordinator()
                 publish_prepared(store, file, self.xid)
             except BaseException:
-                if store.disk.exists(layout.active(self.xid)):
-                    file.abandon()
+                file.abandon()
                 raise
         return Vote(self.xid, header.size, header.checksum)
 

@@ -31,7 +31,7 @@ from spool.ranges import positions
 from spool.reclaim import reclaim
 from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
 from spool.stats import QueueStats, queue_stats
-from spool.store import Store, advice
+from spool.store import Store, advice, log, speaking
 from spool.transaction import Transaction
 from spool.visibility import catch_up, list_prepared
 
@@ -90,6 +90,7 @@ class Space:
             store.refresh_settings()
         return config
 
+    @speaking("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
         """Every queue by name."""
         self._store.check_usable()
@@ -203,12 +204,14 @@ class Space:
                 if run is None or run.queue.name != queue or position in store.prepared.held:
                     continue  # taken since we looked, or in doubt
             try:
-                message = consume.peek(store, position)
+                with store.disk_errors(f"reading messages of queue {queue}"):
+                    message = consume.peek(store, position)
             except CorruptedFile:
                 continue  # a get sets it aside, check names it
             if message is not None:
                 yield message
 
+    @speaking("looking for a message")
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
         self._store.check_usable()
@@ -218,6 +221,7 @@ class Space:
     def stats(self) -> dict[str, QueueStats]: ...
     @overload
     def stats(self, queue: str) -> QueueStats: ...
+    @speaking("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
         """One queue's ``QueueStats``, or all queues' by name."""
         if queue is not None:
@@ -227,6 +231,7 @@ class Space:
 
     # -- what happened, and what is wrong --------------------------------------------------------------------------
 
+    @speaking("checking the space")
     def check(self, repair: bool = False) -> "list[Finding]":
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
         from recovery.scan import check
@@ -234,6 +239,7 @@ class Space:
         self._store.check_usable()
         return check(self._store, repair=repair)
 
+    @speaking("looking into quarantine")
     def quarantined(self) -> "list[Finding]":
         """What lies in quarantine, with the reasons."""
         from recovery.scan import quarantined
@@ -276,6 +282,7 @@ class Space:
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
         return associated(self._store) if isinstance(transaction, _Join) else transaction
 
+    @speaking("looking at the queue")
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
         check_queue(self._store, queue, page)
@@ -283,7 +290,7 @@ class Space:
         list_prepared(self._store)
 
     def _reclaim_now_and_then(self, every: int = _RECLAIM_EVERY_COMMITS) -> None:
-        """Remove consumed files, by whoever comes by, one thread at a time."""
+        """Remove consumed files, by whoever comes by, one thread at a time. Never the caller's failure."""
         store = self._store
         if len(store.index.idle) < every or not self._housekeeping.acquire(blocking=False):
             return
@@ -361,26 +368,34 @@ def _open_files(store: Store) -> "RecoveryReport":
     """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
     from recovery import scan
 
-    _check_file_system(store.disk, store.config.network_file_system)
-    for name in layout.DIRECTORIES:
-        store.disk.make_directory(name)
-    deadline = store.deadline()
-    with store.disk_errors("opening the space"):
-        store.control.lock(OPEN, deadline, "the lock on opening the space")
-        try:
+    try:
+        with store.disk_errors("opening the space"):
+            _check_file_system(store.disk, store.config.network_file_system)
+            for name in layout.DIRECTORIES:
+                store.disk.make_directory(name)
+            store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
             alone = not store.control.held_elsewhere(ALIVE)
-            if not alone and store.counters.read().stopped:
+            if not alone:
                 store.counters.read().check()
             report = scan.scan(store, alone=alone)
+            if alone:
+                _stock(store)
             if not store.control.try_lock(ALIVE, shared=True):
                 raise SpaceStopped("the space is being opened by something that does not follow the protocol")
-        except BaseException:
-            store.close_files()
-            store.closed = True
-            raise
-        store.control.unlock(OPEN)
-        store.refresh_settings()
+            store.control.unlock(OPEN)
+            store.refresh_settings()
+    except BaseException:
+        store.closed = True
+        store.close_files()
+        raise
     return report
+
+
+def _stock(store: Store) -> None:
+    try:
+        store.pool.stock()
+    except OSError as error:
+        log.warning("no room for the files that a full disk will need: %s", error)
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:

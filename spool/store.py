@@ -10,7 +10,9 @@ mutex guards the index and what is cached beside it; it is never held while some
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
 
 from spool import layout, locks
 from spool.claims import Claims
@@ -70,13 +72,17 @@ class Store:
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = self.config.flush == "ordered"
-        self.counters = Counters(disk)
-        self.control = locks.LockFile(disk, layout.CONTROL)
-        self.numbers = locks.LockFile(disk, layout.NUMBERS)
-        self.xids = locks.LockFile(disk, layout.XIDS)
+        if not disk.exists(layout.RUN):
+            disk.make_directory(layout.RUN)
+        with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
+            self.counters = _kept(opened, Counters(disk))
+            self.control = _kept(opened, locks.LockFile(disk, layout.CONTROL))
+            self.numbers = _kept(opened, locks.LockFile(disk, layout.NUMBERS))
+            self.xids = _kept(opened, locks.LockFile(disk, layout.XIDS))
+            self.pool = Pool(disk)
+            opened.pop_all()
         self.claims = Claims(disk)
         self.bodies = BodyCache(disk)
-        self.pool = Pool(disk)
         self.mutex = threading.RLock()
         self.index = Index()
         self.prepared = PreparedBranches()
@@ -129,27 +135,36 @@ class Store:
         """The counters as they are now, of a space that is open and has not stopped."""
         if self.closed:
             raise NotOpen(self.closed_because)
-        return self.counters.read().check()
+        try:
+            return self.counters.read().check()
+        except OSError as error:
+            raise self.spoken("reading the space's counters", error) from error
 
     def stop(self) -> None:
         """After a failed flush: nobody may commit or publish any more, in any process."""
         log.critical("%s: a flush failed; the space has stopped", self.disk.root)
-        self.counters.stop()
+        try:
+            self.counters.stop()
+        except OSError as error:  # this process has stopped all the same; the others trust no bytes but new ones
+            log.critical("%s: other processes cannot be told: %s", self.disk.root, error)
 
     @contextmanager
     def disk_errors(self, doing: str) -> Iterator[None]:
         """Turn the operating system's errors into ours; a failed flush stops the space first."""
         try:
             yield
-        except FlushFailed as error:
-            self.stop()
-            raise self.disk_failure(doing, error) from error
-        except SpoolError:
-            raise
         except OSError as error:
-            raise self.disk_failure(doing, error) from error
+            spoken = self.spoken(doing, error)
+            if spoken is error:
+                raise
+            raise spoken from error
 
-    def disk_failure(self, doing: str, error: OSError) -> DiskFailure:
+    def spoken(self, doing: str, error: OSError) -> OSError:
+        """The error as a caller is to see it."""
+        if isinstance(error, SpoolError):
+            return error
+        if isinstance(error, FlushFailed):
+            self.stop()
         return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}; nothing was lost: {advice(error)}")
 
     # -- headers ------------------------------------------------------------------------------------------------------
@@ -168,6 +183,42 @@ class Store:
         """Close every descriptor; the kernel lets go of the locks."""
         for part in (self.bodies, self.claims, self.xids, self.numbers, self.control, self.counters):
             part.close()
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For methods that applications call, of objects with a ``_store``: the operating system's errors become ours."""
+
+    def around(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def speaks(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(*args, **kwargs)
+            except OSError as error:
+                store: Store = args[0]._store  # type: ignore[attr-defined]
+                spoken = store.spoken(doing, error)
+                if spoken is error:
+                    raise
+                raise spoken from error
+
+        return speaks
+
+    return around
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+def _kept(stack: ExitStack, part: C) -> C:
+    stack.callback(part.close)
+    return part
 
 
 def advice(error: OSError) -> str:

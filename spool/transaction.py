@@ -21,6 +21,7 @@ from spool.consume import HeldMessage, Wanted
 from spool.counters import Page
 from spool.draft import Draft
 from spool.errors import (
+    NO_ROOM,
     CommitUnknown,
     Empty,
     InvalidArgument,
@@ -37,7 +38,8 @@ from spool.notes import ClaimNote, Undertaker
 from spool.pool import Pool
 from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
-from spool.store import Store
+from spool.reclaim import reclaim
+from spool.store import Store, speaking
 from spool.visibility import apply_up_to
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid
@@ -101,7 +103,7 @@ class Transaction:
         """Add messages with the same options; returns their ids."""
         store = self._store
         with self._lock:
-            check_queue(store, queue, self._check_active())
+            self._check_queue(queue)
             attributes = attributes_of(**options)
             ids: list[str] = []
             prefix = self._id.hex()
@@ -184,8 +186,7 @@ class Transaction:
             return consume.held_messages(self._store, got)
 
     def _claim(self, wanted: Wanted) -> Ranges:
-        page = self._check_active()
-        check_queue(self._store, wanted.queue, page)
+        page = self._check_queue(wanted.queue)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
                 return consume.claim(
@@ -243,16 +244,9 @@ class Transaction:
 
         ``adopt``: prepared branches, whose votes the caller was told, that commit together with this one.
         """
-        with self._lock:
-            page = self._check_active()
-            if self._rollback_only is not None:
-                reason = self._rollback_only
-                self.rollback()
-                raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
-            if self._draft.empty and self._file is None and not adopt:
-                self._end(State.COMMITTED)
-                return
-            with self._undo_on_failure("committing"):
+        with self._lock, self._undo_on_failure("committing"):
+            page = self._check_ending()
+            if not self._draft.empty or self._file is not None or adopt:
                 self._lock_xid()
                 if adopt:
                     self._commit_with(adopt)
@@ -286,29 +280,35 @@ class Transaction:
             log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
 
     def _complete_file(self, page: Page, pool: Pool | None = None) -> tuple[BranchFile, Header]:
-        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool."""
-        if self._file is None:
-            self._file = BranchFile(self._store.disk, self.xid)
+        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool.
+
+        If the disk is full, what nobody needs any more makes room, once.
+        """
+        file = self._file = self._file or BranchFile(self._store.disk, self.xid)
         entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
-        return self._file, self._file.complete(self._store.header(page, branches=(entry,)), self._draft, pool)
+        header = self._store.header(page, branches=(entry,))
+        try:
+            return file, file.complete(header, self._draft, pool)
+        except OSError as error:
+            if error.errno not in NO_ROOM or file.streamed:
+                raise
+        file.abandon()
+        reclaim(self._store)
+        file = self._file = BranchFile(self._store.disk, self.xid)
+        return file, file.complete(header, self._draft, pool)
 
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
-        with self._lock:
-            page = self._check_active()
-            if self._rollback_only is not None:
-                reason = self._rollback_only
-                self.rollback()
-                raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+        with self._lock, self._undo_on_failure("preparing"):
+            page = self._check_ending()
             if self._draft.empty and self._file is None:
                 self._end(State.COMMITTED)
                 return False
-            with self._undo_on_failure("preparing"):
-                self._lock_xid()
-                decide.publish_prepared(self._store, self._complete_file(page)[0], self.xid)
+            self._lock_xid()
+            decide.publish_prepared(self._store, self._complete_file(page)[0], self.xid)
             self._end(State.PREPARED)
             return True
 
@@ -342,13 +342,15 @@ class Transaction:
 
     @contextmanager
     def _undo_on_failure(self, doing: str) -> Iterator[None]:
-        """Around the steps of an ending: a failure means rolled back, or, once the file has its number, unknown."""
+        """Around an ending: a failure means rolled back, or, once the file has its number (or a vote that could not
+        be made durable cannot be withdrawn), unknown."""
         try:
             with self._store.disk_errors(doing):
                 yield
         except BaseException as error:
-            if self.state is State.ACTIVE:
-                if self._file is not None and self._file.number is not None:
+            if self.state is State.ACTIVE and not self._store.closed:
+                numbered = self._file is not None and self._file.number is not None
+                if numbered or isinstance(error, CommitUnknown):
                     self._end(State.UNKNOWN)
                 else:
                     self._undo(f"{doing} failed: {error}")
@@ -384,6 +386,21 @@ class Transaction:
         """For a branch of a coordinator: False if somebody else has this xid."""
         self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
         return self._locked
+
+    @speaking("reading the settings")
+    def _check_queue(self, queue: str) -> Page:
+        page = self._check_active()
+        check_queue(self._store, queue, page)
+        return page
+
+    def _check_ending(self) -> Page:
+        """As ``_check_active``, for an ending that is not a rollback."""
+        page = self._check_active()
+        if self._rollback_only is not None:
+            reason = self._rollback_only
+            self.rollback()
+            raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+        return page
 
     def _check_active(self) -> Page:
         """The counters as they are now, if calls are welcome."""

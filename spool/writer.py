@@ -4,6 +4,7 @@ A small branch is one ``write``. A large one streams: the header's room is kept 
 should the header turn out larger than the room, the sections move to a second file.
 """
 
+import logging
 import os
 import sys
 from itertools import chain
@@ -14,6 +15,8 @@ from spool.draft import Draft
 from spool.format import Header, SectionEntry, Table, encode_header, stamp
 from spool.pool import Pool
 from spool.xid import Xid
+
+log = logging.getLogger("spool")
 
 _STREAMED_HEADER_ROOM = 64 << 10
 _COPY_BYTES = 1 << 20
@@ -34,6 +37,7 @@ class BranchFile:
         self.handle: int | None = None
         self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
         self.tables: list[Table] = []
+        self.streamed = False
         self._entries: list[SectionEntry] = []
         self._end = 0
 
@@ -43,6 +47,7 @@ class BranchFile:
             return
         if self.handle is None:
             self.handle = self.disk.create(self.name)
+            self.streamed = True
             self._end = _STREAMED_HEADER_ROOM
         for section in draft.sections:
             self.disk.write_at(self.handle, self._end, b"".join(section.parts))
@@ -61,7 +66,8 @@ class BranchFile:
         header = header._replace(sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
         size = len(encoded) + sum(section.entry.size for section in draft.sections)
-        taken = None if pool is None else pool.take(self.name, size)
+        keep = 2 if draft.messages else 1 if draft.commands else 0  # on a full disk what removes must still be able to
+        taken = None if pool is None else pool.take(self.name, size, keep=keep)
         if taken is not None:
             self.handle, there = taken
             encoded = self._fit(header, encoded, size, there)
@@ -133,7 +139,11 @@ class BranchFile:
             self.handle = None
 
     def abandon(self) -> None:
-        """Remove the file, if it still has its first name."""
+        """Remove the file, if it still has its first name. What cannot be removed now is removed by who finds it
+        without an owner."""
         if self.handle is not None:
             self.close()
-            self.disk.unlink(self.name)
+            try:
+                self.disk.unlink(self.name)
+            except OSError as error:
+                log.warning("%s stays behind: %s", self.name, error)

@@ -13,7 +13,6 @@ from spool.association import associate, associated
 from spool.clock import WaitExpired
 from spool.errors import (
     CommitUnknown,
-    DiskFailure,
     NotOpen,
     SpaceStopped,
     SpoolError,
@@ -142,7 +141,7 @@ class ResourceManager:
 
     def prepare(self, xid: Xid) -> int:
         """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
-        with self._mutex, _translated():
+        with self._mutex, _translated(XA_RBROLLBACK):
             branch = self._known(xid)
             state = after(branch.state, Call.PREPARE)
             voted = False
@@ -168,7 +167,7 @@ class ResourceManager:
                 after(branch.state, call)
             if flags == TMONEPHASE:
                 return self._commit_one_phase(xid, branch)
-            with _translated(in_doubt=True):
+            with _translated(XA_RETRY):
                 self._answer_decided(xid)
                 try:
                     decide.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
@@ -181,14 +180,14 @@ class ResourceManager:
         if branch is None:
             raise self._not_here(xid)
         del self._branches[xid]
-        with _translated():
+        with _translated(XA_RBROLLBACK):
             branch.transaction.commit()
         return XA_OK
 
     def rollback(self, xid: Xid) -> int:
         """Undo a branch, prepared or not."""
         xid = _checked(xid)
-        with self._mutex, _translated(in_doubt=True):
+        with self._mutex, _translated(XA_RETRY):
             branch = self._branches.get(xid)
             if branch is not None:
                 after(branch.state, Call.ROLLBACK)
@@ -225,7 +224,7 @@ class ResourceManager:
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
         """An administrator decides a branch in the place of its coordinator, who is told when it asks, until
         ``forget``."""
-        with self._mutex, _translated(in_doubt=True):
+        with self._mutex, _translated(XA_RETRY):
             self._answer_decided(xid)
             try:
                 decide.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
@@ -282,11 +281,11 @@ def _checked(xid: Xid) -> Xid:
 
 
 class _translated:
-    """Our errors as X/Open's. ``in_doubt``: the branch is prepared, so what fails for now is XA_RETRY, never
-    XAER_RMERR, which would tell the coordinator that it was rolled back."""
+    """Our errors as X/Open's. ``failure``: what it means here that the disk failed. XA_RBROLLBACK where the branch ends
+    by it; XA_RETRY where the branch is prepared: XAER_RMERR would tell the coordinator that it was rolled back."""
 
-    def __init__(self, in_doubt: bool = False) -> None:
-        self.in_doubt = in_doubt
+    def __init__(self, failure: int = XAER_RMERR) -> None:
+        self.failure = failure
 
     def __enter__(self) -> None:
         return None
@@ -298,12 +297,14 @@ class _translated:
     def _code(self, error: BaseException) -> int:
         if isinstance(error, NotOpen | SpaceStopped):
             return XAER_RMFAIL
-        if self.in_doubt:
+        if self.failure == XA_RETRY:
             return XA_RETRY
         if isinstance(error, CommitUnknown):
             return XAER_RMFAIL
         if isinstance(error, TransactionTimeout | WaitExpired):
             return XA_RBTIMEOUT
-        if isinstance(error, TransactionRolledBack | DiskFailure):
+        if isinstance(error, TransactionRolledBack):
             return XA_RBROLLBACK
+        if isinstance(error, OSError):
+            return self.failure
         return XA_RBPROTO if isinstance(error, SpoolError) and error.diagnostic == "QMEPROTO" else XAER_RMERR

@@ -214,10 +214,10 @@ def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
     work(rm, xid())
     rm.prepare(xid())
 
-    def full(self: Disk, name: str) -> int:
+    def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Disk, "create", full)
+    monkeypatch.setattr(Disk, "write_at", full)
     assert failed(rm.commit, xid()) == xa.XA_RETRY
     monkeypatch.undo()
     assert rm.commit(xid()) == xa.XA_OK
