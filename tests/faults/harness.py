@@ -1,0 +1,284 @@
+"""Let one call fail, see what the caller is told, and whether that is the truth."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import spool
+from recovery.report import Kind
+from spool.decide import settle_the_dead
+from spool.errors import CommitUnknown, SpaceStopped, SpoolError
+from spool.publication import settle_all
+from tests.crash.worlds import AFTER, QUEUES, World
+from tests.crash.worlds import look as look_now
+from tests.faults.disks import FaultySimulatedDisk
+from tests.faults.histories import Actor, History, Step
+from tests.faults.plan import Plan, Spread
+from tests.machine import NO_FILES, Image, Machine
+from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from xa import XA_RBBASE, XA_RBEND, XA_RETRY, XAER_RMERR, XAER_RMFAIL, XAError
+
+HEALTHY = Plan()
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text says how to see it again."""
+
+
+@dataclass
+class Tally:
+    """What was tried, and what came of it."""
+
+    faults: int = 0
+    raised: int = 0
+    unknown: int = 0
+    survived: int = 0
+    stopped: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: "Tally") -> None:
+        for name in ("faults", "raised", "unknown", "survived", "stopped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def base_of(history: History, *, ordered: bool = True) -> Image:
+    """The disk on which a history begins."""
+    machine = Machine(NO_FILES, boot=1, ordered=ordered)
+    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        for queue in QUEUES:
+            space.create_queue(queue, **history.options.get(queue, {}))
+        history.setup(space)
+    return machine.image()
+
+
+@dataclass
+class Outcome:
+    """Where a history stands: the worlds that may be found now."""
+
+    allowed: frozenset[World]
+    error: BaseException | None = None
+    unknown: bool = False
+
+
+def play(steps: Iterable[Step], actor: Actor, allowed: frozenset[World]) -> Outcome:
+    """Step by step, up to the first error."""
+    for step in steps:
+        try:
+            step.act(actor)
+        except (SpoolError, XAError) as error:
+            return _failed(step, error, allowed)
+        except Exception as error:
+            raise Violation(f"the caller saw {type(error).__name__}: {error}") from error
+        allowed = frozenset(_after(step, allowed, failed=False))
+    return Outcome(allowed)
+
+
+def _failed(step: Step, error: Exception, allowed: frozenset[World]) -> Outcome:
+    unknown = step.unsure or is_unknown(step, error)
+    if unknown:
+        allowed |= frozenset(_after(step, allowed, failed=True))
+    return Outcome(allowed, error, unknown)
+
+
+def _after(step: Step, worlds: Iterable[World], *, failed: bool) -> Iterator[World]:
+    for world in worlds:
+        yield step.effect(world)
+        yield from step.or_else(world)
+
+
+def is_unknown(step: Step, error: Exception) -> bool:
+    """Whether the error says that nobody knows; a code that means nothing of the kind here is a violation."""
+    if not isinstance(error, XAError):
+        return isinstance(error, CommitUnknown)
+    if error.code in (XA_RETRY, XAER_RMFAIL):
+        return True
+    if XA_RBBASE <= error.code <= XA_RBEND or (error.code == XAER_RMERR and not step.decides):
+        return False
+    raise Violation(f"the coordinator was told {error}") from error
+
+
+class Faults:
+    """All faults of one history on the simulated machine."""
+
+    def __init__(self, history: History, *, ordered: bool = True) -> None:
+        self.history = history
+        self.ordered = ordered
+        self.base = base_of(history, ordered=ordered)
+        self.tally = Tally()
+
+    def every_call(self, code: int, spread: Spread, *, every: int = 1) -> None:
+        """Begin at the first call, the second, … until the history passes."""
+        begin = 1
+        while self.one(Plan(code, begin, spread)):
+            begin += every
+
+    def one(self, plan: Plan) -> bool:
+        """False if the history has fewer calls than that."""
+        machine = Machine(self.base, boot=2, ordered=self.ordered)
+        with telling(f"{self.history}: {plan}", plan), repeatable(2):
+            other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+            plan.armed = False
+            disk = FaultySimulatedDisk(machine, plan)
+            space = spool.open(ROOT, disk=disk, clock=machine.clock)
+            plan.armed = True
+            plan.calls = 0
+            actor = Actor(space)
+            outcome = play(self.history.steps, actor, frozenset([self.history.begin]))
+            if outcome.error is not None and plan.spread is not Spread.ONCE:
+                outcome = try_everything(actor, outcome)
+            plan.armed = False
+            self._count(plan, outcome)
+            if not plan.failed:
+                return False
+            self._look(machine, actor, other, outcome, plan)
+            space.close()
+            left = [handle for handle in machine.handles.values() if handle.process is disk]
+            expect(not left, f"{len(left)} descriptors are left open")
+            other.close()
+            again = [inode for inode in machine.flushed_again if inode.entries is None]
+            expect(not again, f"{len(again)} files were flushed again after a failed flush")
+        return True
+
+    def _count(self, plan: Plan, outcome: Outcome) -> None:
+        if plan.failed:
+            self.tally.faults += 1
+            self.tally.stopped += plan.failed_flushes > 0
+            self.tally.unknown += outcome.unknown
+            self.tally.raised += outcome.error is not None
+            self.tally.survived += outcome.error is None
+
+    def _look(self, machine: Machine, actor: Actor, other: spool.Space, outcome: Outcome, plan: Plan) -> None:
+        """After a fault the disk is well again."""
+        twin = machine.copy()
+        with telling("killed here, then opened again", plan):
+            reopen(twin, outcome.allowed, self.history)
+        stopped = [space for space in (actor.space, other) if not space._store.closed and is_stopped(space)]
+        for space in stopped:
+            expect_stopped(space)
+        if other in stopped:
+            return
+        if plan.failed_flushes:
+            expect(bool(stopped) or actor.space._store.closed or self.history.by_task, "a failed flush stopped nobody")
+            with telling("the others cannot be told that the space has stopped", plan):
+                expect(any(call.startswith("write_at") for call in plan.failed), "and were not told")
+                shown = look(other)
+                expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
+                drain(other, shown)
+            return
+        if actor.space._store.closed:
+            return
+        with telling("the same process goes on", plan):
+            shown = look(actor.space)
+            expect(shown in outcome.allowed, f"found {shown}, allowed {told(outcome.allowed)}")
+            with telling("seen by another process", plan):
+                expect(look(other) == shown, f"found {look(other)}, not {shown}")
+            finish(actor, self.history, shown)
+            drain(other, look(actor.space))
+            expect_no_damage(actor.space)
+            actor.space.put(AFTER, "next")
+            assert other.get(AFTER).body == "next"
+
+
+def reopen(machine: Machine, allowed: frozenset[World], history: History, *, reasons: bool = True) -> None:
+    """A fresh open tells the truth, and so does the next one; what was left undone can be finished."""
+    with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        shown = look(space)
+        expect(shown in allowed, f"found {shown}, allowed {told(allowed)}")
+        expect_no_damage(space, reasons=reasons)
+    with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        expect(look(space) == shown, f"found {look(space)} the second time, {shown} the first")
+        finish(Actor(space), history, shown)
+        drain(space, look(space))
+        expect_no_damage(space, reasons=reasons)
+
+
+def finish(actor: Actor, history: History, shown: World) -> None:
+    history.finish(actor)
+    found = look(actor.space)
+    allowed = frozenset(_with_after_of(shown, world) for world in history.finished) or frozenset([shown])
+    expect(found in allowed, f"finishing made {found} of {shown}, not {told(allowed)}")
+
+
+def look(space: spool.Space) -> World:
+    """What an application sees, once what dead or failed writers left is settled, as the next get or commit does."""
+    settle_all(space._store, space._store.deadline())
+    settle_the_dead(space._store, space._store.deadline())
+    return look_now(space)
+
+
+def _with_after_of(shown: World, world: World) -> World:
+    """What was put while everything was tried stays."""
+    return replace(world, queues=(*world.queues[:-1], shown.queues[-1]), counts=(*world.counts[:-1], shown.counts[-1]))
+
+
+def drain(space: spool.Space, world: World) -> None:
+    """Every message comes, once, in order: no claim is left behind."""
+    for queue, bodies in zip(QUEUES, world.queues, strict=True):
+        taken = tuple(str(message.body) for message in space.get_many(queue, 1000)) if bodies else ()
+        expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}")
+
+
+def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
+    """While the disk still fails: whatever else is asked for ends well or with a clear error."""
+    space = actor.space
+    put = Step(lambda actor: actor.space.put(AFTER, "more"), lambda world: world.put(AFTER, "more"))
+    asked = (lambda: list(space.browse("a")), lambda: space.get("a", message_id="0" * 32), space.stats, space.check)
+    steps = (put, *(Step(lambda actor, call=call: call(), lambda world: world) for call in asked))
+    allowed = outcome.allowed
+    for step in steps:
+        allowed = play((step,), actor, allowed).allowed
+    return Outcome(allowed, outcome.error, outcome.unknown)
+
+
+def is_stopped(space: spool.Space) -> bool:
+    return space._store.counters.read().stopped
+
+
+def expect_stopped(space: spool.Space) -> None:
+    """Nobody is served, with one clear error."""
+    for attempt in (
+        lambda: space.put(AFTER, "x"),
+        lambda: space.get(AFTER),
+        space.stats,
+        lambda: list(space.browse("a")),
+    ):
+        try:
+            attempt()
+        except SpaceStopped:
+            continue
+        except Exception as error:
+            raise Violation(f"a stopped space said {type(error).__name__}: {error}") from error
+        raise Violation("a flush failed, and the space went on")
+
+
+def expect_no_damage(space: spool.Space, *, reasons: bool = True) -> None:
+    """Nothing is damaged; and what was set aside was promised to nobody. ``reasons``: they are flushed by nobody, so
+    after a power cut they are not asked for."""
+    damage = [finding for finding in space.check() if finding.kind in (Kind.DAMAGED, Kind.STRAY)]
+    expect(not damage, f"damage: {[str(finding) for finding in damage]}")
+    promised = [str(finding) for finding in space.quarantined() if not _TOLD_TO_NOBODY.search(finding.detail)]
+    expect(not reasons or not promised, f"quarantined: {promised}")
+
+
+_TOLD_TO_NOBODY = re.compile("writer died|stale bytes of another commit|its vote cannot have been told")
+
+
+def expect(true: bool, what: str) -> None:
+    if not true:
+        raise Violation(what)
+
+
+def told(worlds: Iterable[World]) -> str:
+    return " or ".join(sorted(map(str, worlds)))
+
+
+@contextmanager
+def telling(what: str, plan: Plan) -> Iterator[None]:
+    """The way to a failure, outermost first."""
+    try:
+        yield
+    except Violation as error:
+        raise Violation(f"{what}\n  {error}") from error
+    except Exception as error:
+        raise Violation(f"{what}\n  {type(error).__name__}: {error}\n  ({plan})") from error

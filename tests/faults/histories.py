@@ -1,0 +1,360 @@
+"""Short histories of everything that touches a space's files, in steps, and what each step promises.
+
+A step that returns has happened. One that raises a clear error has not, unless the error says that nobody knows
+(CommitUnknown, XA_RETRY, XAER_RMFAIL): then it has happened whole, or not at all.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from unittest import mock
+
+import spool
+from spool.decide import coordinator_byte
+from spool.errors import DiskFailure
+from spool.intake import Intake
+from spool.reclaim import reclaim
+from spool.remote import RemoteBranch
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+from tests.crash.worlds import EMPTY, XID, World
+from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
+
+
+@dataclass
+class Actor:
+    """The process under test."""
+
+    space: spool.Space
+    rm: ResourceManager = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rm = ResourceManager(self.space)
+
+
+Effect = Callable[[World], World]
+
+
+@dataclass(frozen=True)
+class Step:
+    """``effect``: of one that returned. ``or_else``: what else one that returned may have come to (a try that could
+    not be counted). ``unsure``: an error of any kind may mean that it happened. ``decides``: the second phase, which
+    never says XAER_RMERR: that would tell the coordinator that the branch was rolled back."""
+
+    act: Callable[[Actor], object]
+    effect: Effect
+    or_else: Callable[[World], Iterable[World]] = lambda world: ()
+    unsure: bool = False
+    decides: bool = False
+
+
+def _same(world: World) -> World:
+    return world
+
+
+@dataclass(frozen=True)
+class History:
+    """``setup`` is done by a healthy process and leaves ``begin``. ``finish`` is what a coordinator or the next intake
+    does later, by a healthy disk; it must lead to one of ``finished``. ``may_return``: what a power cut may bring back,
+    a branch whose file was removed without a flush. ``by_task``: a task with its own way to the space takes part."""
+
+    name: str
+    setup: Callable[[spool.Space], None]
+    begin: World
+    steps: tuple[Step, ...]
+    finish: Callable[[Actor], None] = lambda actor: None
+    finished: frozenset[World] = frozenset()
+    may_return: frozenset[World] = frozenset()
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    by_task: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# -- setups -----------------------------------------------------------------------------------------------------------
+
+
+def nothing(space: spool.Space) -> None:
+    pass
+
+
+def three(space: spool.Space) -> None:
+    space.put("a", "one")
+    space.put_many("a", ["two", "three"])
+
+
+THREE = EMPTY.put("a", "one", "two", "three")
+
+
+def consumed(space: spool.Space) -> None:
+    three(space)
+    space.get_many("a", 3)
+    space.put("b", "stays")
+
+
+CONSUMED = THREE.got("a", 3).put("b", "stays")
+
+
+def dropped(space: spool.Space) -> None:
+    """Files from outside."""
+    disk = space._store.disk
+    for name, data in (("a/1.txt", b"one"), ("a/2.txt", b"two"), ("b/3.txt", b"three")):
+        handle = disk.create(f"drop/{name}")
+        disk.write_at(handle, 0, data)
+        disk.close(handle)
+
+
+# -- plain puts and gets ----------------------------------------------------------------------------------------------
+
+
+def put(*bodies: str) -> Step:
+    return Step(lambda actor: actor.space.put_many("a", bodies), lambda world: world.put("a", *bodies))
+
+
+def get(count: int = 1) -> Step:
+    return Step(lambda actor: actor.space.get_many("a", count), lambda world: world.got("a", count))
+
+
+def _forward(actor: Actor) -> None:
+    with actor.space.transaction() as tx:
+        tx.put("b", f"reply to {tx.get('a').body}"[:5])
+
+
+FORWARD = Step(_forward, lambda world: world.got("a").put("b", "reply"))
+
+
+def _roll_back(actor: Actor) -> None:
+    tx = actor.space.transaction()
+    try:
+        tx.put("b", "reply")
+        tx.get_many("a", 2)
+    finally:
+        tx.rollback()
+
+
+def _large(actor: Actor) -> None:
+    """Sections stream into the file while the transaction goes on."""
+    with actor.space.transaction() as tx:
+        for body in LARGE:
+            tx.put("b", body)
+        tx.get("a")
+
+
+LARGE = ("first", "second", "third", "fourth")
+
+
+def _put_and_reclaim(actor: Actor) -> None:
+    with mock.patch("spool.space._RECLAIM_EVERY_COMMITS", 0):
+        actor.space.put("a", "one")
+
+
+def _close(actor: Actor) -> None:
+    with mock.patch.object(type(actor.space), "_reclaim_now_and_then", lambda self, every=0: reclaim(self._store)):
+        actor.space.close()
+
+
+def _look_around(actor: Actor) -> None:
+    """Everything that only reads."""
+    space = actor.space
+    first = next(space.browse("a"))
+    assert space.show(first.id).body == "one"
+    assert space.stats("a").ready == 3
+    assert set(space.stats()) == {"a", "b", "after"}
+    space.check()  # what it cannot read it names
+    assert not space.quarantined()
+
+
+def _create_queue(actor: Actor) -> None:
+    actor.space.create_queue("late", retries=3)
+    actor.space.put("late", "x")
+    assert actor.space.get("late").body == "x"
+
+
+# -- two phases -------------------------------------------------------------------------------------------------------
+
+
+def _vote(actor: Actor) -> None:
+    rm, space = actor.rm, actor.space
+    rm.start(XID)
+    try:
+        space.get("a")
+        space.put("b", "reply")
+    except BaseException:
+        rm.end(XID, TMFAIL)
+        rm.rollback(XID)
+        raise
+    rm.end(XID, TMSUCCESS)
+    assert rm.prepare(XID) == XA_OK
+
+
+IN_DOUBT = THREE.doubting("a", 1).doubting("b", 0, added=1)
+COMMITTED = THREE.got("a").put("b", "reply")
+
+
+def voted(space: spool.Space) -> None:
+    """A branch in doubt, by a process that is gone."""
+    three(space)
+    _vote(Actor(space))
+
+
+def _commit(actor: Actor) -> None:
+    actor.rm.commit(XID)
+
+
+def _rollback(actor: Actor) -> None:
+    actor.rm.rollback(XID)
+
+
+def _one_phase(actor: Actor) -> None:
+    rm, space = actor.rm, actor.space
+    rm.start(XID)
+    try:
+        space.put("b", f"reply to {space.get('a').body}"[:5])
+    except BaseException:
+        rm.end(XID, TMFAIL)
+        rm.rollback(XID)
+        raise
+    rm.end(XID, TMSUCCESS)
+    rm.commit(XID, 0x40000000)
+
+
+COMMIT = Step(_commit, lambda world: COMMITTED, decides=True)
+ROLLBACK = Step(_rollback, lambda world: THREE, decides=True)
+
+
+def _again(decide: Callable[[Actor], object]) -> Callable[[Actor], None]:
+    """A coordinator that was told XA_RETRY asks again, and takes "no such branch" for "done"."""
+
+    def finish(actor: Actor) -> None:
+        try:
+            decide(actor)
+        except XAError as error:
+            if error.code != XAER_NOTA:
+                raise
+
+    return finish
+
+
+def _undo_what_is_listed(actor: Actor) -> None:
+    """Presumed abort: a coordinator that has no yes rolls back what it finds."""
+    for xid in actor.rm.recover():
+        actor.rm.rollback(xid)
+
+
+VOTE = Step(_vote, lambda world: IN_DOUBT)
+
+
+def _adopt(actor: Actor) -> None:
+    try:
+        _round(actor)
+    except OSError as error:  # the forwarder reports both kinds alike
+        raise error if isinstance(error, DiskFailure) else DiskFailure(error.errno, str(error)) from error
+
+
+def _round(actor: Actor) -> None:
+    """As a forwarding round does: hold, let a task write and prepare its branch, commit what it voted."""
+    space = actor.space
+    store = space._store
+    gtrid = os.urandom(16)
+    assert store.xids.try_lock(coordinator_byte(gtrid))
+    tx = Transaction(store, space._undertaker, noted=False)
+    try:
+        held = tx.hold("a", 2)
+        with mock.patch("spool.remote.Disk", return_value=store.disk):
+            votes = [_task(space.path, gtrid, held)]
+        tx.commit(adopt=votes)
+    finally:
+        tx.abandon()
+        store.xids.unlock(coordinator_byte(gtrid))
+
+
+def _task(path: str, gtrid: bytes, held: list) -> Xid:
+    branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"), os.urandom(12))
+    try:
+        for message in held:
+            branch.draft.put("b", [branch.read(message)[:3]], {"codec": "text"})
+            branch.draft.remove(*message.position, 1, "dequeued")
+        vote = branch.prepare()
+        assert vote is not None
+        return vote.xid
+    finally:
+        branch.close()
+
+
+# -- files from outside -----------------------------------------------------------------------------------------------
+
+
+def _intake(actor: Actor) -> None:
+    Intake(actor.space).run(once=True)
+
+
+def _some_of(world: World) -> list[World]:
+    """A file that cannot be read now waits for the next intake."""
+    a = ("b'one'", "b'two'")
+    return [
+        world.put("a", *first).put("b", *second) for first in (a, a[:1], a[1:], ()) for second in (("b'three'",), ())
+    ]
+
+
+TAKEN = EMPTY.put("a", "b'one'", "b'two'").put("b", "b'three'")
+TAKEN_LATE = EMPTY.put("a", "b'two'", "b'one'").put("b", "b'three'")
+
+RECLAIM = Step(lambda actor: reclaim(actor.space._store), _same)
+
+
+def _fail(actor: Actor) -> None:
+    tx = actor.space.transaction()
+    try:
+        tx.get("a")
+    finally:
+        tx.rollback("no luck")
+
+
+def _moved(world: World) -> World:
+    """The second try too many: the message is in the error queue."""
+    if len(world.queues[0]) < 3:
+        return world
+    a, b, after = world.queues
+    counts = (world.counts[0], (world.counts[1][0] + 1, world.counts[1][1]), world.counts[2])
+    return replace(world, queues=(a[1:], (*b, a[0]), after), counts=counts)
+
+
+def _perhaps_moved(world: World) -> list[World]:
+    return [world, _moved(world)] if len(world.queues[0]) == 3 else [world]
+
+
+# A try that cannot be recorded is not counted, and one whose note cannot be removed may count twice; nothing else.
+FAIL = Step(_fail, _same, _perhaps_moved, unsure=True)
+FAIL_AGAIN = Step(_fail, _moved, _perhaps_moved, unsure=True)
+
+HISTORIES = (
+    History("put", nothing, EMPTY, (put("one"), put("two", "three"))),
+    History("get", three, THREE, (get(), get(2))),
+    History("recycled put", consumed, CONSUMED, (RECLAIM, put("one"))),
+    History("transaction", three, THREE, (FORWARD, FORWARD)),
+    History("rollback", three, THREE, (Step(_roll_back, _same), get())),
+    History("large", three, THREE, (Step(_large, lambda world: world.got("a").put("b", *LARGE)), get(2))),
+    History("retries", three, THREE, (FAIL, FAIL_AGAIN), options={"a": {"retries": 1, "error_queue": "b"}}),
+    History("look", three, THREE, (Step(_look_around, _same),)),
+    History("create queue", nothing, EMPTY, (Step(_create_queue, _same),)),
+    History("put and reclaim", consumed, CONSUMED, (Step(_put_and_reclaim, lambda world: world.put("a", "one")),)),
+    History("reclaim", consumed, CONSUMED, (RECLAIM, put("one"))),
+    History("close", consumed, CONSUMED, (Step(_close, _same),)),
+    History("prepare", three, THREE, (VOTE,), _undo_what_is_listed, frozenset([THREE]),
+            frozenset([IN_DOUBT])),
+    History("second phase", three, THREE, (VOTE, COMMIT), _undo_what_is_listed, frozenset([THREE, COMMITTED]),
+            frozenset([IN_DOUBT])),
+    History("second phase, later", voted, IN_DOUBT, (COMMIT,), _again(_commit),
+            frozenset([COMMITTED])),
+    History("rollback of a vote", voted, IN_DOUBT, (ROLLBACK,), _again(_rollback),
+            frozenset([THREE]), frozenset([IN_DOUBT])),
+    History("count and reclaim", three, THREE, (Step(_roll_back, _same), RECLAIM, put("more"), RECLAIM, get())),
+    History("one phase", three, THREE, (Step(_one_phase, lambda world: COMMITTED),)),
+    History("recover", voted, IN_DOUBT, (Step(lambda actor: actor.rm.recover(), _same),), _again(_commit),
+            frozenset([COMMITTED])),
+    History("adoption", three, THREE, (Step(_adopt, lambda world: world.got("a", 2).put("b", "one", "two")),),
+            by_task=True),
+    History("intake", dropped, EMPTY, (Step(_intake, lambda world: TAKEN, _some_of, unsure=True),), _intake,
+            frozenset([TAKEN, TAKEN_LATE])),
+)  # fmt: skip
