@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import spool
 from recovery.report import Kind
@@ -35,11 +35,6 @@ class Tally:
     unknown: int = 0
     survived: int = 0
     stopped: int = 0
-    calls: dict[str, int] = field(default_factory=dict)
-
-    def add(self, other: "Tally") -> None:
-        for name in ("faults", "raised", "unknown", "survived", "stopped"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def base_of(history: History, *, ordered: bool = True) -> Image:
