@@ -240,6 +240,8 @@ class SimulatedDisk(Disk):
     def has_writer(self, name: str) -> bool | None:
         self._step("has_writer", name)
         inode = self.machine.find(name)
+        if inode.entries is not None:
+            return None  # a directory has no leases
         return any(handle.inode is inode and handle.writable for handle in self.machine.handles.values())
 
     # -- the machine ------------------------------------------------------------------------------------------------
