@@ -1,7 +1,6 @@
 """Starts the workers, kills them, starts them again, and in the end reads what is left."""
 
 import json
-import os
 import random
 import selectors
 import time
@@ -10,11 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import spool
-from recovery.report import Finding
-from spool.intake import Intake
-from tests.torture import history, worker
-from tests.torture.checker import check
-from tests.torture.history import Log, Record
+from tests.torture import worker
+from tests.torture.aftermath import Aftermath, look, records_of
 from tests.torture.nursery import Child, Nursery
 from tests.torture.windows import WINDOWS
 
@@ -58,9 +54,7 @@ class Result:
 
     killed: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    leftovers: list[str] = field(default_factory=list)
+    aftermath: Aftermath = field(default_factory=Aftermath)
 
 
 class Arena:
@@ -196,33 +190,5 @@ class Arena:
 
     def _look(self) -> None:
         """Decide what is in doubt, take what is left, and check."""
-        log = Log(str(self.logs / "end.log"), "end")
-        left = []
-        with spool.open(self.space) as space:
-            self.result.findings += space.recovery.damaged
-            worker.resolve(space._store, log, self._records(), self._rng)
-            Intake(space).run(once=True)
-            for queue in worker.QUEUES:
-                left += [(queue, *described) for described in drain(space, queue)]
-            self.result.findings += space.check()
-        with spool.open(self.space) as space:
-            self.result.findings += [*space.recovery.findings, *space.check()]
-            self.result.leftovers = [
-                f"{folder}/{name}" for folder in ("active", "prepared") for name in os.listdir(f"{self.space}/{folder}")
-            ]
-        records = self._records()
-        self.result.operations = Counter(record["event"] for record in records)
-        self.result.violations = check(records, left)
-
-    def _records(self) -> list[Record]:
-        return [record for path in sorted(self.logs.glob("*.log")) for record in history.read(str(path))]
-
-
-def drain(space: spool.Space, queue: str) -> list[list[object]]:
-    """Everything that is left in a queue."""
-    found: list[list[object]] = []
-    while True:
-        try:
-            found += worker.described(space.get_many(queue, 1000))
-        except spool.Empty:
-            return found
+        self.result.aftermath = look(self.space, self.logs, self._rng)
+        self.result.operations = Counter(record["event"] for record in records_of(self.logs))

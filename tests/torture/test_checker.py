@@ -5,10 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.torture.checker import Position, check
+from tests.torture.checker import Left, check
 from tests.torture.history import Record
-
-Left = list[tuple[str, str, Position, int]]
 
 
 class Story:
@@ -53,7 +51,7 @@ def story() -> Story:
     return Story()
 
 
-def verdict(story: Story, left: Iterable[tuple[str, str, Position, int]] = ()) -> str:
+def verdict(story: Story, left: Iterable[Left] = ()) -> str:
     return "\n".join(check(story.records, left))
 
 

@@ -23,9 +23,7 @@ def seed() -> int:
 
 
 def assert_nothing_is_broken(result: Result) -> None:
-    assert result.violations == []
-    assert result.findings == []
-    assert result.leftovers == []
+    result.aftermath.assert_nothing_is_broken()
     assert [window for window in (*WINDOWS, ANYWHERE) if not result.killed[window]] == []
 
 

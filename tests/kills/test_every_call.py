@@ -1,0 +1,128 @@
+"""The engine is killed by the kernel on entering each call of a short session that changes something; and recovery too.
+
+After each kill: open, check, judge what was acknowledged, and open and check again.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import spool
+from tests.kills import session
+from tests.kills.conftest import Life
+from tests.kills.scaffold import CALLS, QUIET, Scaffold
+from tests.torture import aftermath, history
+
+pytestmark = pytest.mark.strace
+
+RECOVERY_CALLS = ("pwrite64", "openat", "fsync", "unlink")
+NEVER = {"ftruncate"}  # a step of files that get shorter: none does in so short a life
+
+
+def test_the_session_does_everything(life: Life) -> None:
+    """Else the kills prove little."""
+    life.begin()
+    session.live(str(life.space), life.log)
+    did = Counter((record["event"], record["tx"].partition("-")[0]) for record in history.read(life.log))
+    assert did["ack", "putter"]
+    assert did["ack", "getter"]
+    assert did["ack", "dropper"]
+    assert did["ack", "mover"]
+    assert did["rollback", "mover"]
+    assert did["prepared", "xa"] == 4
+    assert did["rollback", "xa"] == 2
+    assert did["ack", "xa"] == 2
+    assert list((life.space / "free").iterdir()), "nothing was reclaimed"
+
+
+FLUSHES = {"fsync", "fdatasync"}
+
+
+def cases() -> Iterator[Any]:
+    for call in CALLS:
+        for flush in ("ordered", "strict"):
+            never = call in NEVER or (call == "fdatasync" and flush == "ordered")
+            slow = call in QUIET or (flush == "strict" and call not in FLUSHES)
+            if not never:
+                yield pytest.param(call, flush, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize(("call", "flush"), list(cases()))
+def test_nothing_acknowledged_is_lost_by_a_kill_at(
+    call: str, flush: str, life: Life, scaffold: Scaffold, pytestconfig: pytest.Config
+) -> None:
+    step = 3 if call == "pwrite64" and not pytestconfig.getoption("--long") else 1  # there are a hundred
+    n, kills, recoveries = 1, 0, 0
+    rng = random.Random(call)
+    while True:
+        life.begin(flush)
+        if not scaffold.kill_at(call, n, "session", str(life.space), life.log):
+            break
+        kills += 1
+        if kills % 2:  # every other death is followed by another, while recovering from it
+            recoveries += scaffold.kill_at(rng.choice(RECOVERY_CALLS), rng.randint(1, 3), "recovery", str(life.space))
+        aftermath.look(str(life.space), life.logs, rng).assert_nothing_is_broken()
+        n += step
+    print(f"{call}, {flush}: killed at {kills} calls, and {recoveries} times while recovering from it")
+    assert kills, f"the session never calls {call}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("call", [call for call in CALLS if call not in NEVER])
+def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaffold) -> None:
+    """From what six different deaths left."""
+    kills = 0
+    for death, at in (
+        ("renameat2", 4),
+        ("renameat2", 12),
+        ("rename", 5),
+        ("pwrite64", 30),
+        ("fsync", 9),
+        ("unlink", 4),
+    ):
+        n = 1
+        while True:
+            life.begin()
+            assert scaffold.kill_at(death, at, "session", str(life.space), life.log)
+            if not scaffold.kill_at(call, n, "recovery", str(life.space)):
+                break
+            aftermath.look(str(life.space), life.logs, random.Random(n)).assert_nothing_is_broken()
+            n += 1
+        kills += n - 1
+    print(f"{call}: recovery killed at {kills} calls")
+
+
+@pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlink", "mkdir", "fsync"])
+def test_spool_intake_takes_each_file_once_whenever_it_is_killed(call: str, life: Life, scaffold: Scaffold) -> None:
+    n = 1
+    while True:
+        life.begin()
+        wanted = _drop(life.space)
+        if not scaffold.kill_at(call, n, "intake", str(life.space)):
+            break
+        for _ in range(2):
+            scaffold.let_live("intake", str(life.space))
+        with spool.open(life.space) as space:
+            assert sorted(message.body for message in space.browse("in")) == wanted
+            assert space.check() == []
+            assert space.quarantined() == []
+        assert list((life.space / "drop" / "in").iterdir()) == []
+        n += 1
+    print(f"spool-intake, {call}: killed at {n - 1} calls")
+    assert n > 1, f"spool-intake never calls {call}"
+
+
+def _drop(space: Path) -> list[bytes]:
+    """Four files, one of them of three messages; returns the bodies, sorted."""
+    bodies = [b"%d" % n for n in range(6)]
+    folder = space / "drop" / "in"
+    for n, body in enumerate(bodies[:3]):
+        (folder / f"file-{n}").write_bytes(body)
+    (folder / "three.msgpack").write_bytes(b"".join(msgpack.packb({"body": body}) for body in bodies[3:]))
+    return bodies
