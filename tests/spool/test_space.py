@@ -1,5 +1,6 @@
 """What an application can rely on, through the public interface; tests are named after the feature rows."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -410,3 +411,15 @@ def test_everything_in_a_space_is_its_owners_alone(space: spool.Space) -> None:
     space.put("q", "x")
     for path in Path(space.path).rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_run_may_be_deleted_while_no_process_has_the_space_open(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("q")
+        space.put_many("q", [b"one", b"two"])
+        space.get("q")
+    shutil.rmtree(tmp_path / "space" / "run")
+    with spool.open(tmp_path / "space") as space:
+        space.put("q", b"three")
+        assert bodies(space) == [b"two", b"three"]
+        assert space.check() == []

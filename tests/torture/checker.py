@@ -118,7 +118,7 @@ class History:
         elif event in ("commit", "rollback"):
             tx.last_decision = event
         if event in ("ack", "rollback"):
-            tx.ended_at = record["at"]
+            tx.ended_at = tx.ended_at or record["at"]  # a rollback that a power cut took back is done again
 
     def _gots(self) -> Iterator[Delivery]:
         return (delivery for tx in self.transactions.values() for delivery in tx.gots)

@@ -104,7 +104,7 @@ class TransactionPutter(Worker):
 
 
 class Dropper(Worker):
-    """Drops files, and is the intake that takes them. A file is promised once it has its name in ``drop/``."""
+    """Drops files, and is the intake that takes them. A file is promised once its name in ``drop/`` is durable."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -125,14 +125,25 @@ class Dropper(Worker):
         folder = f"{self.space.path}/drop/in"
         with open(f"{folder}/{name}.tmp", "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         self.log.write("put", queue="in", keys=keys)
         self.log.write("commit")
         os.rename(f"{folder}/{name}.tmp", f"{folder}/{name}")
+        flush_directory(folder)
         self.log.write("ack")
 
     def _take(self) -> None:
         self.log.tx = ""
         Intake(self.space).run(once=True)
+
+
+def flush_directory(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Getter(Worker):

@@ -1,0 +1,53 @@
+"""The torture's eight processes, working on a space until somebody pulls the plug."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import spool
+from tests.torture import worker
+from tests.torture.arena import TEAM
+from tests.torture.nursery import Child, Nursery
+
+
+class Team:
+    """The processes, and where they write down what they were promised: outside the file system that is cut."""
+
+    def __init__(self, space: Path, logs: Path, seed: int) -> None:
+        self.space = space
+        self.logs = logs
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._seed = seed
+        self._incarnation = 0
+        self._nursery = Nursery()
+        self._children: dict[str, Child] = {}
+
+    def make_space(self) -> bool:
+        """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
+        with spool.create(self.space) as space:
+            for queue in worker.QUEUES:
+                space.create_queue(queue)
+            return space._store.disk.ordered
+
+    def start(self) -> None:
+        for kind in TEAM:
+            log = str(self.logs / f"{kind}.log")
+            arguments = [str(self.space), log, kind, kind, str(self._incarnation), str(self._seed), "{}"]
+            self._children[kind] = self._nursery.bear(arguments, str(self.logs / f"{kind}.stderr"))
+        self._incarnation += 1
+
+    def kill(self) -> None:
+        """All of them; they hold no file any more when this returns."""
+        for child in self._children.values():
+            child.kill()
+            child.close()
+        self._children.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._nursery.close()

@@ -1,0 +1,169 @@
+"""A file system of 16 MB is filled to the last byte: errors are clear, nothing is lost, and there is a way out."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from tests.filesystems.volume import EXT4, EXT4_WITHOUT_JOURNAL, Kind, Volume, boot_anew, missing
+
+BALLAST_BYTES = 4 << 20
+SIZES = (100, 5_000, 70_000, 300_000)
+
+
+@pytest.fixture(params=[EXT4, EXT4_WITHOUT_JOURNAL], ids=lambda kind: kind.name)
+def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Volume]:
+    kind: Kind = request.param
+    if reason := missing(kind.make[0]):
+        pytest.skip(reason)
+    with Volume(kind, tmp_path) as volume:
+        yield volume.make(megabytes=16).mount()
+
+
+@pytest.fixture
+def space(volume: Volume) -> Iterator[spool.Space]:
+    with spool.create(volume.path / "space") as space:
+        for queue in ("q", "replies"):
+            space.create_queue(queue)
+        (volume.path / "ballast").write_bytes(b"x" * BALLAST_BYTES)
+        yield space
+
+
+def body(number: int) -> bytes:
+    return b"%d " % number + b"x" * SIZES[number % len(SIZES)]
+
+
+def number_of(found: object) -> int:
+    assert isinstance(found, bytes)
+    assert found == body(int(found.split()[0])), "another body"
+    return int(found.split()[0])
+
+
+def until_full(act: Callable[[], object]) -> spool.DiskFailure:
+    """Again and again, until it says that the disk is full."""
+    for _ in range(100_000):
+        try:
+            act()
+        except spool.DiskFailure as error:
+            return full(error)
+    raise AssertionError("the disk does not fill")
+
+
+def full(error: spool.DiskFailure) -> spool.DiskFailure:
+    assert error.errno == errno.ENOSPC
+    assert not isinstance(error, spool.CommitUnknown)
+    assert "free space on the disk" in str(error)
+    return error
+
+
+def fill(space: spool.Space, first: int = 0) -> list[int]:
+    """Put messages until not even a small one fits; returns the numbers of those that were acknowledged."""
+    put: list[int] = []
+    number = first
+
+    def put_one() -> None:
+        nonlocal number
+        number += 1
+        space.put("q", body(number))
+        put.append(number)
+
+    def put_small() -> None:
+        space.put("q", body(0))
+        put.append(0)
+
+    for _ in SIZES:  # each time one size fits no more
+        until_full(put_one)
+    until_full(put_small)
+    return put
+
+
+def take_all(space: spool.Space) -> list[int]:
+    found = []
+    while True:
+        try:
+            found += [number_of(message.body) for message in space.get_many("q", 10)]
+        except spool.Empty:
+            return found
+
+
+def test_e15_a_full_disk_refuses_puts_loses_nothing_and_serves_again(volume: Volume, space: spool.Space) -> None:
+    put = fill(space)
+    assert [number_of(message.body) for message in space.browse("q")] == put
+    try:  # a get needs a little room itself
+        taken = [number_of(space.get("q").body)]
+    except spool.DiskFailure as error:
+        full(error)
+        taken = []
+    assert [number_of(message.body) for message in space.browse("q")] == put[len(taken) :]
+    assert space.check() == []
+    (volume.path / "ballast").unlink()
+    taken += take_all(space)
+    assert taken == put
+    space.put("q", body(1))
+    assert take_all(space) == [1]
+    assert space.check() == []
+
+
+def test_e15_a_transaction_on_a_full_disk_rolls_back_and_succeeds_later(volume: Volume, space: spool.Space) -> None:
+    put = fill(space)
+
+    def move() -> None:
+        with space.transaction() as transaction:
+            transaction.put("replies", b"x" * 300_000)
+            transaction.get("q")
+
+    until_full(move)
+    assert list(space.browse("replies")) == []
+    assert [number_of(message.body) for message in space.browse("q")] == put
+    (volume.path / "ballast").unlink()
+    move()
+    assert take_all(space) == put[1:]
+    assert space.check() == []
+
+
+def test_a_branch_that_voted_can_be_finished_when_there_is_room(volume: Volume, space: spool.Space) -> None:
+    """XA_RETRY means that it is still in doubt, never that it was rolled back."""
+    manager, xid = xa.ResourceManager(space), xa.Xid(7, b"full", b"disk")
+    manager.start(xid)
+    space.put("replies", body(2))
+    manager.end(xid)
+    assert manager.prepare(xid) == xa.XA_OK
+    put = fill(space)
+    with pytest.raises(xa.XAError) as refused:
+        manager.commit(xid)
+    assert refused.value.code == xa.XA_RETRY
+    (volume.path / "ballast").unlink()
+    assert manager.recover(xa.TMSTARTRSCAN | xa.TMENDRSCAN) == [xid]
+    manager.commit(xid)
+    assert [number_of(message.body) for message in space.browse("replies")] == [2]
+    assert take_all(space) == put
+    assert space.check() == []
+
+
+def test_a_full_disk_whose_power_goes_has_everything_when_there_is_room(volume: Volume) -> None:
+    """Opening it copies the last commits, which takes a little room; without, it says so and changes nothing."""
+    root = volume.path / "space"
+    with spool.create(root) as space:
+        space.create_queue("q")
+        (volume.path / "ballast").write_bytes(b"x" * BALLAST_BYTES)
+        put = fill(space)
+        if volume.kind is EXT4:
+            volume.cut()
+    volume.unmount()
+    volume.mount()
+    boot_anew(root)
+    for _ in range(3):
+        try:
+            spool.open(root).close()
+        except spool.DiskFailure as error:
+            full(error)
+    (volume.path / "ballast").unlink()
+    for _ in range(2):
+        with spool.open(root) as space:
+            assert [number_of(message.body) for message in space.browse("q")] == put
+            assert space.check() == []
+    with spool.open(root) as space:
+        assert take_all(space) == put
