@@ -198,12 +198,18 @@ def _image(store: Store, name: str) -> FileImage | None:
         return None
 
 
+def _is_irregular(store: Store, name: str) -> bool:
+    """A directory, a symlink or the like, which is never ours to remove."""
+    identity = store.disk.identity(name)
+    return identity is not None and not identity.is_regular
+
+
 def _read_active(store: Store, evidence: Evidence) -> None:
     evidence.notes = all_notes(store)
     for name in sorted(store.disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)
-        if xid is not None:
+        if xid is not None and not _is_irregular(store, path):
             evidence.active.append(xid)
             _look_at_locks(store, evidence, xid)
         elif name.startswith(layout.TAKEN_PREFIX):
@@ -212,7 +218,7 @@ def _read_active(store: Store, evidence: Evidence) -> None:
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)
-        elif not name.endswith(layout.NOTE_SUFFIX):
+        elif not name.endswith(layout.NOTE_SUFFIX) or _is_irregular(store, path):
             evidence.strays.append(path)
     for xid in evidence.notes:
         _look_at_locks(store, evidence, xid)

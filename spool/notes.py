@@ -107,8 +107,14 @@ def _notes_of(store: Store, owner: int) -> list[Xid]:
 
 
 def all_notes(store: Store) -> list[Xid]:
+    """Whose notes there are. What is no regular file is none: a power cut or a stranger may leave anything there."""
     found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.disk.names(layout.ACTIVE))
-    return [xid for xid in found if xid is not None]
+    return [xid for xid in found if xid is not None and _is_regular(store, layout.note(xid))]
+
+
+def _is_regular(store: Store, name: str) -> bool:
+    identity = store.disk.identity(name)
+    return identity is not None and identity.is_regular
 
 
 def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
@@ -174,7 +180,7 @@ def bury_the_dead(store: Store, deadline: Deadline) -> None:
             count_note(store, xid, deadline)
     for name in store.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
-        if branch is None or not store.xids.try_lock(xid_byte(branch)):
+        if branch is None or not _is_regular(store, layout.active(branch)) or not store.xids.try_lock(xid_byte(branch)):
             continue
         try:
             _unlink(store, f"{layout.ACTIVE}/{name}")

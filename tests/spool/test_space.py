@@ -12,6 +12,7 @@ import pytest
 import spool
 from spool.clock import Clock
 from spool.disk import Disk
+from spool.reclaim import reclaim
 
 
 class HandClock(Clock):
@@ -293,6 +294,22 @@ def test_e16_stray_files_are_ignored_and_reported(space: spool.Space) -> None:
         assert bodies(again) == ["x"]
         strays = {f.name for f in again.recovery.findings if f.kind == "stray"}
         assert strays == {f"{stage}/notes.txt" for stage in ("committed", "prepared", "active")}
+
+
+def test_e16_what_is_no_file_is_left_alone_under_whatever_name(space: spool.Space) -> None:
+    """A power cut on a file system without a journal can leave such a thing, and so can a stranger."""
+    strange = {"active/1481637889.AAECAwQFBgcICQoL..claims", "active/1481637889.AAECAwQFBgcICQoM..msgpack"}
+    for name in strange:
+        Path(space.path, name).mkdir()
+    path = space.path
+    space.close()
+    for _ in range(2):
+        with spool.open(path) as again:
+            assert {f.name for f in again.recovery.findings} == strange
+            assert {f.kind for f in again.recovery.findings} == {"stray"}
+            again.put("q", "x")
+            assert again.get("q").body == "x"
+            assert reclaim(again._store) > 0, "it stops nobody"
 
 
 @pytest.mark.parametrize(
