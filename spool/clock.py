@@ -7,7 +7,7 @@ monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
 import time
 from collections.abc import Iterator
 
-from spool.errors import SpoolError
+from spool.errors import SystemFailure
 
 POLL_MIN_SECONDS = 0.00005
 POLL_MAX_SECONDS = 0.005
@@ -58,5 +58,5 @@ class Deadline:
             pause = min(pause * 1.5, slowest_seconds)
 
 
-class WaitExpired(SpoolError):
-    """A lock or a number did not become free in time; the text names who holds it. Callers turn it into their own."""
+class WaitExpired(SystemFailure):
+    """A lock or a number did not become free in time; the text names who holds it."""

@@ -25,8 +25,7 @@ class Team:
     def make_space(self) -> bool:
         """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
         with spool.create(self.space) as space:
-            for queue in worker.QUEUES:
-                space.create_queue(queue)
+            worker.make_queues(space)
             return space._store.disk.ordered
 
     def start(self) -> None:

@@ -44,8 +44,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("templates")
     for flush in ("ordered", "strict"):
         with spool.create(directory / flush, flush=flush) as space:
-            for queue in worker.QUEUES:
-                space.create_queue(queue)
+            worker.make_queues(space)
     return directory
 
 

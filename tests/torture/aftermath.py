@@ -95,7 +95,12 @@ def _promised(records: list[Record], cuts: Sequence[Cut]) -> list[Record]:
     late |= {(tx, "prepare") for tx, event in late if event == "prepared"}
     kept = {record["tx"] for record in said if record["event"] == "ack"} - {tx for tx, event in late if event == "ack"}
     late |= {(record["tx"], "number") for record in records if record["tx"] not in kept}
-    return [record for record in records if record["worker"] == "end" or (record["tx"], record["event"]) not in late]
+    return [
+        record
+        for record in records
+        if record["worker"] == "end"
+        or not ((record["tx"], record["event"]) in late or (record["event"] == "saw" and _late(record, cuts)))
+    ]
 
 
 def _too_late(records: list[Record], cuts: Sequence[Cut]) -> Iterator[str]:

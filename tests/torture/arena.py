@@ -22,6 +22,8 @@ ANYWHERE = "anywhere"
 EVERYBODY = "everybody at once"
 
 _FAIR_ODDS = 0.02
+_STOPS_A_SECOND = 2.0
+_STOP_SECONDS = (0.01, 0.1, 0.3, 1.5)  # far below what others wait at most
 _END_SECONDS = 60.0
 
 
@@ -35,6 +37,7 @@ class Plan:
     kills_of_everybody: int = 2
     least_seconds: float = 15.0
     most_seconds: float = 40.0
+    stops: int = 5
 
 
 @dataclass(eq=False)
@@ -46,13 +49,15 @@ class Process:
     child: Child
     held_in: str | None = None
     due: float | None = None
+    stopped_until: float | None = None
 
 
 @dataclass
 class Result:
-    """What came of it. ``killed``: by window."""
+    """What came of it. ``killed`` and ``stopped``: by window."""
 
     killed: Counter[str] = field(default_factory=Counter)
+    stopped: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     aftermath: Aftermath = field(default_factory=Aftermath)
 
@@ -70,18 +75,19 @@ class Arena:
         self._nursery = Nursery()
         self._team: dict[str, Process] = {}
         self._random_kill_at = time.monotonic() + 1.0
+        self._random_stop_at = time.monotonic() + 1.0
         self._started_at = time.monotonic()
 
     def run(self) -> Result:
         self.logs.mkdir()
         with spool.create(self.space, flush=self._rng.choice(("ordered", "strict"))) as space:
-            for queue in worker.QUEUES:
-                space.create_queue(queue)
+            worker.make_queues(space)
         try:
             for kind in TEAM:
                 self._start(kind, 0)
             while not self._enough():
                 self._kill_now_and_then()
+                self._stop_now_and_then()
                 self._listen()
             self._end()
         finally:
@@ -122,15 +128,19 @@ class Arena:
 
     def _enough(self) -> bool:
         killed, plan, seconds = self.result.killed, self.plan, time.monotonic() - self._started_at
-        if seconds < plan.least_seconds or any(map(self._is_missing, WINDOWS)):
-            return seconds > plan.most_seconds
-        reached = killed[ANYWHERE] >= plan.kills_anywhere and killed[EVERYBODY] >= plan.kills_of_everybody
+        reached = (
+            seconds >= plan.least_seconds
+            and not any(map(self._is_missing, WINDOWS))
+            and killed[ANYWHERE] >= plan.kills_anywhere
+            and killed[EVERYBODY] >= plan.kills_of_everybody
+            and sum(self.result.stopped.values()) >= plan.stops
+        )
         return reached or seconds > plan.most_seconds
 
     def _listen(self) -> None:
         """What the workers say, until something is due."""
-        due = [process.due for process in self._team.values() if process.due is not None]
-        wait = max(0.0, min([*due, self._random_kill_at]) - time.monotonic())
+        due = [at for process in self._team.values() for at in (process.due, process.stopped_until) if at is not None]
+        wait = max(0.0, min([*due, self._random_kill_at, self._random_stop_at]) - time.monotonic())
         for key, _ in self._selector.select(wait):
             process = self._team[key.data]
             line = process.child.stdout.readline()
@@ -157,6 +167,20 @@ class Arena:
                 self._kill(process, process.held_in or ANYWHERE)
                 self._start(process.kind, process.incarnation + 1)
 
+    def _stop_now_and_then(self) -> None:
+        """A stopped process is neither dead nor alive: nobody may take what it holds, nor wait for it for ever."""
+        now = time.monotonic()
+        for process in self._team.values():
+            if process.stopped_until is not None and process.stopped_until <= now:
+                process.stopped_until = None
+                process.child.go_on()
+        if now >= self._random_stop_at:
+            self._random_stop_at = now + self._rng.expovariate(_STOPS_A_SECOND)
+            process = self._rng.choice(list(self._team.values()))
+            process.child.stop()
+            process.stopped_until = now + self._rng.choice(_STOP_SECONDS)
+            self.result.stopped[process.held_in or ANYWHERE] += 1
+
     def _decide(self, process: Process) -> None:
         """Kill a worker that is held in a window, or let it go on."""
         assert process.held_in is not None
@@ -180,6 +204,7 @@ class Arena:
 
     def _end(self) -> None:
         for process in self._team.values():
+            process.child.go_on()
             process.child.stdin.close()
         for process in self._team.values():
             assert process.child.wait(_END_SECONDS), f"{process.kind} does not end:\n{self._stderr(process.kind)}"

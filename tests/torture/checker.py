@@ -43,6 +43,7 @@ class Tx:
 
     name: str
     worker: str
+    began_at: int
     noted: bool = False
     ordered: bool = True
     puts: list[Place] = field(default_factory=list)
@@ -67,8 +68,10 @@ class Tx:
 
 def check(records: Iterable[Record], left: Iterable[Left], *, count_tries: bool = True) -> list[str]:
     """Every broken promise, in words. ``count_tries``: no power cut took counts of tries, which are not flushed."""
+    from tests.torture.sight import unseen
+
     history = History(records, left)
-    broken = [*history.broken, *history.lost(), *history.doubled(), *history.unordered()]
+    broken = [*history.broken, *history.lost(), *history.doubled(), *history.unordered(), *unseen(history)]
     return [*broken, *history.untried()] if count_tries else broken
 
 
@@ -78,11 +81,15 @@ class History:
     def __init__(self, records: Iterable[Record], left: Iterable[Left]) -> None:
         self.broken: list[str] = []
         self.transactions: dict[str, Tx] = {}
+        self.looks: list[Record] = []
+        self.seen: set[Place] = set()
+        self.priorities: dict[Place, int] = {}
+        self.touched_at: dict[Position, int] = {}
         for record in sorted(records, key=lambda record: record["at"]):
             self._read(record)
         self.left = [Delivery((queue, key), tuple(p), tries, END_OF_TIME) for queue, key, p, tries in left]
         self.deliveries: dict[Place, list[Delivery]] = defaultdict(list)
-        for delivery in sorted([*self._gots(), *self.left], key=lambda delivery: delivery.at):
+        for delivery in sorted([*self.gots(), *self.left], key=lambda delivery: delivery.at):
             self.deliveries[delivery.place].append(delivery)
         for tx in self.transactions.values():
             tx.outcome = self._outcome(tx)
@@ -96,20 +103,28 @@ class History:
         event = record["event"]
         if event == "broken":
             self.broken.append(record["what"])
+        elif event == "saw":
+            self.looks.append(record)
+            self.seen.update((record["queue"], key) for key in record["keys"])
         if not record["tx"]:
             return
-        tx = self.transactions.setdefault(record["tx"], Tx(record["tx"], record["worker"]))
+        tx = self.transactions.setdefault(record["tx"], Tx(record["tx"], record["worker"], record["at"]))
         tx.events.add(event)
         tx.trying = set()
         if event == "begin":
             tx.noted, tx.ordered = record.get("noted", False), record.get("ordered", True)
         elif event == "put":
-            tx.puts += [(record["queue"], key) for key in record["keys"]]
+            places = [(record["queue"], key) for key in record["keys"]]
+            tx.puts += places
+            if "priority" in record:
+                self.priorities.update(dict.fromkeys(places, record["priority"]))
         elif event == "got":
             for key, position, attempts in record["messages"]:
                 tx.gots.append(Delivery((record["queue"], key), tuple(position), attempts, record["at"], tx))
         elif event == "try":
             tx.trying = set(_range(record))
+            for position in tx.trying:
+                self.touched_at.setdefault(position, record["at"])
         elif event == "claimed":
             tx.claimed.update(_range(record))
         elif event == "number":
@@ -120,7 +135,7 @@ class History:
         if event in ("ack", "rollback"):
             tx.ended_at = tx.ended_at or record["at"]  # a rollback that a power cut took back is done again
 
-    def _gots(self) -> Iterator[Delivery]:
+    def gots(self) -> Iterator[Delivery]:
         return (delivery for tx in self.transactions.values() for delivery in tx.gots)
 
     def _outcome(self, tx: Tx) -> Outcome:
@@ -136,7 +151,7 @@ class History:
 
     def _by_its_traces(self, tx: Tx) -> Outcome:
         """A commit that was not acknowledged happened if one of its puts was seen, not if one of its gets came back."""
-        shown = [place for place in tx.puts if self.deliveries[place]]
+        shown = [place for place in tx.puts if self.deliveries[place] or place in self.seen]
         back = [got.place for got in tx.gots if any(d.at > got.at for d in self.deliveries[got.place])]
         if shown and back:
             self.broken.append(f"half of {tx.name} happened: it put {shown[0]}, and {back[0]} that it took came back")
@@ -148,7 +163,7 @@ class History:
         """The deliveries that were final."""
         return [d for d in self.deliveries[place] if d.tx is None or d.tx.outcome is Outcome.COMMITTED]
 
-    def _committed_puts(self) -> Iterator[tuple[Place, Position | None, Tx]]:
+    def committed_puts(self) -> Iterator[tuple[Place, Position | None, Tx]]:
         for tx in self.transactions.values():
             if tx.outcome is Outcome.COMMITTED:
                 yield from ((place, tx.position_of(i), tx) for i, place in enumerate(tx.puts))
@@ -158,9 +173,9 @@ class History:
     def lost(self) -> Iterator[str]:
         """Every committed put was taken for good exactly by somebody, or is left."""
         blind = {p for tx in self.transactions.values() if _died_unseen(tx) for p in tx.touched}
-        blind -= {d.position for d in [*self._gots(), *self.left] if d.tx is None or d.tx.outcome is Outcome.COMMITTED}
+        blind -= {d.position for d in [*self.gots(), *self.left] if d.tx is None or d.tx.outcome is Outcome.COMMITTED}
         unknown = []
-        for place, position, tx in self._committed_puts():
+        for place, position, tx in self.committed_puts():
             known = position or next((d.position for d in self.deliveries[place]), None)
             if self._taken(place):
                 blind.discard(known)
@@ -175,7 +190,7 @@ class History:
 
     def doubled(self) -> Iterator[str]:
         """Nobody gets what somebody else holds or has taken, nor what was never put."""
-        put = {place for place, _, _ in self._committed_puts()}
+        put = {place for place, _, _ in self.committed_puts()}
         for place, deliveries in self.deliveries.items():
             names = [d.tx.name if d.tx is not None else "the end" for d in deliveries]
             if deliveries and place not in put:
@@ -193,7 +208,7 @@ class History:
     def _unordered_puts(self) -> Iterator[str]:
         """Each producer's messages have rising positions."""
         last: dict[tuple[str, str], Delivery] = {}
-        for place, expected, tx in self._committed_puts():
+        for place, expected, tx in self.committed_puts():
             found = next(iter(self.deliveries[place]), None)
             if found is None:
                 continue
@@ -212,8 +227,11 @@ class History:
             kept = {got.position for got in tx.gots} if tx.outcome is Outcome.COMMITTED else set()
             returned |= tx.touched - kept
         highest: dict[tuple[str, str], Delivery] = {}
-        for got in sorted(self._gots(), key=lambda got: got.at):
+        by_priority = {queue for queue, _ in self.priorities}
+        for got in sorted(self.gots(), key=lambda got: got.at):
             assert got.tx is not None
+            if got.place[0] in by_priority:
+                continue
             line = (got.tx.worker, got.place[0])
             before = highest.get(line)
             if before is not None and got.position <= before.position and got.position not in returned:

@@ -6,13 +6,14 @@ A line is a JSON object with ``event``, ``at`` (the machine's monotonic clock, i
 =====================  ===============================================================================================
 ``begin``              ``noted``: are its claims noted, so that its death counts as a try; ``ordered``: are its puts in
                        the worker's order
-``put``                ``queue``, ``keys``: are put in this transaction
+``put``                ``queue``, ``keys``, and ``priority`` if it is not 50: are put in this transaction
 ``got``                ``queue``, ``messages``: [[key, position, attempts], …] were delivered in it
 ``try``, ``claimed``   ``number``, ``first``, ``count``: are about to be locked; were locked (seen at the disk)
 ``number``             ``number``: its file is about to get that number (seen at the disk)
 ``prepare``            its vote is about to be asked for; ``prepared``: it was told
 ``commit``             commit was decided, and is about to be asked for; ``ack``: it was acknowledged
 ``rollback``           rollback was decided, and is about to be asked for
+``saw``                ``queue``, ``keys``: were there at a moment since ``begun``; ``all``: and no others
 ``broken``             ``what``: a promise was seen broken on the spot
 =====================  ===============================================================================================
 """

@@ -37,6 +37,13 @@ class Child:
             return  # it ended before
         assert self.wait(60.0)
 
+    def stop(self) -> None:
+        """SIGSTOP: it neither goes on nor dies, and keeps its locks."""
+        signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        signal.pidfd_send_signal(self._handle, signal.SIGCONT)
+
     def wait(self, seconds: float) -> bool:
         """Whether it has ended within that time."""
         return bool(select.select([self._handle], [], [], seconds)[0])

@@ -211,3 +211,84 @@ def test_a_death_that_does_not_count_as_a_try_is_found(story: Story) -> None:
     story.got("c.1", "a", 1)
     story.get("d.1", "a", 1, attempts=0)
     assert "came back with no more" in verdict(story)
+
+
+# -- what everybody must see ------------------------------------------------------------------------------------------
+
+
+def look(story: Story, worker: str, *keys: str, begun: int = 0, queue: str = "in", complete: bool = True) -> None:
+    fields = {"queue": queue, "keys": list(keys), "begun": begun or len(story.records) + 1, "all": complete}
+    story.records.append({"event": "saw", "at": next(story._clock), "worker": worker, "tx": "", **fields})
+
+
+def test_a_look_that_shows_everything_is_fine(story: Story) -> None:
+    story.put("p.1", 1, "a", "b")
+    look(story, "l", "a", "b")
+    assert verdict(story, [("in", "a", (1, 0), 0), ("in", "b", (1, 1), 0)]) == ""
+
+
+def test_half_a_commit_that_is_seen_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a", "b", "c", ack=False)
+    look(story, "l", "a", "c")
+    left = [("in", key, (1, place), 0) for place, key in enumerate("abc")]
+    assert "l looked at in, and not ('in', 'b') of p.1" in verdict(story, left)
+
+
+def test_the_other_queue_of_a_commit_must_show_it_too(story: Story) -> None:
+    story.tell("p.1", "begin")
+    story.tell("p.1", "put", queue="in", keys=["a"])
+    story.tell("p.1", "put", queue="out", keys=["b"])
+    story.tell("p.1", "commit")
+    story.tell("p.1", "number", number=1)
+    look(story, "l", "a")
+    look(story, "l", queue="out")
+    assert "l looked at out, and not ('out', 'b')" in verdict(story, [("in", "a", (1, 0), 0), ("out", "b", (1, 1), 0)])
+
+
+def test_a_message_that_somebody_just_claims_need_not_be_seen(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    look(story, "l")
+    story.got("c.1", "a", 1)
+    story.end("c.1", "commit", "ack")
+    assert verdict(story) == ""
+
+
+def test_a_look_that_was_cut_short_need_not_show_what_comes_later(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.put("p.2", 2, "b")
+    look(story, "l", "a", complete=False)
+    assert verdict(story, [("in", "a", (1, 0), 0), ("in", "b", (2, 0), 0)]) == ""
+
+
+def test_seeing_what_was_rolled_back_is_found(story: Story) -> None:
+    story.tell("p.1", "put", queue="in", keys=["a"])
+    story.end("p.1", "rollback")
+    look(story, "l", "a")
+    assert "l saw in a, which was never committed" in verdict(story)
+
+
+def test_an_unacknowledged_message_that_was_seen_must_stay(story: Story) -> None:
+    story.put("p.1", 1, "a", ack=False)
+    look(story, "l", "a")
+    assert "lost: ('in', 'a')" in verdict(story)
+
+
+def test_an_earlier_message_that_is_passed_over_is_found(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.put("p.2", 2, "b")
+    story.get("c.1", "b", 2)
+    assert "c.1 got ('in', 'b'), and not ('in', 'a')" in verdict(story, [("in", "a", (1, 0), 0)])
+
+
+def test_a_more_urgent_message_that_is_passed_over_is_found(story: Story) -> None:
+    for tx, number, key, priority in (("p.1", 1, "a", 10), ("p.2", 2, "b", 90)):
+        story.tell(tx, "begin")
+        story.tell(tx, "put", queue="urgent", keys=[key], priority=priority)
+        story.end(tx, "commit")
+        story.tell(tx, "number", number=number)
+        story.end(tx, "ack")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1, queue="urgent")
+    story.end("c.1", "commit", "ack")
+    assert "c.1 got ('urgent', 'a'), and not ('urgent', 'b')" in verdict(story, [("urgent", "b", (2, 0), 0)])

@@ -14,6 +14,7 @@ def run(directory: Path, plan: Plan) -> Result:
     print(f"seed {plan.seed}: repeat with XASPOOL_TORTURE_SEED={plan.seed}")
     result = Arena(directory, plan).run()
     print(f"killed: {dict(result.killed)}")
+    print(f"stopped: {dict(result.stopped)}")
     print(f"records: {dict(result.operations)}")
     return result
 
@@ -25,9 +26,11 @@ def seed() -> int:
 def assert_nothing_is_broken(result: Result) -> None:
     result.aftermath.assert_nothing_is_broken()
     assert [window for window in (*WINDOWS, ANYWHERE) if not result.killed[window]] == []
+    assert result.stopped
+    assert result.operations["saw"], "nobody looked"
 
 
-def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kills_in_every_window(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kills_in_every_window_and_stops(tmp_path: Path) -> None:
     assert_nothing_is_broken(run(tmp_path, Plan(seed())))
 
 

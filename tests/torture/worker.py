@@ -8,8 +8,11 @@ import os
 import random
 import select
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 import spool
 from spool import decide
@@ -22,10 +25,18 @@ from tests.torture import history
 from tests.torture.history import Log, Record
 from tests.torture.windows import WindowDisk
 
-QUEUES = ("in", "out")
+QUEUES: dict[str, dict[str, Any]] = {"in": {}, "out": {}, "urgent": {"order": ("priority", "fifo")}}  # and options
+PRIORITIES = (10, 50, 50, 90)
 FOREIGN_FORMAT = 7
 WAIT_SECONDS = 0.2
+LOOKS = 0.05  # how often a getter looks at everything before it gets
+MOST_LOOKED_AT = 200
 RECLAIMS = 0.01  # how often after a step, so that readers are overtaken, and names and files are used again
+
+
+def make_queues(space: spool.Space) -> None:
+    for name, options in QUEUES.items():
+        space.create_queue(name, **options)
 
 
 class Worker:
@@ -58,9 +69,9 @@ class Worker:
         """What becomes of messages that are moved: it shows which try moved them."""
         return [f"{key}>{self.log.tx}" for key in keys]
 
-    def put(self, transaction: Transaction, queue: str, keys: list[str]) -> None:
-        self.log.write("put", queue=queue, keys=keys)
-        transaction.put_many(queue, keys)
+    def put(self, transaction: Transaction, queue: str, keys: list[str], **options: int) -> None:
+        self.log.write("put", queue=queue, keys=keys, **options)
+        transaction.put_many(queue, keys, **options)
 
     def got(self, queue: str, messages: list[spool.Message]) -> list[str]:
         self.log.write("got", queue=queue, messages=described(messages))
@@ -94,6 +105,7 @@ class TransactionPutter(Worker):
         with self.named(), self.space.transaction() as transaction:
             self.put(transaction, "in", self.new_keys(2))
             self.put(transaction, "out", self.new_keys(1))
+            self.put(transaction, "urgent", self.new_keys(2), priority=self.rng.choice(PRIORITIES))
             if self.rng.random() < 0.1:
                 self.log.write("rollback")
                 transaction.rollback()
@@ -152,7 +164,9 @@ class Getter(Worker):
     most = 1
 
     def step(self) -> None:
-        queue = self.rng.choice(QUEUES)
+        if self.rng.random() < LOOKS:
+            self._look()
+        queue = self.rng.choice(list(QUEUES))
         with self.named(noted=False):
             self.log.write("commit")
             try:
@@ -162,6 +176,14 @@ class Getter(Worker):
                 return
             self.got(queue, messages)
             self.log.write("ack")
+
+    def _look(self) -> None:
+        """See what others may not see otherwise: half a commit, or less than what was there before."""
+        self.log.tx = ""
+        for queue in QUEUES:
+            begun = time.monotonic_ns()
+            keys = [key_of(message) for message in islice(self.space.browse(queue), MOST_LOOKED_AT)]
+            self.log.write("saw", queue=queue, keys=keys, begun=begun, all=len(keys) < MOST_LOOKED_AT)
 
 
 class BatchGetter(Getter):
