@@ -156,6 +156,8 @@ def _read_prepared(store: Store, evidence: Evidence) -> None:
             evidence.strays.append(f"{layout.PREPARED}/{name}")
             continue
         image = _image(store, f"{layout.PREPARED}/{name}")
+        if image is None and not store.disk.exists(f"{layout.PREPARED}/{name}"):
+            continue  # it was decided, and moved, since we looked
         whole = image is not None and carries(image.header, xid)
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
         _look_at_locks(store, evidence, xid)

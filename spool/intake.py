@@ -299,9 +299,10 @@ class Intake:
         return data
 
     def _make_takes_durable(self, batch: list[Taken]) -> None:
-        """Where the commit's flush does not cover earlier renames: or a file could be back in drop/, and come again."""
-        if self._disk.ordered or not batch:
-            return
+        """Or a file could be back in drop/ after a power cut, and come again.
+
+        On btrfs too, where the commit's flush covers the renames of its own file, and of no other.
+        """
         folders = {f"{layout.ACTIVE}/{taken.directory}" for taken in batch}
         folders |= {f"{layout.DROP}/{taken.queue}" for taken in batch} | {layout.ACTIVE}
         with self._store.disk_errors("taking dropped files"):

@@ -162,10 +162,13 @@ def finish(store: Store, number: int) -> None:
 def _is_whole(store: Store, number: int) -> bool:
     """Whether the number's file is there and proven. What is not goes to quarantine: nobody was promised it."""
     name = layout.committed(number)
-    try:
-        handle = store.disk.open(name)
-    except FileNotFoundError:
+    identity = store.disk.identity(name)
+    if identity is None:
         return False
+    if not identity.is_regular:
+        quarantine(store.disk, name, "it is not a regular file: a power cut made something else of it")
+        return False
+    handle = store.disk.open(name)
     try:
         found = prove(store.disk, handle).header.number
         if found == number:

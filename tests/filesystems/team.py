@@ -35,6 +35,17 @@ class Team:
             self._children[kind] = self._nursery.bear(arguments, str(self.logs / f"{kind}.stderr"))
         self._incarnation += 1
 
+    def stop(self) -> None:
+        """All of them, and none of them is in a system call any more when this returns."""
+        for child in self._children.values():
+            child.stop()
+        for child in self._children.values():
+            child.await_stop()
+
+    def go_on(self) -> None:
+        for child in self._children.values():
+            child.go_on()
+
     def kill(self) -> None:
         """All of them; they hold no file any more when this returns."""
         for child in self._children.values():

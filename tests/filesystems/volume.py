@@ -71,8 +71,8 @@ class Volume:
         run(*self.kind.make, str(self.image))
         return self
 
-    def mount(self) -> Self:
-        run("mount", "-o", f"loop,{self.kind.options}", str(self.image), str(self.path))
+    def mount(self, *options: str) -> Self:
+        run("mount", "-o", ",".join(("loop", self.kind.options, *options)), str(self.image), str(self.path))
         self.mounted = True
         return self
 
@@ -93,9 +93,10 @@ class Volume:
         if self.kind.mend:
             run(*self.kind.mend, str(self.image), allowed=(0, 1))
 
-    def device(self) -> str:
-        """The loop device's name, e.g. loop3."""
-        return os.path.basename(run("findmnt", "-no", "SOURCE", str(self.path)).strip())
+    def writes(self) -> int:
+        """How many writes the device has been asked for so far."""
+        device = Path(run("findmnt", "-no", "SOURCE", str(self.path)).strip()).name
+        return int((Path("/sys/block") / device / "stat").read_text().split()[4])
 
     def __enter__(self) -> Self:
         return self

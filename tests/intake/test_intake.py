@@ -262,3 +262,27 @@ def test_a_full_disk_loses_nothing(space: spool.Space, monkeypatch: pytest.Monke
     monkeypatch.undo()
     Intake(space).run(once=True)
     assert [m.body for m in space.browse("orders")] == [b"a"]
+
+
+@pytest.mark.parametrize("flush", ["ordered", "strict"])
+def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush: str, tmp_path: Path) -> None:
+    """btrfs counts as ordered, and yet a commit's flush covers no other file's rename."""
+    calls: list[tuple[str, str]] = []
+
+    class Recording(Disk):
+        def flush_directory(self, name: str) -> None:
+            calls.append(("flush", name))
+            super().flush_directory(name)
+
+        def rename_new(self, source: str, target: str) -> None:
+            calls.append(("rename", target))
+            super().rename_new(source, target)
+
+    spool.create(tmp_path / "space", flush=flush).close()
+    with spool.open(tmp_path / "space", disk=Recording(str(tmp_path / "space"))) as space:
+        space.create_queue("q")
+        (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")
+        calls.clear()
+        Intake(space).run(once=True)
+    before = calls[: next(place for place, call in enumerate(calls) if call[0] == "rename")]
+    assert {name.partition(".")[0] for _, name in before} >= {"drop/q", "active", "active/drop"}

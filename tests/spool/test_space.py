@@ -440,3 +440,16 @@ def test_run_may_be_deleted_while_no_process_has_the_space_open(tmp_path: Path) 
         space.put("q", b"three")
         assert bodies(space) == [b"two", b"three"]
         assert space.check() == []
+
+
+def test_what_is_no_file_under_an_unpublished_number_does_not_stop_the_opening(space: spool.Space) -> None:
+    """A power cut on a file system without a journal can leave such a thing where nothing was promised."""
+    space.put("q", "one")
+    path = Path(space.path)
+    space.close()
+    (path / "committed" / f"{2:016}.msgpack").mkdir()
+    with spool.open(path) as again:
+        assert [f.name for f in again.quarantined()] == [f"quarantine/committed.{2:016}.msgpack"]
+        again.put("q", "two")
+        assert bodies(again) == ["one", "two"]
+        assert again.check() == []

@@ -94,9 +94,8 @@ def _promised(records: list[Record], cuts: Sequence[Cut]) -> list[Record]:
     late = {(record["tx"], record["event"]) for record in said if _late(record, cuts)}
     late |= {(tx, "prepare") for tx, event in late if event == "prepared"}
     kept = {record["tx"] for record in said if record["event"] == "ack"} - {tx for tx, event in late if event == "ack"}
-    late |= {(record["tx"], "number") for record in records if record["tx"] not in kept}
     return [
-        record
+        record if record["event"] != "number" or record["tx"] in kept else {**record, "number": None}
         for record in records
         if record["worker"] == "end"
         or not ((record["tx"], record["event"]) in late or (record["event"] == "saw" and _late(record, cuts)))

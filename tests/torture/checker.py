@@ -51,6 +51,7 @@ class Tx:
     claimed: set[Position] = field(default_factory=set)
     trying: set[Position] = field(default_factory=set)
     number: int | None = None
+    numbered: bool = False
     ended_at: int | None = None
     events: set[str] = field(default_factory=set)
     last_decision: str = ""
@@ -129,7 +130,7 @@ class History:
             tx.claimed.update(_range(record))
         elif event == "number":
             if tx.last_decision == "commit":
-                tx.number, tx.last_decision = record["number"], "numbered"
+                tx.number, tx.numbered, tx.last_decision = record["number"], True, "numbered"
         elif event in ("commit", "rollback"):
             tx.last_decision = event
         if event in ("ack", "rollback"):
@@ -157,6 +158,8 @@ class History:
             self.broken.append(f"half of {tx.name} happened: it put {shown[0]}, and {back[0]} that it took came back")
         if shown:
             return Outcome.COMMITTED
+        if not tx.numbered:
+            return Outcome.ROLLED_BACK  # it died before its file could get a number
         return Outcome.ROLLED_BACK if back or not tx.gots else Outcome.COMMITTED
 
     def _taken(self, place: Place) -> list[Delivery]:

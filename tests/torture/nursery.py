@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +28,7 @@ class Child:
     def __init__(self, pid: int, to_child: int, from_child: int) -> None:
         self.stdin = os.fdopen(to_child, "w", buffering=1)
         self.stdout = os.fdopen(from_child, "r")
+        self._pid = pid
         self._handle = os.pidfd_open(pid)
 
     def kill(self) -> None:
@@ -40,6 +42,11 @@ class Child:
     def stop(self) -> None:
         """SIGSTOP: it neither goes on nor dies, and keeps its locks."""
         signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+
+    def await_stop(self) -> None:
+        """It finishes the system call that it is in, however long that takes."""
+        while "T (stopped)" not in Path(f"/proc/{self._pid}/status").read_text():
+            time.sleep(0.001)  # only a parent is told, and that is the nursery
 
     def go_on(self) -> None:
         signal.pidfd_send_signal(self._handle, signal.SIGCONT)

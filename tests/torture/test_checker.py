@@ -196,7 +196,20 @@ def test_a_transaction_that_took_and_did_not_put_is_found(story: Story) -> None:
     story.got("c.1", "a", 1)
     story.tell("c.1", "put", queue="out", keys=["a>"])
     story.tell("c.1", "commit")
+    story.tell("c.1", "number", number=2)
     assert "lost: ('out', 'a>')" in verdict(story)
+
+
+def test_a_message_may_die_with_a_plain_get_after_another_died_before_it_could_commit(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("c.1", 1)
+    story.got("c.1", "a", 1)
+    story.tell("c.1", "put", queue="out", keys=["a>"])
+    story.tell("c.1", "commit")
+    story.begin_get("d.1", 1)
+    story.tell("d.1", "commit")
+    story.tell("d.1", "number", number=2)
+    assert verdict(story) == ""
 
 
 def test_a_vote_that_was_forgotten_is_found(story: Story) -> None:

@@ -1,0 +1,81 @@
+"""``spool-forward --once`` dies at a call of its own, and then a task of it does: each message is served all the same.
+
+Starting Spark takes its time, so only one pair of calls is tried, unless with ``--long``. The service has strace attach
+to the victim when it gets its first message, because nothing that goes on before changes the space.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spool
+
+pytestmark = [pytest.mark.strace, pytest.mark.spark, pytest.mark.root, pytest.mark.timeout(900)]
+
+SERVICES = """
+import json, os, subprocess
+
+def upper(message):
+    try:
+        os.rename("victim", "armed")
+    except FileNotFoundError:
+        return message.body.upper()
+    with open("armed") as file:
+        pid, call, n = json.load(file)
+    kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}"]
+    strace = subprocess.Popen(
+        ["strace", "-f", "-o", "/dev/null", *kill, "-p", str(pid or os.getpid())], stderr=subprocess.PIPE
+    )
+    strace.stderr.readline()  # it is attached
+    return message.body.upper()
+"""
+MESSAGES = 4
+
+
+def forward(space: Path, *victim: object) -> int:
+    """Run it, and kill (whom, at which call, at which of them); returns how it ended."""
+    program = [sys.executable, "-m", "xaspool_scripts.forward", "-s", str(space), "--master", "local[1]", "--once"]
+    with subprocess.Popen(
+        [*program, "--route", "requests=python:kill_services:upper"],
+        cwd=space.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        if victim:
+            whom, call, n = victim
+            (space.parent / "new").write_text(json.dumps([process.pid if whom == "driver" else 0, call, n]))
+            (space.parent / "new").rename(space.parent / "victim")
+        process.communicate(timeout=300)
+    return process.returncode
+
+
+DRIVER = [("renameat2", 1), *(("fsync", n) for n in (1, 2)), *(("pwrite64", n) for n in (2, 4, 8, 12)), ("unlink", 1)]
+TASK = [("renameat2", 1), ("fsync", 1), ("pwrite64", 1), ("pwrite64", 3), ("close", 5)]
+LONG = [*((at, TASK[0]) for at in DRIVER[1:]), *((DRIVER[0], at) for at in TASK[1:])]
+
+
+@pytest.mark.parametrize(
+    ("driver", "task"), [(DRIVER[0], TASK[0]), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
+)
+def test_spool_forward_answers_each_message_once_whoever_is_killed(
+    driver: tuple[str, int], task: tuple[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "space"
+    (tmp_path / "kill_services.py").write_text(SERVICES)
+    with spool.create(path, flush="ordered") as space:
+        space.create_queue("replies")
+        space.create_queue("requests", reply_queue="replies")
+        ids = [space.put("requests", f"message {n}") for n in range(MESSAGES)]
+    ends = [forward(path, "driver", *driver)]
+    with spool.open(path) as space:
+        assert [finding for finding in space.check() if finding.kind == "damaged"] == []
+        answered = space.stats("replies").ready
+    ends.append(forward(path, "task", *task))
+    with spool.open(path) as space:
+        replies = {message.correlation_id: message.body for message in space.browse("replies")}
+        assert replies == {id_: f"MESSAGE {n}" for n, id_ in enumerate(ids)}
+        assert space.stats("replies").ready == MESSAGES
+        assert space.stats("requests").ready == 0
+        assert space.check() == []
+    print(f"driver killed at {driver}, task at {task}: the runs ended with {ends}, {answered} answers after the first")
