@@ -332,6 +332,10 @@ class Intake:
         for directory in sorted(self._disk.names(layout.ACTIVE)):
             if not directory.startswith(layout.TAKEN_PREFIX):
                 continue
+            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
+            if identity is None or not identity.is_directory:
+                self._report(f"{layout.ACTIVE}/{directory}", "it is no directory, and left alone")
+                continue
             if not self._store.xids.try_lock(taken_byte(directory)):
                 continue  # its intake lives
             queue = directory.removeprefix(layout.TAKEN_PREFIX).rpartition(".")[0]

@@ -83,6 +83,8 @@ class Space:
                 if name in store.read_settings().queues:
                     raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
                 store.disk.make_directory(f"{layout.DROP}/{name}")
+                for directory in (f"{layout.DROP}/{name}", layout.DROP):
+                    store.disk.flush_directory(directory)
                 replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
                 store.counters.bump_settings()
             finally:
@@ -341,6 +343,7 @@ def create(
     _check_file_system(disk, config.network_file_system)
     for name in layout.DIRECTORIES:
         disk.make_directory(name)
+        disk.flush_directory(name)
     disk.flush_directory("")
     replace_file(disk, layout.SETTINGS, render_new(config).encode())
     return Space(disk, clock or Clock())

@@ -284,5 +284,16 @@ def test_a_taken_file_cannot_come_back_after_its_commit_on_any_file_system(flush
         (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")
         calls.clear()
         Intake(space).run(once=True)
-    before = calls[: next(place for place, call in enumerate(calls) if call[0] == "rename")]
-    assert {name.partition(".")[0] for _, name in before} >= {"drop/q", "active", "active/drop"}
+    commit = next(place for place, (_, name) in enumerate(calls) if name.startswith("committed/"))
+    flushed = {name.partition(".")[0] for call, name in calls[:commit] if call == "flush"}
+    assert flushed == {"drop/q", "active", "active/drop"}
+
+
+def test_what_is_no_directory_of_taken_files_stops_no_intake(tmp_path: Path) -> None:
+    """A power cut on a file system without a journal can make a file of a new directory."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("q")
+        (tmp_path / "space" / "active" / "drop.q.0123456789abcdef").write_bytes(b"")
+        (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")
+        Intake(space).run(once=True)
+        assert space.get("q").body == b"one"
