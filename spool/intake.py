@@ -353,11 +353,19 @@ class Intake:
         catch_up(self._store)
         left = [Taken(queue, directory, name) for name in sorted(self._disk.names(f"{layout.ACTIVE}/{directory}"))]
         for taken in left:
+            self._remove_first_name(taken)
             if taken.record in self._store.index.taken:
                 self._remove(taken)
             else:
                 self._waiting.append(taken)
         self._directories[f"{queue}/{directory}"] = directory  # ours to leave behind empty
+
+    def _remove_first_name(self, taken: Taken) -> None:
+        """A power cut may show one file under both names, where renames are not ordered: it is taken all the same."""
+        first = f"{layout.DROP}/{taken.queue}/{taken.name}"
+        identity = self._disk.identity(first)
+        if identity is not None and identity.same_file(self._disk.identity(taken.path)):
+            self._disk.unlink(first)
 
     def _leave(self) -> None:
         """Remove empty taking directories and let go of them all; what still has a writer waits for the next intake."""

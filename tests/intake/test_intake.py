@@ -297,3 +297,14 @@ def test_what_is_no_directory_of_taken_files_stops_no_intake(tmp_path: Path) -> 
         (tmp_path / "space" / "drop" / "q" / "one").write_bytes(b"one")
         Intake(space).run(once=True)
         assert space.get("q").body == b"one"
+
+
+def test_a_file_that_a_power_cut_shows_in_drop_and_taken_is_one_file(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("q")
+        taking = tmp_path / "space" / "active" / "drop.q.0123456789abcdef"
+        taking.mkdir()
+        (taking / "one").write_bytes(b"one")
+        os.link(taking / "one", tmp_path / "space" / "drop" / "q" / "one")
+        Intake(space).run(once=True)
+        assert [message.body for message in space.browse("q")] == [b"one"]
