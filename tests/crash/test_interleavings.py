@@ -111,4 +111,4 @@ PLANTED = (
 def test_a_planted_bug_is_noticed(what: str, module: object, name: str, bug: object, noticed_by: str) -> None:
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == noticed_by)
     with mock.patch.object(module, name, bug), pytest.raises(Unexplained):
-        Interleaver(scenario, Rules.ORDERED, limit=150).explore()
+        Interleaver(scenario, Rules.ORDERED, limit=700).explore()
