@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from spool import layout
 from spool.dropped import is_unfinished, puts_of
 from spool.errors import InvalidArgument, SpoolError
-from spool.locks import taken_byte
+from spool.locks import dropping_byte, taken_byte
 from spool.publication import settle_all
 from spool.quarantine import quarantine
 from spool.space import Space
@@ -58,6 +58,11 @@ class Taken:
         return f"{layout.ACTIVE}/{self.directory}/{self.name}"
 
     @property
+    def first(self) -> str:
+        """Where it was dropped."""
+        return f"{layout.DROP}/{self.queue}/{self.name}"
+
+    @property
     def record(self) -> tuple[str, bytes]:
         """As a commit names it: file names are bytes."""
         return self.directory, os.fsencode(self.name)
@@ -78,6 +83,7 @@ class Intake:
         self._directories: dict[str, str] = {}
         self._used: set[tuple[str, str]] = set()
         self._waiting: list[Taken] = []
+        self._found_late = False  # files of an intake that died while this one runs
         self._reported: set[str] = set()
         self._wake = threading.Event()
         self._stop = False
@@ -149,14 +155,20 @@ class Intake:
 
     def _ready(self) -> Iterator[tuple[Taken, int]]:
         """(file, bytes) of files that are taken and have no writer, oldest first."""
+        yield from self._ready_of_waiting()
+        for queue in self._queues():
+            arrivals = self._arrivals(queue)
+            for start in range(0, len(arrivals), _BATCH_FILES):
+                for taken in self._take(queue, arrivals[start : start + _BATCH_FILES]):
+                    yield from self._if_complete(taken)
+        if self._found_late:
+            self._found_late = False
+            yield from self._ready_of_waiting()
+
+    def _ready_of_waiting(self) -> Iterator[tuple[Taken, int]]:
         waiting, self._waiting = self._waiting, []
         for taken in waiting:
             yield from self._if_complete(taken)
-        for queue in self._queues():
-            for name in self._arrivals(queue):
-                arrived = self._take(queue, name)
-                if arrived is not None:
-                    yield from self._if_complete(arrived)
 
     @speaking("looking for dropped files")
     def _queues(self) -> list[str]:
@@ -210,18 +222,54 @@ class Intake:
         )  # this user may not ask: a file that has not changed for a while is complete
         return identity is not None and self._store.clock.now() - identity.modified_ns / 1e9 < _SETTLED_SECONDS
 
-    @speaking("taking a dropped file")
-    def _take(self, queue: str, name: str) -> Taken | None:
+    @speaking("taking dropped files")
+    def _take(self, queue: str, names: list[str]) -> list[Taken]:
+        """Move them where nobody else can open them by name.
+
+        Where renames are not ordered, a power cut could lose both names of a file: there the new one is durable before
+        the old one goes, and while a file has both, no other intake may look.
+        """
+        if self._disk.ordered:
+            return [taken for name in names if (taken := self._take_one(queue, name, self._disk.rename_new))]
+        byte = dropping_byte(queue)
+        self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        try:
+            found = [taken for name in names if (taken := self._take_one(queue, name, self._disk.link))]
+            for directory in {taken.directory for taken in found}:
+                self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+            for taken in found:
+                self._disk.unlink(taken.first)
+        finally:
+            self._store.xids.unlock(byte)
+        return found
+
+    def _take_one(self, queue: str, name: str, move: Callable[[str, str], None]) -> Taken | None:
         taken = Taken(queue, self._directory(queue, name), name)
         try:
-            self._disk.rename_new(f"{layout.DROP}/{queue}/{name}", taken.path)
+            if self._is_taken(taken):
+                self.finish_dead_intakes()
+                self._found_late = True
+                return None
+            move(taken.first, taken.path)
         except FileNotFoundError:
             return None  # its owner thought better of it, or another intake was faster
         except OSError as error:
-            self._report(f"{layout.DROP}/{queue}/{name}", f"it cannot be taken: {error.strerror}")
+            self._report(taken.first, f"it cannot be taken: {error.strerror}")
             return None
         self._used.add((taken.directory, name))
         return taken
+
+    def _is_taken(self, taken: Taken) -> bool:
+        """Whether an intake that died had given the file its new name already."""
+        identity = self._disk.identity(taken.first)
+        if identity is None or identity.links == 1:
+            return False
+        prefix = f"{layout.TAKEN_PREFIX}{taken.queue}."
+        directories = [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+        return any(
+            identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{taken.name}"))
+            for directory in directories
+        )
 
     def _directory(self, queue: str, name: str) -> str:
         """This intake's directory for the queue; a new one if the name was used in it before."""
@@ -232,6 +280,7 @@ class Intake:
         if not self._store.xids.try_lock(taken_byte(directory)):
             raise SpoolError(f"the new directory {directory} is taken already")
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
+        self._disk.flush_directory(layout.ACTIVE)  # or what it holds could be lost with it
         self._directories[queue] = directory
         return directory
 
@@ -332,26 +381,28 @@ class Intake:
         for directory in sorted(self._disk.names(layout.ACTIVE)):
             if not directory.startswith(layout.TAKEN_PREFIX):
                 continue
-            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
-            if identity is None or not identity.is_directory:
-                self._report(f"{layout.ACTIVE}/{directory}", "it is no directory, and left alone")
-                continue
             if not self._store.xids.try_lock(taken_byte(directory)):
                 continue  # its intake lives
-            queue = directory.removeprefix(layout.TAKEN_PREFIX).rpartition(".")[0]
-            if queue not in self.space.queues():
-                self._report(
-                    f"{layout.ACTIVE}/{directory}", f"files taken for queue {queue}, which is gone: create it again"
-                )
+            if not self._finish_directory(directory):
                 self._store.xids.unlock(taken_byte(directory))
-                continue
-            self._finish_directory(queue, directory)
 
-    def _finish_directory(self, queue: str, directory: str) -> None:
+    def _finish_directory(self, directory: str) -> bool:
+        """Whether there was one that is this intake's now; the caller holds its byte."""
+        path = f"{layout.ACTIVE}/{directory}"
+        queue = directory.removeprefix(layout.TAKEN_PREFIX).rpartition(".")[0]
+        identity = self._disk.identity(path)
+        if identity is None:
+            return False  # another intake was faster
+        if not identity.is_directory:
+            self._report(path, "it is no directory, and left alone")
+            return False
+        if queue not in self.space.queues():
+            self._report(path, f"files taken for queue {queue}, which is gone: create it again")
+            return False
         # A commit of the dead one may still be unpublished: see every number before believing that there is none.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
-        left = [Taken(queue, directory, name) for name in sorted(self._disk.names(f"{layout.ACTIVE}/{directory}"))]
+        left = [Taken(queue, directory, name) for name in sorted(self._disk.names(path))]
         for taken in left:
             self._remove_first_name(taken)
             if taken.record in self._store.index.taken:
@@ -359,13 +410,15 @@ class Intake:
             else:
                 self._waiting.append(taken)
         self._directories[f"{queue}/{directory}"] = directory  # ours to leave behind empty
+        return True
 
     def _remove_first_name(self, taken: Taken) -> None:
-        """A power cut may show one file under both names, where renames are not ordered: it is taken all the same."""
-        first = f"{layout.DROP}/{taken.queue}/{taken.name}"
-        identity = self._disk.identity(first)
+        """A death or a power cut may leave a file both its names, where renames are not ordered: it is taken."""
+        identity = self._disk.identity(taken.first)
         if identity is not None and identity.same_file(self._disk.identity(taken.path)):
-            self._disk.unlink(first)
+            for folder in (layout.ACTIVE, f"{layout.ACTIVE}/{taken.directory}"):
+                self._disk.flush_directory(folder)
+            self._disk.unlink(taken.first)
 
     def _leave(self) -> None:
         """Remove empty taking directories and let go of them all; what still has a writer waits for the next intake."""

@@ -115,5 +115,10 @@ def taken_byte(directory: str) -> int:
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
 
 
+def dropping_byte(queue: str) -> int:
+    """The byte of run/xids that an intake holds while files of this queue's folder have two names."""
+    return _byte(b"dropping:" + queue.encode("utf-8", "surrogateescape"))
+
+
 def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2

@@ -74,7 +74,8 @@ class Stage:
 @dataclass(frozen=True)
 class Scenario:
     """``there``: bodies in queue a when the actors begin. ``setup``: what else happens before; ``cast``: puts the
-    actors on the stage. ``model``: the scenario of the model checker that this is with the real code."""
+    actors on the stage. ``model``: the scenario of the model checker that this is with the real code. ``afterwards``:
+    what the first who opens the space again does before he looks."""
 
     name: str
     cast: Callable[[Stage], None]
@@ -82,6 +83,7 @@ class Scenario:
     setup: Callable[[spool.Space, Book], None] | None = None
     model: str = ""
     disk: type[ScheduledDisk] = ScheduledDisk
+    afterwards: Callable[[spool.Space], None] | None = None
 
 
 @dataclass
@@ -214,8 +216,7 @@ class Interleaver:
         if not stage.schedule.was_cut:
             for disk in {handle.process for handle in machine.handles.values()}:
                 machine.kill(disk)
-            sight = self._open_and_look(machine.copy(), book, after_cut=False)
-            self._open_again(machine, sight)
+            self._open_again(machine, self._open_and_look(machine, book, after_cut=False))
             return
         for survivor in survivors(machine, self.rules, limit=self.per_cut, seed=self.numbers.randrange(1 << 30)):
             key = survivor.image, str(book)
@@ -234,6 +235,8 @@ class Interleaver:
     def _open_and_look(self, machine: Machine, book: Book, *, after_cut: bool) -> Sight:
         disk = self.recovery_disk(machine)
         space = spool.open(ROOT, disk=disk, clock=machine.clock)
+        if self.scenario.afterwards is not None:
+            self.scenario.afterwards(space)
         sight = look(space)
         book.explain(sight, after_cut=after_cut)
         damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]

@@ -355,12 +355,13 @@ def _two_threads(stage: Stage) -> None:
     stage.process("C", getting(stage.book, "C"))
 
 
-def _two_intakes(stage: Stage) -> None:
-    def intake(space: spool.Space) -> None:
-        Intake(space).run(once=True)
+def taking_in(space: spool.Space) -> None:
+    Intake(space).run(once=True)
 
-    stage.process("I", intake)
-    stage.process("J", intake)
+
+def _two_intakes(stage: Stage) -> None:
+    stage.process("I", taking_in)
+    stage.process("J", taking_in)
     stage.process("C", _getting_dropped(stage.book))
 
 
@@ -374,14 +375,22 @@ def _drop(space: spool.Space, book: Book) -> None:
         disk.write_at(handle, 0, name.encode())
         disk.flush(handle)
         disk.close(handle)
-        book.begin("dropped", ("a", name)).may(NOTHING, DONE)
+        book.begin("dropped", ("a", name)).may(DONE)
     disk.flush_directory(f"{layout.DROP}/a")
 
 
 def _getting_dropped(book: Book) -> Program:
+    """Whether anything is there yet depends on the intakes."""
+
     def run(space: spool.Space) -> None:
         for _ in DROPPED:
-            book.get(space, "C gets", "a")
+            deed = book.begin("C gets", from_queue="a")
+            try:
+                with book.ending(deed):
+                    body = text(space.get("a", transaction=None))
+                    deed.takes, deed.from_queue = [("a", body)], None
+            except spool.Empty:
+                deed.from_queue = None
 
     return run
 
@@ -440,7 +449,7 @@ SCENARIOS = (
     Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="12"),
     Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="13"),
     Scenario("two threads of a process", _two_threads, ("m0",)),
-    Scenario("two intakes", _two_intakes, (), _drop),
+    Scenario("two intakes", _two_intakes, (), _drop, afterwards=taking_in),
     Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
     Scenario("the clock steps back", _clock_steps_back, ("m0",)),
 )

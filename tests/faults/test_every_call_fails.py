@@ -72,11 +72,6 @@ def test_each_call_of_creating_a_space_fails(record_property) -> None:
     _record(tally, record_property)
 
 
-# Dropped files: where renames are not ordered, a power cut can lose a file between drop/ and active/ (docs/status.md).
-def _applies(history: History, rules: Rules) -> bool:
-    return history.name != "intake" or rules is Rules.ORDERED
-
-
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record_property) -> None:
@@ -84,11 +79,10 @@ def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record
 
 
 def _cut(history: History, rules: Rules, limit: int, record_property) -> None:
-    if _applies(history, rules):
-        faults = FailedFlushes(history, ordered=rules.engine_is_told_ordered)
-        disks = sum(faults.each(rules, spread, limit=limit) for spread in (Spread.ONCE, Spread.READ_ONLY))
-        record_property("faults: disks", disks)
-        _record(faults.tally, record_property)
+    faults = FailedFlushes(history, ordered=rules.engine_is_told_ordered)
+    disks = sum(faults.each(rules, spread, limit=limit) for spread in (Spread.ONCE, Spread.READ_ONLY))
+    record_property("faults: disks", disks)
+    _record(faults.tally, record_property)
 
 
 @pytest.mark.slow
