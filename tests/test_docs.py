@@ -11,6 +11,7 @@ import pytest
 from spool import format as file_format
 from spool import layout
 from spool.message import FIELDS
+from tests.spool.test_flush_counts import COSTS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -88,3 +89,18 @@ def test_the_architecture_names_every_module_of_the_engine() -> None:
     for module in (ROOT / "spool").glob("*.py"):
         if module.stem != "__init__":
             assert f"`{module.stem}`" in text, module.stem
+
+
+def test_reliability_md_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) >= 15
+    for path, test in named:
+        assert f"def {test}" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_reliability_md_says_what_each_step_costs() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    for cost in COSTS:
+        _, _, ordered, strict = cost.values
+        assert f"| {cost.id} | {ordered} | {strict} |" in text

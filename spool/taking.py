@@ -1,0 +1,202 @@
+"""Files that are taken from ``drop/``: moved to where only their intake opens them by name (DESIGN §7).
+
+A *taking directory* lies in ``active/`` and belongs to the intake that holds its byte. Names in it are never used
+twice, so a commit's record of one can never mean another file. What an intake took before it died belongs to whoever
+gets the byte next: if a commit names the file, it is removed, otherwise it is read from where it lies, never put back.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spool import layout
+from spool.errors import SpoolError
+from spool.locks import dropping_byte, taken_byte
+from spool.publication import settle_all
+from spool.store import Store, speaking
+from spool.visibility import catch_up
+
+log = logging.getLogger("spool")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A file in a taking directory: ``active/<directory>/<name>``."""
+
+    queue: str
+    directory: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"{layout.ACTIVE}/{self.directory}/{self.name}"
+
+    @property
+    def first(self) -> str:
+        """Where it was dropped."""
+        return f"{layout.DROP}/{self.queue}/{self.name}"
+
+    @property
+    def record(self) -> tuple[str, bytes]:
+        """As a commit names it: file names are bytes."""
+        return self.directory, os.fsencode(self.name)
+
+
+class Taking:
+    """The taking directories of one intake. ``queues`` names the queues there are; ``report`` is told of what is left
+    alone, by name and reason."""
+
+    def __init__(self, store: Store, queues: Callable[[], Collection[str]], report: Callable[[str, str], None]) -> None:
+        self._store = store
+        self._disk = store.disk
+        self._queues = queues
+        self._report = report
+        self._directories: dict[str, str] = {}
+        self._used: set[tuple[str, str]] = set()
+
+    @speaking("taking dropped files")
+    def take(self, queue: str, names: list[str]) -> list[Taken]:
+        """Move dropped files where nobody else can open them by name; what can be had of them, and what turned out to
+        be a dead intake's.
+
+        Where renames are not ordered, a power cut could lose both names of a file: there the new one is durable before
+        the old one goes, and while a file has both, no other intake may look.
+        """
+        if self._disk.ordered:
+            return [taken for name in names for taken in self._take_one(queue, name, self._disk.rename_new)]
+        byte = dropping_byte(queue)
+        self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        try:
+            found = [taken for name in names for taken in self._take_one(queue, name, self._disk.link)]
+            for directory in {taken.directory for taken in found}:
+                self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+            for taken in found:
+                with suppress(FileNotFoundError):  # its owner removed it; or it was a dead intake's
+                    self._disk.unlink(taken.first)
+        finally:
+            self._store.xids.unlock(byte)
+        return found
+
+    def _take_one(self, queue: str, name: str, move: Callable[[str, str], None]) -> list[Taken]:
+        taken = Taken(queue, self._directory(queue, name), name)
+        try:
+            if self._is_taken(taken):
+                return self.finish_dead_intakes()
+            move(taken.first, taken.path)
+        except FileNotFoundError:
+            return []  # its owner thought better of it, or another intake was faster
+        except OSError as error:
+            self._report(taken.first, f"it cannot be taken: {error.strerror}")
+            return []
+        self._used.add((taken.directory, name))
+        return [taken]
+
+    def _is_taken(self, taken: Taken) -> bool:
+        """Whether an intake that died had given the file its new name already."""
+        identity = self._disk.identity(taken.first)
+        if identity is None or identity.links == 1:
+            return False
+        prefix = f"{layout.TAKEN_PREFIX}{taken.queue}."
+        directories = [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+        return any(
+            identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{taken.name}"))
+            for directory in directories
+        )
+
+    def _directory(self, queue: str, name: str) -> str:
+        """This intake's directory for the queue; a new one if the name was used in it before."""
+        directory = self._directories.get(queue)
+        if directory is not None and (directory, name) not in self._used:
+            return directory
+        directory = f"{layout.TAKEN_PREFIX}{queue}.{os.urandom(8).hex()}"
+        if not self._store.xids.try_lock(taken_byte(directory)):
+            raise SpoolError(f"the new directory {directory} is taken already")
+        self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
+        self._disk.flush_directory(layout.ACTIVE)  # or what it holds could be lost with it
+        self._directories[queue] = directory
+        return directory
+
+    def make_durable(self, batch: list[Taken]) -> None:
+        """Before the commit: or a file could be back in drop/ after a power cut, and come again.
+
+        On btrfs too, where the commit's flush covers the renames of its own file, and of no other.
+        """
+        folders = {f"{layout.ACTIVE}/{taken.directory}" for taken in batch}
+        folders |= {f"{layout.DROP}/{taken.queue}" for taken in batch} | {layout.ACTIVE}
+        with self._store.disk_errors("taking dropped files"):
+            for folder in sorted(folders):
+                if self._disk.exists(folder):
+                    self._disk.flush_directory(folder)
+
+    def remove(self, taken: Taken) -> None:
+        try:
+            self._disk.unlink(taken.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s was taken and cannot be removed yet: %s", taken.path, error)
+
+    # -- what others left -------------------------------------------------------------------------------------------
+
+    @speaking("finishing dropped files")
+    def finish_dead_intakes(self) -> list[Taken]:
+        """What intakes took before they died: removed if a commit names it, else returned, to be read where it lies."""
+        catch_up(self._store)
+        found: list[Taken] = []
+        for directory in sorted(self._disk.names(layout.ACTIVE)):
+            if not directory.startswith(layout.TAKEN_PREFIX):
+                continue
+            if not self._store.xids.try_lock(taken_byte(directory)):
+                continue  # its intake lives
+            left = self._finish_directory(directory)
+            if left is None:
+                self._store.xids.unlock(taken_byte(directory))
+            else:
+                found += left
+        return found
+
+    def _finish_directory(self, directory: str) -> list[Taken] | None:
+        """What is to be read of a directory that is this intake's now, or None; the caller holds its byte."""
+        path = f"{layout.ACTIVE}/{directory}"
+        queue = directory.removeprefix(layout.TAKEN_PREFIX).rpartition(".")[0]
+        identity = self._disk.identity(path)
+        if identity is None:
+            return None  # another intake was faster
+        if not identity.is_directory:
+            self._report(path, "it is no directory, and left alone")
+            return None
+        if queue not in self._queues():
+            self._report(path, f"files taken for queue {queue}, which is gone: create it again")
+            return None
+        # A commit of the dead one may still be unpublished: see every number before believing that there is none.
+        settle_all(self._store, self._store.deadline())
+        catch_up(self._store)
+        left = []
+        for taken in [Taken(queue, directory, name) for name in sorted(self._disk.names(path))]:
+            self._remove_first_name(taken)
+            if taken.record in self._store.index.taken:
+                self.remove(taken)
+            else:
+                left.append(taken)
+        self._directories[f"{queue}/{directory}"] = directory  # ours to leave behind empty
+        return left
+
+    def _remove_first_name(self, taken: Taken) -> None:
+        """A death or a power cut may leave a file both its names, where renames are not ordered: it is taken."""
+        identity = self._disk.identity(taken.first)
+        if identity is not None and identity.same_file(self._disk.identity(taken.path)):
+            for folder in (layout.ACTIVE, f"{layout.ACTIVE}/{taken.directory}"):
+                self._disk.flush_directory(folder)
+            self._disk.unlink(taken.first)
+
+    def leave(self) -> None:
+        """Remove empty taking directories and let go of them all; what still has a writer waits for the next intake."""
+        for directory in self._directories.values():
+            try:
+                self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
+            except OSError:
+                pass  # not empty: the next intake finishes it
+            self._store.xids.unlock(taken_byte(directory))
+        self._directories.clear()
