@@ -194,11 +194,19 @@ def _log_tree(machine: Machine) -> list[tuple[Names, str]]:
     found = []
     for picked in _vary(choices):
         lost = optional.difference(*picked)
+        lost |= _inside_the_lost(machine, lost, optional)
         names = _replay(machine, lost)
         story = f"without operations {sorted(lost)}" if lost else "the newest"
         found.append((names, story))
         found += [(both, f"{story}; in both: {name}") for both, name in _in_both(machine, names, lost)]
     return found
+
+
+def _inside_the_lost(machine: Machine, lost: set[int], optional: set[int]) -> set[int]:
+    """Nothing survives within a directory whose making did not."""
+    made = [machine.log[place] for place in lost if machine.log[place].kind == "make_directory"]
+    missing = {change.inode for operation in made for change in operation.changes}
+    return {place for place in optional if any(change.directory in missing for change in machine.log[place].changes)}
 
 
 def _subject(machine: Machine, place: int) -> Inode:

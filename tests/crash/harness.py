@@ -90,7 +90,7 @@ class Explorer:
             machine, other = self._with_another()
             _, ledger, call = self._cut_at(step, machine)
             self.tally.cuts += 1
-            with self._telling(f"{self.history.name}: killed before {call}, taken over"), repeatable(SEED + 3):
+            with self._telling(f"{self.history.name}: killed before {call}, taken over"), repeatable(SEED + 500):
                 self._take_over(machine, other, ledger.allowed)
         return self.tally
 
@@ -102,6 +102,7 @@ class Explorer:
     def _take_over(self, machine: Machine, other: spool.Space, allowed: frozenset[World]) -> None:
         """Whoever commits next finishes what the dead process left, and what is seen then stays."""
         in_doubt(other._store, deadline(other))
+        self.history.finish(other)
         other.put(AFTER, "next")
         shown = look(other)
         before = {world: world.put(AFTER, "next") for world in allowed}
@@ -231,6 +232,7 @@ class Explorer:
         process = self.recovery_disk(machine)
         try:
             space = spool.open(ROOT, disk=process, clock=machine.clock)
+            self.history.finish(space)
             world = look(space)
             self._expect(world in allowed, f"found {world}, allowed {sorted(map(str, allowed))}", space)
             damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
@@ -250,7 +252,7 @@ class Explorer:
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
             self._expect(look(space) == world, f"the second open found {look(space)}, the first {world}", space)
             for queue, bodies in zip(QUEUES, world.queues, strict=True):
-                taken = tuple(message.body for message in space.get_many(queue, 1000)) if bodies else ()
+                taken = tuple(str(message.body) for message in space.get_many(queue, 1000)) if bodies else ()
                 self._expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}", space)
                 self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
             self._expect_reclaim(space)

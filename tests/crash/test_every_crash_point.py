@@ -3,12 +3,15 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
 import spool
+from spool import draft, layout
+from spool.intake import Intake
 from spool.reclaim import reclaim
-from tests.crash.harness import Explorer, Tally
+from tests.crash.harness import Explorer, Tally, Violation
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.survivors import Rules
 
@@ -167,6 +170,49 @@ def _reclaim(space: spool.Space, ledger: Ledger) -> None:
 
 CONSUMED: World = THREE.got("a", 3).put("b", "stays")
 
+
+def _files_dropped(space: spool.Space) -> None:
+    """By somebody outside: there before the space is used."""
+    for name in ("one", "two"):
+        handle = space._store.disk.create(f"{layout.DROP}/a/{name}")
+        space._store.disk.write_at(handle, 0, name.encode())
+        space._store.disk.flush(handle)
+        space._store.disk.flush_directory(f"{layout.DROP}/a")
+        space._store.disk.close(handle)
+
+
+TAKEN_IN = EMPTY.put("a", "b'one'", "b'two'")
+THE_OTHER_FIRST = EMPTY.put("a", "b'two'", "b'one'")  # one that a dead intake had taken comes when it is finished
+
+
+def _intake(space: spool.Space, ledger: Ledger) -> None:
+    """Whatever an intake left undone, the next one finishes: each file is one message, once."""
+    ledger.allowed |= {THE_OTHER_FIRST}
+    Intake(space).run(once=True)
+
+
+def _finish_intake(space: spool.Space) -> None:
+    Intake(space).run(once=True)
+
+
+def _streamed(space: spool.Space, ledger: Ledger) -> None:
+    """A branch whose sections go to the disk while it is written: all of it or nothing."""
+    with mock.patch.object(draft, "SECTION_MESSAGES", 2), ledger.becoming(THREE.got("a").put("b", *"1234567")):
+        with space.transaction() as tx:
+            tx.get("a")
+            for body in "1234567":
+                tx.put("b", body)
+
+
+def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
+    with mock.patch.object(draft, "SECTION_MESSAGES", 2):
+        tx = space.transaction()
+        tx.put_many("b", "1234567")
+        tx.rollback()
+    with ledger.becoming(ledger.world.put("b", "later")):
+        space.put("b", "later")
+
+
 HISTORIES = (
     History("put", _nothing, EMPTY, _put),
     History("put_many", _nothing, EMPTY, _put_many),
@@ -194,6 +240,9 @@ HISTORIES = (
         {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
     ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
+    History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
+    History("a branch that streams", _three_messages, THREE, _streamed),
+    History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
 )
 
 
@@ -203,7 +252,10 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 
 @BY_RULES
 @BY_NAME
-def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
+def test_what_is_acknowledged_survives_every_power_cut(
+    history: History, rules: Rules, record_property, request
+) -> None:
+    _known_losses(history, rules, request)
     _record(Explorer(history, rules, per_cut=6, again=200).explore(), record_property)
 
 
@@ -216,7 +268,8 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @pytest.mark.timeout(7200)
 @BY_RULES
 @BY_NAME
-def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
+def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property, request) -> None:
+    _known_losses(history, rules, request)
     _record(
         Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6, thorough=True).explore(), record_property
     )
@@ -228,6 +281,12 @@ def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, 
 @BY_NAME
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
     _record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
+
+
+def _known_losses(history: History, rules: Rules, request) -> None:
+    if history.name == "intake" and rules is Rules.STRICT:
+        why = "an intake takes by a plain rename: where renames are not ordered, a power cut may leave neither name"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=Violation, reason=why))
 
 
 def _record(tally: Tally, record_property) -> None:

@@ -85,7 +85,8 @@ class Ledger:
 @dataclass(frozen=True)
 class History:
     """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
-    the branch in doubt to the world that it makes, for histories that have one."""
+    the branch in doubt to the world that it makes, for histories that have one. ``finish`` is what is done in each
+    space that is opened afterwards before it is looked at."""
 
     name: str
     setup: Callable[[spool.Space], None]
@@ -93,6 +94,7 @@ class History:
     run: Callable[[spool.Space, Ledger], None]
     decided: Mapping[World, Mapping[str, World]] = field(default_factory=dict)
     may_return: frozenset[World] = frozenset()
+    finish: Callable[[spool.Space], object] = lambda space: None
 
 
 def look(space: spool.Space) -> World:

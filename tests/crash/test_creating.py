@@ -1,0 +1,86 @@
+"""Creating a space, cut at every step: what was answered is there; what was not can be created again, or opened."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.survivors import Rules, survivors
+
+BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Answers:
+    """How far the maker got."""
+
+    created = False
+    queue = False
+    message = False
+
+
+def _make(machine: Machine, disk: SimulatedDisk, answers: Answers) -> None:
+    with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
+        answers.created = True
+        space.create_queue("a")
+        answers.queue = True
+        space.put("a", "first")
+        answers.message = True
+
+
+def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
+    machine, answers = Machine(NO_FILES, ordered=rules.engine_is_told_ordered), Answers()
+    machine.crash_at(step)
+    with repeatable(1):
+        try:
+            _make(machine, SimulatedDisk(machine), answers)
+        except PowerCut:
+            pass
+    machine.crash_at(None)
+    return machine, answers
+
+
+def _is_usable(machine: Machine, answers: Answers) -> None:
+    """Open it, or, if nobody was told that it is there, create it; then it works."""
+    with repeatable(2):
+        try:
+            space = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+        except spool.NotASpace:
+            assert not answers.created
+            space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+        with space:
+            if "a" not in space.queues():
+                assert not answers.queue
+                space.create_queue("a")
+            found = [message.body for message in space.browse("a")]
+            assert found == ["first"] or (found == [] and not answers.message)
+            space.put("a", "second")
+            assert [m.body for m in space.get_many("a", 10)] == [*found, "second"]
+            assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
+
+
+@BY_RULES
+def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rules) -> None:
+    whole, _ = _cut_at(None, rules)
+    steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
+    seen: set[tuple[Image, bool, bool]] = set()
+    for step in [*steps, len(whole.trace) + 1]:
+        machine, answers = _cut_at(step, rules)
+        for survivor in survivors(machine, rules, limit=8, seed=step):
+            key = survivor.image, answers.queue, answers.message
+            if key not in seen:
+                seen.add(key)
+                _is_usable(Machine(survivor.image, boot=2, ordered=rules.engine_is_told_ordered), answers)
+        _is_usable(machine.copy(), answers)
+    assert len(seen) > len(steps) / 2
+    print(f"{len(seen)} disks after {len(steps) + 1} cuts")
