@@ -347,7 +347,12 @@ def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: 
     if not is_prepared(store, xid):
         raise UnknownBranch(xid, store.index.adopted.get(xid))
     retries.commit_draft(store, draft, deadline, flush=True)
-    rollback_prepared(store, xid, deadline, "an administrator rolled it back")
+    try:
+        rollback_prepared(store, xid, deadline, "an administrator rolled it back")
+    except UnknownBranch as error:
+        if error.committed_by is not None:  # its coordinator was faster: the fact would be a lie
+            forget(store, xid, deadline)
+        raise
 
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:

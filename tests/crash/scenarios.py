@@ -9,7 +9,7 @@ from collections.abc import Callable
 from unittest import mock
 
 import spool
-from spool import decide, layout, remote
+from spool import decide, draft, layout, remote
 from spool.consume import HeldMessage
 from spool.decide import UnknownBranch
 from spool.disk import FlushFailed
@@ -205,6 +205,20 @@ def _prepare_and_commit(stage: Stage) -> None:
     stage.process("P", preparing(stage.book))
     stage.process("D", deciding(stage.book, "commit", patience=5))
     stage.process("T", getting(stage.book, "T", 2))
+
+
+def _prepare_take_and_commit(stage: Stage) -> None:
+    """The same; whoever takes is at it when the decision comes."""
+    stage.process("P", preparing(stage.book))
+    stage.process("T", getting(stage.book, "T", 2))
+    stage.process("D", deciding(stage.book, "commit", patience=5))
+
+
+def _open_beside_a_number(stage: Stage) -> None:
+    """A file that is not published yet is none of a reader's who rebuilds."""
+    stage.process("A", putting(stage.book, "A"))
+    stage.newcomer("L", opening(replying(stage.book, "L")))
+    stage.newcomer("N", opening(getting(stage.book, "N", 2, queue="b")))
 
 
 def _prepare_and_roll_back(stage: Stage) -> None:
@@ -405,6 +419,73 @@ class FailingFlush(ScheduledDisk):
         super().make_durable(handle, directory)
 
 
+class FailingCounters(ScheduledDisk):
+    """The first process of the schedule cannot say once that its first flushed commit is visible."""
+
+    _flushed = _failed = False
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        super().make_durable(handle, directory)
+        self._flushed = bool(self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        if self._flushed and not self._failed and self._handle(handle) is self.machine.lookup(layout.COUNTERS):
+            self._step("write_at", handle, offset, len(data))
+            self._failed = True
+            raise OSError(errno.EIO, "Input/output error")
+        super().write_at(handle, offset, data)
+
+
+def _cannot_be_made_visible(stage: Stage) -> None:
+    """Its writer lives, and has let go of what it took: whoever claims that must finish the commit before it looks."""
+
+    def not_knowing(space: spool.Space) -> None:
+        try:
+            replying(stage.book, "A")(space)
+        except CommitUnknown:
+            pass
+
+    stage.process("A", not_knowing)
+    stage.process("C", replying(stage.book, "C"))
+    stage.process("G", getting(stage.book, "G"))
+
+
+def _heuristic(stage: Stage) -> None:
+    """An administrator decides in the coordinator's place, who comes back meanwhile; the fact outlives reclaim."""
+
+    def administrator(space: spool.Space) -> None:
+        (deed,) = (deed for deed in stage.book.deeds if deed.xid == str(XID))
+        if not deed.ended:
+            deed.outcomes |= {NOTHING}
+        deed.may_return = True
+        try:
+            decide.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
+        except UnknownBranch:
+            assert decide.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
+            return
+        deed.may(NOTHING)
+        deed.ended = True
+        reclaim(space._store)
+        assert decide.heuristic_outcome(space._store, XID) == decide.ROLLED_BACK
+
+    stage.process("H", administrator)
+    stage.process("B", deciding(stage.book, "commit"))
+    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+
+
+def _streaming(stage: Stage) -> None:
+    """A branch whose sections are written before it commits, beside an opener that cleans active/ and a reclaimer."""
+
+    def streams(space: spool.Space) -> None:
+        with mock.patch.object(draft, "SECTION_MESSAGES", 2):
+            book = stage.book
+            book.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
+
+    stage.process("S", streams)
+    stage.newcomer("O", opening(getting(stage.book, "O")))
+    stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+
+
 def _one_flush_fails(stage: Stage) -> None:
     def stopping(program: Program) -> Program:
         def run(space: spool.Space) -> None:
@@ -435,6 +516,8 @@ SCENARIOS = (
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),
     Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="3"),
+    Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="3"),
+    Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="13"),
     Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="3 and 14"),
     Scenario("an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "10c"),
     Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="4"),
@@ -451,5 +534,8 @@ SCENARIOS = (
     Scenario("two threads of a process", _two_threads, ("m0",)),
     Scenario("two intakes", _two_intakes, (), _drop, afterwards=taking_in),
     Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
+    Scenario("a commit that cannot be made visible", _cannot_be_made_visible, ("m0",), disk=FailingCounters),
+    Scenario("an administrator beside the coordinator", _heuristic, ("m0", "m1"), _in_doubt),
+    Scenario("a branch that streams", _streaming, ("m0", "m1")),
     Scenario("the clock steps back", _clock_steps_back, ("m0",)),
 )

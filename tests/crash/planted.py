@@ -1,0 +1,84 @@
+"""Bugs planted in the engine: a function whose source is changed in one place, wherever it is known by name."""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import NamedTuple
+from unittest import mock
+
+from spool import decide, locks, publication, reclaim, visibility
+
+_PACKAGES = ("spool", "xa", "recovery")
+
+
+class Bug(NamedTuple):
+    """``changes``: (what must stand in the source, what stands there instead). ``noticed_by``: a scenario."""
+
+    what: str
+    function: Callable[..., object]
+    changes: tuple[tuple[str, str], ...]
+    noticed_by: str
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    assert isinstance(bug.function, FunctionType)
+    source = textwrap.dedent(inspect.getsource(bug.function))
+    for old, new in bug.changes:
+        assert source.count(old) == 1, f"{bug.function.__qualname__} has {source.count(old)} times {old!r}"
+        source = source.replace(old, new)
+    made: dict[str, object] = {}
+    exec(compile(source, f"<planted: {bug.what}>", "exec"), bug.function.__globals__, made)
+    owner, _, name = bug.function.__qualname__.rpartition(".")
+    with ExitStack() as stack:
+        if owner:
+            stack.enter_context(mock.patch.object(bug.function.__globals__[owner], name, made[name]))
+        for module in [m for n, m in sys.modules.items() if n.partition(".")[0] in _PACKAGES]:
+            if getattr(module, name, None) is bug.function:
+                stack.enter_context(mock.patch.object(module, name, made[name]))
+        yield
+
+
+_LOOKS = "catch_up(store, settle_all(store, deadline, list_prepared(store)))"
+_SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
+
+BUGS = (
+    Bug("numbers published out of order", publication.publish,
+        (("page = settle_to(store, number - 1, deadline)", "page = store.counters.read()"),),
+        "commits beside takes"),
+    Bug("a second look without settling", visibility.look_again,
+        ((_LOOKS, "catch_up(store, list_prepared(store))"),), "a commit that cannot be made visible"),
+    Bug("a second look without the prepared", visibility.look_again,
+        ((_LOOKS, "catch_up(store, settle_all(store, deadline))"),), "prepare, commit by another, take"),
+    Bug("a second look the wrong way round", visibility.look_again,
+        ((_LOOKS, "catch_up(store, settle_all(store, deadline)); list_prepared(store)"),),
+        "prepare, take, commit by another"),
+    Bug("an adoption that does not settle", decide._still_prepared, ((_SETTLES, ""),),
+        "commit, rollback and commit race"),
+    Bug("a rebuild past the published", visibility.read_all, (("or parsed.number > published", ""),),
+        "an opener beside a new number"),
+    Bug("heads go before their branches", reclaim._remove,
+        (("for name in (layout.prepared(xid), layout.committed(number, place)):",
+          "for name in (layout.committed(number),):"),), "adopt, take and reclaim by two"),
+    Bug("removals go before what they remove", reclaim.next_to_go,
+        (("        and files.keys().isdisjoint(files[number].targets)\n", ""),), "adopt, take and reclaim by two"),
+    Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
+        "two threads of a process"),
+)  # fmt: skip
+
+AS_IT_LIES = Bug("an untold branch adopted as it lies", decide.make_durable,
+                 (("copy_over(store, layout.prepared(xid))", "pass"),), "prepare, commit by another, take")  # fmt: skip
+
+# Both are noticed where a committer stops in one of few places while a rollback is under way (see ``test_planted``).
+NO_LOOK_FOR_A_COMMIT = Bug(
+    "a rollback that does not look for a commit", decide.rollback_prepared,
+    ((f"{_SETTLES}        if xid in store.index.adopted or not", "        if not"),),
+    "commit, rollback and commit race",
+)  # fmt: skip
+NO_SETTLING = Bug(
+    "a rollback that does not settle", decide.rollback_prepared, (("        settle_all(store, deadline)\n", ""),),
+    "commit, rollback and commit race",
+)  # fmt: skip
