@@ -46,6 +46,14 @@ _LOOKS = "catch_up(store, settle_all(store, deadline, list_prepared(store)))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
 BUGS = (
+    Bug("numbers issued without their lock", publication.with_number_lock,
+        (('store.control.lock(NUMBER, deadline, "the lock on commit numbers")', "store.control._held.add(NUMBER)"),),
+        "commits beside takes"),
+    Bug("a dead writer's file taken as it lies", publication.finish, (("copy_over(store, name)", "pass"),),
+        "a late reader beside reclaim and recycling"),
+    Bug("a commit without its flush", publication.commit,
+        (("store.disk.make_durable(file.handle, layout.COMMITTED)", "pass"),), "commits beside looks"),
+    Bug("no second look", visibility.look_again, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("numbers published out of order", publication.publish,
         (("page = settle_to(store, number - 1, deadline)", "page = store.counters.read()"),),
         "commits beside takes"),

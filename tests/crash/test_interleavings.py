@@ -4,13 +4,9 @@ acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11,
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 
-from spool import consume, decide, publication, transaction, visibility
-from spool.locks import NUMBER
-from tests.crash.book import Unexplained
 from tests.crash.interleave import Count, Interleaver
 from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
@@ -70,45 +66,3 @@ def test_a_schedule_can_be_played_again() -> None:
     traces = [Interleaver(scenario, Rules.ORDERED, limit=1).play((), seed=5).trace for _ in range(2)]
     assert traces[0] == traces[1]
     assert len({actor for actor, _ in traces[0]}) == 3
-
-
-# -- the tests are worth something only if they fail when the engine breaks its rules ---------------------------------
-
-
-def nothing(*_: object, **__: object) -> None:
-    """What a call that was left out does."""
-
-
-def _counters(store, *_: object, **__: object):
-    return store.counters.read()
-
-
-def _held(store, _: object) -> None:
-    store.control._held.add(NUMBER)
-
-
-def _published_early(store, file, deadline, *, flush=True, check=None) -> int:
-    number = publication.issue(store, file, deadline, check)
-    publication.publish(store, number, deadline, flushed=flush)
-    store.disk.make_durable(file.handle, "committed")
-    store.numbers.unlock(number)
-    file.close()
-    return number
-
-
-# (what, module, name, what stands for it, the scenario that notices)
-PLANTED = (
-    ("no second look", consume, "look_again", nothing, "prepare, commit by another, take"),
-    ("no look at prepared branches", visibility, "list_prepared", _counters, "prepare, commit by another, take"),
-    ("no look for another decision", decide, "settle_all", _counters, "commit, rollback and commit race"),
-    ("no lock on numbers", publication, "with_number_lock", _held, "commits beside takes"),
-    ("a dead writer's file as it lies", publication, "copy_over", nothing, "commits beside takes"),
-    ("published before its flush", transaction.publication, "commit", _published_early, "one process's flush fails"),
-)
-
-
-@pytest.mark.parametrize(("what", "module", "name", "bug", "noticed_by"), PLANTED, ids=[bug[0] for bug in PLANTED])
-def test_a_planted_bug_is_noticed(what: str, module: object, name: str, bug: object, noticed_by: str) -> None:
-    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == noticed_by)
-    with mock.patch.object(module, name, bug), pytest.raises(Unexplained):
-        Interleaver(scenario, Rules.ORDERED, limit=700).explore()
