@@ -11,7 +11,7 @@ import spool
 from spool import draft, layout
 from spool.intake import Intake
 from spool.reclaim import reclaim
-from tests.crash.harness import Explorer, Tally, Violation
+from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.survivors import Rules
 
@@ -252,10 +252,7 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 
 @BY_RULES
 @BY_NAME
-def test_what_is_acknowledged_survives_every_power_cut(
-    history: History, rules: Rules, record_property, request
-) -> None:
-    _known_losses(history, rules, request)
+def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
     _record(Explorer(history, rules, per_cut=6, again=200).explore(), record_property)
 
 
@@ -268,8 +265,7 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @pytest.mark.timeout(7200)
 @BY_RULES
 @BY_NAME
-def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property, request) -> None:
-    _known_losses(history, rules, request)
+def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
     _record(
         Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6, thorough=True).explore(), record_property
     )
@@ -281,12 +277,6 @@ def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, 
 @BY_NAME
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
     _record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
-
-
-def _known_losses(history: History, rules: Rules, request) -> None:
-    if history.name == "intake" and rules is Rules.STRICT:
-        why = "an intake takes by a plain rename: where renames are not ordered, a power cut may leave neither name"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=Violation, reason=why))
 
 
 def _record(tally: Tally, record_property) -> None:
