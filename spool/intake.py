@@ -5,9 +5,10 @@ together with the fact that it was taken, and only then is it removed.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from spool import layout
@@ -53,7 +54,8 @@ class Intake:
         self._taking = Taking(space._store, space.queues, self._report)
         self._waiting: list[Taken] = []
         self._reported: set[str] = set()
-        self._wake = threading.Event()
+        # No Event: a signal's handler that sets one can wait for the very thread that it interrupts.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._stop = False
 
     # -- running ----------------------------------------------------------------------------------------------------
@@ -75,10 +77,11 @@ class Intake:
         observer = self._watch()
         try:
             while not self._stop:
-                self._wake.clear()  # before the scan: what arrives during it wakes the next round
+                while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
+                    self._wake.get()
                 self.take_all()
-                if not self._stop:
-                    self._wake.wait(_RESCAN_SECONDS)
+                with suppress(Empty):
+                    self._wake.get(timeout=0 if self._stop else _RESCAN_SECONDS)
         finally:
             observer.stop()
             observer.join()
@@ -86,7 +89,7 @@ class Intake:
     def stop(self) -> None:
         """End ``run`` after the commit it is at; may be called from a signal handler or another thread."""
         self._stop = True
-        self._wake.set()
+        self._wake.put(None)
 
     def _watch(self) -> "BaseObserver":
         """Events are hints and may be lost; they only shorten the wait for the next scan."""
@@ -97,8 +100,8 @@ class Intake:
 
         class Hint(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
-                if event.event_type in ("created", "moved", "closed"):
-                    wake.set()
+                if event.event_type in ("created", "moved", "closed") and wake.empty():
+                    wake.put(None)
 
         observer = Observer()
         observer.schedule(Hint(), self._disk.path(layout.DROP), recursive=True)
