@@ -8,7 +8,6 @@ each lock the file is compared with its path, because somebody may have deleted 
 import hashlib
 import threading
 
-from spool import layout
 from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
 from spool.errors import SpaceStopped
@@ -96,8 +95,6 @@ def open_or_create(disk: Disk, name: str) -> int:
             return disk.create(name)
         except FileExistsError:
             continue
-        except FileNotFoundError:
-            disk.make_directory(layout.RUN)  # somebody removed it all while no process was here
 
 
 def xid_byte(xid: Xid) -> int:

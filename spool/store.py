@@ -72,7 +72,7 @@ class Store:
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = self.config.flush == "ordered"
-        if not disk.exists(layout.RUN):
+        if not disk.exists(layout.RUN):  # somebody removed it while no process was here
             disk.make_directory(layout.RUN)
         with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
             self.counters = _kept(opened, Counters(disk))
