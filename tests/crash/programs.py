@@ -1,0 +1,166 @@
+"""What one simulated process does with its open space; each program notes in the book what it did."""
+
+from collections.abc import Callable
+
+import spool
+from spool import decide
+from spool.decide import UnknownBranch
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
+from tests.crash.interleave import Stage
+from tests.simdisk import SimulatedDisk
+
+XID = Xid(4711, b"foreign", b"1")
+ROUND = Xid(FORMAT_ROUND, b"round-of-tests", b"1")
+
+Program = Callable[[spool.Space], None]
+
+
+def putting(book: Book, letter: str, count: int = 1, group: int = 1) -> Program:
+    def run(space: spool.Space) -> None:
+        for turn in range(count):
+            book.put(space, f"{letter} puts", "a", *(f"{letter}{turn}{place}" for place in range(group)))
+
+    return run
+
+
+def getting(book: Book, name: str, count: int = 1, queue: str = "a") -> Program:
+    def run(space: spool.Space) -> None:
+        for _ in range(count):
+            book.get(space, f"{name} gets", queue)
+
+    return run
+
+
+def looking(book: Book, count: int = 1) -> Program:
+    """What a browser shows is durable, too."""
+
+    def run(space: spool.Space) -> None:
+        for _ in range(count):
+            for message in space.browse("a"):
+                book.saw("a", text(message))
+
+    return run
+
+
+def replying(book: Book, letter: str) -> Program:
+    """Take from a, put into b, in one commit."""
+
+    def run(space: spool.Space) -> None:
+        deed = book.begin(f"{letter} replies", from_queue="a")
+        tx = space.transaction()
+        try:
+            _take_and_reply(book, deed, tx, letter)
+        except spool.Empty:
+            tx.rollback()
+            deed.ended, deed.from_queue = True, None
+            return
+        with book.ending(deed):
+            tx.commit()
+
+    return run
+
+
+def rolling_back(book: Book, name: str) -> Program:
+    """Take from a and give it back."""
+
+    def run(space: spool.Space) -> None:
+        deed = book.begin(f"{name} rolls back", from_queue="a")
+        tx = space.transaction()
+        try:
+            book.saw("a", text(tx.get("a")))
+        except spool.Empty:
+            pass
+        tx.rollback()
+        deed.ended, deed.from_queue = True, None
+
+    return run
+
+
+def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
+    body = text(tx.get("a"))
+    book.saw("a", body)
+    deed.takes, deed.from_queue = [("a", body)], None
+    deed.puts = [("b", f"{letter}{body}")]
+    tx.put("b", f"{letter}{body}")
+
+
+def preparing(book: Book, xid: Xid = XID) -> Program:
+    def run(space: spool.Space) -> None:
+        prepare(book, space, xid)
+
+    return run
+
+
+def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
+    """A branch that takes the first message and replies."""
+    deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
+    deed.xid = str(xid)
+    tx = Transaction(space._store, space._undertaker, xid=xid, timeout=None)
+    try:
+        _take_and_reply(book, deed, tx, "r")
+    except spool.Empty:
+        tx.rollback()
+        deed.ended, deed.from_queue = True, None
+        return
+    deed.outcomes |= {DOUBT}
+    tx.prepare()
+    if deed.outcomes == {NOTHING, DOUBT}:  # else somebody is deciding it already
+        deed.may(DOUBT)
+
+
+def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0) -> Program:
+    """Commit or roll back the branch, as a coordinator that comes later; it waits a while for it."""
+
+    def run(space: spool.Space) -> None:
+        store = space._store
+        for _ in range(patience):
+            if decide.is_prepared(store, XID):
+                break
+            store.clock.sleep(0.01)
+        (deed,) = (deed for deed in book.deeds if deed.xid == str(XID)) if _has_branch(book) else (None,)
+        if deed is None:
+            return
+        target = DONE if outcome == "commit" else NOTHING
+        decided = deed.ended
+        if not decided:
+            deed.outcomes |= {target}
+        try:
+            if outcome == "commit":
+                decide.commit_prepared(store, XID, store.deadline(), told=told)
+            else:
+                decide.rollback_prepared(store, XID, store.deadline())
+        except UnknownBranch:
+            if deed.outcomes == {DOUBT, target} and not decided:  # nobody else decides, and nobody could
+                deed.outcomes = frozenset([DOUBT, NOTHING, DONE])
+            return
+        assert deed.outcomes != {NOTHING if target is DONE else DONE}, f"{outcome} after the opposite was done"
+        deed.may(target)
+        deed.ended, deed.may_return = True, deed.may_return or target is NOTHING
+
+    return run
+
+
+def _has_branch(book: Book) -> bool:
+    return any(deed.xid == str(XID) for deed in book.deeds)
+
+
+def reclaiming(space: spool.Space) -> None:
+    reclaim(space._store)
+
+
+def one_after_the_other(*programs: Program) -> Program:
+    def run(space: spool.Space) -> None:
+        for program in programs:
+            program(space)
+
+    return run
+
+
+def opening(program: Program) -> Callable[[Stage, SimulatedDisk], None]:
+    def run(stage: Stage, disk: SimulatedDisk) -> None:
+        program(stage.open(disk))
+
+    return run
