@@ -1,123 +1,295 @@
-"""fsck for a space: read every byte, name what is wrong. Also the tests' oracle (X11)."""
+"""fsck for a space: read every byte, name what is wrong, and say what would mend it. Also the tests' oracle (X11).
 
-import errno
+``look`` reads and changes nothing; ``recovery.repair`` does what the problems ask for.
+"""
 
-from recovery.evidence import NO_FILE
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recovery.proof import Proof, examine
 from recovery.report import Finding, Kind
 from spool import layout
+from spool.account import difference
+from spool.disk import DIRECTORY_MODE, FILE_MODE
+from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile
-from spool.quarantine import REASON_SUFFIX, quarantine
-from spool.reader import FileImage, prove
+from spool.index import Index
+from spool.layout import CommittedName
+from spool.message import Position
+from spool.publication import highest_issued
+from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
+from spool.reader import open_file
 from spool.store import Store
-from spool.visibility import being_reclaimed, catch_up, list_prepared
+from spool.visibility import being_reclaimed, carries, catch_up, list_prepared
+from spool.xid import Xid
 
-_MAX_REASON_BYTES = 64 << 10
-_UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
+
+class Mend(enum.Enum):
+    """What makes a problem go away. Nothing is deleted: what cannot be mended lies in quarantine afterwards."""
+
+    NOTHING = enum.auto()
+    CUT = enum.auto()  # the bytes behind the file's end
+    STAMP = enum.auto()  # write the number again, which is known from the name
+    EMPTY = enum.auto()  # quarantine a numbered file; its number becomes an empty commit
+    KEEP_COPY = enum.auto()  # a copy to quarantine, while the file goes on to serve what is whole
+    RECORD = enum.auto()  # nothing is left of the file: say so in quarantine
+    QUARANTINE = enum.auto()  # move it there
+    SET_ASIDE = enum.auto()  # messages whose bodies are damaged
+    BALANCE = enum.auto()  # begin a new account of what is gone
+    MAKE_QUEUE = enum.auto()
+    MAKE_DIRECTORY = enum.auto()
+    CLOSE = enum.auto()  # to others: owner's access only
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A finding, and what mends it: the file that it names, or these messages, queue or numbers."""
+
+    finding: Finding
+    mend: Mend = Mend.NOTHING
+    number: int = 0
+    xid: Xid | None = None
+    positions: tuple[Position, ...] = ()
+    queue: str = ""
 
 
 def check(store: Store, *, repair: bool = False) -> list[Finding]:
-    """Every finding, worst first. ``repair``: what is damaged as a whole goes to quarantine."""
-    catch_up(store)
-    list_prepared(store)
-    with store.mutex:
-        findings = [Finding(Kind.DAMAGED, name, wrong) for name, wrong in store.index.damage]
-        files = {number: state.adopted for number, state in store.index.files.items()}
-    for number, adopted in sorted(files.items()):
-        findings += _prove_number(store, number, len(adopted))
-    findings += _prove_prepared(store, repair=repair)
-    findings += _strays(store)
-    unique = {(finding.kind, finding.name): finding for finding in findings}
+    """Every finding, worst first. ``repair``: each with what was done about it."""
+    if repair:
+        from recovery.repair import repair as mended
+
+        return told(mended(store))
+    return told([problem.finding for problem in look(store)])
+
+
+def told(findings: list[Finding]) -> list[Finding]:
+    unique = {(finding.kind, finding.name): finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda finding: (finding.kind is not Kind.DAMAGED, finding.name))
 
 
-def _prove_number(store: Store, number: int, adopted: int) -> list[Finding]:
-    found = []
-    image, wrong = _proven(store, layout.committed(number))
-    if image is not None and image.header.number != number:
-        wrong = f"it carries the number {image.header.number}"
-    if wrong and _still_there(store, number):
-        found.append(Finding(Kind.DAMAGED, layout.committed(number), wrong))
-    if image is None:
-        return found
-    for place, adoption in zip(range(1, adopted + 1), image.header.adopts, strict=False):
-        name = layout.committed(number, place)
-        branch, wrong = _proven(store, name)
-        if branch is None and store.disk.exists(layout.prepared(adoption.xid)):
-            name = layout.prepared(adoption.xid)
-            branch, wrong = _proven(store, name)
-        if branch is not None and branch.header.checksum != adoption.checksum:
-            wrong = f"it is not the branch {adoption.xid} that was committed"
-        if wrong and _still_there(store, number):
-            found.append(Finding(Kind.DAMAGED, name, f"{wrong} (branch {adoption.xid})"))
-    return found
+def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
+    """Everything that is wrong. ``ours``: whether reclaim is kept away by the caller; None: try it."""
+    catch_up(store)
+    list_prepared(store)
+    with store.mutex:
+        files = {number: state.adopted for number, state in store.index.files.items()}
+        damage = list(store.index.damage)
+    problems = [problem for number in sorted(files) for problem in _number(store, number)]
+    problems += _prepared(store)
+    problems += _strays(store)
+    problems += _queues(store)
+    problems += _directories(store)
+    if ours is None:
+        with store.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
+            ours = nobody_reclaims
+            problems += _account_now(store) if ours else []
+    elif ours:
+        problems += _account_now(store)
+    named = {problem.finding.name for problem in problems}
+    return problems + [
+        Problem(_damaged(name, wrong)) for name, wrong in damage if name not in named and not kept(store.disk, name)
+    ]
+
+
+def _damaged(name: str, wrong: str) -> Finding:
+    return Finding(Kind.DAMAGED, name, wrong)
+
+
+# -- committed files --------------------------------------------------------------------------------------------------
+
+
+def _number(store: Store, number: int) -> Iterator[Problem]:
+    """A numbered file and what it adopts. A number that is reclaimed while we look is no problem."""
+    name = layout.committed(number)
+    proof = examine(store.disk, name)
+    found = list(_numbered(store, number, name, proof))
+    header = proof.header
+    for place, adoption in enumerate(header.adopts if header is not None else (), 1):
+        found += _adopted(store, CommittedName(number, place), adoption.xid, adoption.checksum, adoption.first)
+    if found and _still_there(store, number):
+        yield from found
+
+
+def _numbered(store: Store, number: int, name: str, proof: Proof) -> Iterator[Problem]:
+    header = proof.header
+    if header is None or header.number not in (number, -1):
+        wrong = f"it carries the number {header.number}" if header is not None else proof.wrong
+        yield Problem(_damaged(name, wrong), Mend.NOTHING if proof.missing else Mend.EMPTY, number)
+        return
+    if header.number == -1:
+        yield Problem(_damaged(name, "its number does not match its checksum"), Mend.STAMP, number)
+    yield from _content(store, name, proof, number, 0)
+    if proof.bad_tables and not kept(store.disk, name):
+        yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Mend.KEEP_COPY)
+
+
+def _adopted(store: Store, place: CommittedName, xid: Xid, checksum: int, first: int) -> Iterator[Problem]:
+    name = layout.committed(*place)
+    proof = examine(store.disk, name)
+    if proof.missing and store.disk.exists(layout.prepared(xid)):
+        name = layout.prepared(xid)
+        proof = examine(store.disk, name)
+    if proof.missing:
+        if not kept(store.disk, name):
+            yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Mend.RECORD)
+        return
+    wrong = proof.wrong or next(iter(proof.bad_tables), "")
+    if proof.header is not None and proof.header.checksum != checksum:
+        wrong = "it is not the branch that was committed"
+    if wrong:
+        yield Problem(_damaged(name, f"{wrong} (branch {xid})"), Mend.QUARANTINE)
+        return
+    yield from _content(store, name, proof, place.number, first)
+    if proof.header is not None and proof.header.number != 0:
+        yield Problem(_damaged(name, f"a branch has no number (branch {xid})"), Mend.STAMP)
+
+
+def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
+    """Bodies that are damaged, of messages that are still there; and what follows the file's end."""
+    with store.mutex:
+        live = [
+            (position, wrong)
+            for ordinal, wrong in proof.bad_bodies
+            if store.index.find(position := Position(number, first + ordinal)) is not None
+        ]
+    if live:
+        positions = tuple(position for position, _ in live)
+        yield Problem(_damaged(name, live[0][1]), Mend.SET_ASIDE, positions=positions)
+    if proof.surplus:
+        yield Problem(_damaged(name, f"{proof.surplus} bytes follow its end; all before is whole"), Mend.CUT)
 
 
 def _still_there(store: Store, number: int) -> bool:
-    """A number that was reclaimed while we looked, or is just being so, is no finding."""
     catch_up(store)
     with store.mutex:
         state = store.index.files.get(number)
         return state is not None and (state.live > 0 or not being_reclaimed(store, store.index, number))
 
 
-def _proven(store: Store, name: str) -> tuple[FileImage | None, str]:
-    try:
-        handle = store.disk.open(name)
-        try:
-            return prove(store.disk, handle), ""
-        finally:
-            store.disk.close(handle)
-    except FileNotFoundError:
-        return None, "it is missing"
-    except CorruptedFile as error:
-        return None, str(error)
-    except OSError as error:
-        if error.errno not in _UNREADABLE:
-            raise  # of no file's making: too many are open, say
-        return None, f"it cannot be read: {error.strerror}"
+def _account_now(store: Store) -> list[Problem]:
+    catch_up(store)
+    return account(store, store.index)
 
 
-def _prove_prepared(store: Store, *, repair: bool) -> list[Finding]:
-    found = []
-    for name in sorted(store.disk.names(layout.PREPARED)):
-        xid = layout.parse_xid(name)
-        path = f"{layout.PREPARED}/{name}"
-        if xid is None:
-            found.append(Finding(Kind.STRAY, path, "no file of a queue space", "left alone"))
+def account(store: Store, index: Index) -> list[Problem]:
+    """Files that somebody deleted while nobody looked, or put back. The caller keeps reclaim away."""
+    with store.mutex:
+        applied = index.applied
+        totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
+    found = difference(applied, numbers_there(store), totals)
+    if found is None:
+        return []
+    many, number = found
+    name = f"{layout.COMMITTED}/" if number is None else layout.committed(number)
+    if many > 0:
+        text = "it is missing" if number is not None else f"{many} files are missing"
+        wrong = f"{text}, and reclaim has not removed {'it' if many == 1 else 'them'}"
+    else:
+        text = "it was" if number is not None else f"{-many} files were" if many else "other files were"
+        wrong = f"{text} reclaimed, and somebody put back what had been consumed"
+    return [Problem(_damaged(name, wrong), Mend.BALANCE)]
+
+
+def numbers_there(store: Store) -> list[int]:
+    parsed = map(layout.parse_committed, store.disk.names(layout.COMMITTED))
+    return [name.number for name in parsed if name is not None and not name.adoption]
+
+
+# -- everything else --------------------------------------------------------------------------------------------------
+
+
+def _prepared(store: Store) -> Iterator[Problem]:
+    for entry in sorted(store.disk.names(layout.PREPARED)):
+        xid, name = layout.parse_xid(entry), f"{layout.PREPARED}/{entry}"
+        if xid is None or xid in store.index.adopted:
             continue
-        image, wrong = _proven(store, path)
-        if image is not None and xid not in store.index.adopted:
-            found.append(Finding(Kind.IN_DOUBT, path, f"{image.header.messages} messages wait for a decision"))
-        elif wrong and store.disk.exists(path):
-            action = ""
-            if repair:
-                action = f"moved to {quarantine(store.disk, path, wrong)}"
-            found.append(Finding(Kind.DAMAGED, path, wrong, action))
-    return found
+        proof = examine(store.disk, name)
+        header = proof.header
+        if proof.missing:
+            continue  # decided meanwhile
+        wrong = proof.wrong or next(iter((*proof.bad_tables, *(why for _, why in proof.bad_bodies))), "")
+        if header is not None and not carries(header, xid):
+            wrong = "it is another branch's file"
+        if wrong or header is None:
+            yield Problem(_damaged(name, wrong), Mend.QUARANTINE, xid=xid)
+            continue
+        yield Problem(Finding(Kind.IN_DOUBT, name, f"{header.messages} messages wait for a decision"))
+        if header.number != 0:
+            yield Problem(_damaged(name, "the bytes for its number are damaged; all others are whole"), Mend.STAMP)
+        if proof.surplus:
+            yield Problem(_damaged(name, f"{proof.surplus} bytes follow its end; all before is whole"), Mend.CUT)
 
 
-def _strays(store: Store) -> list[Finding]:
-    names = sorted(store.disk.names(layout.COMMITTED))
-    return [
-        Finding(Kind.STRAY, f"{layout.COMMITTED}/{name}", "no file of a queue space", "left alone")
-        for name in names
-        if layout.parse_committed(name) is None
-    ]
+def _strays(store: Store) -> Iterator[Problem]:
+    """What no rule knows, where only a space's own files belong."""
+    last = highest_issued(store, store.counters.read())
+    for directory, is_ours in layout.OWN_NAMES.items():
+        for entry in sorted(store.disk.names(directory)):
+            name = f"{directory}/{entry}"
+            identity = store.disk.identity(name)
+            if identity is None:
+                continue
+            parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
+            irregular = not identity.is_regular and directory in (layout.FREE, layout.RUN, layout.ACTIVE)
+            taken = directory == layout.ACTIVE and identity.is_directory and entry.startswith(layout.TAKEN_PREFIX)
+            if not is_ours(entry) or (irregular and not taken) or (entry.startswith(layout.TAKEN_PREFIX) and not taken):
+                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", "left alone"), Mend.QUARANTINE)
+            elif parsed is not None and parsed.number > last:
+                detail = "no commit has this number yet"
+                yield Problem(Finding(Kind.STRAY, name, detail, "left alone"), Mend.QUARANTINE)
+
+
+def _queues(store: Store) -> Iterator[Problem]:
+    """Messages that nobody can take, because space.toml has lost their queue."""
+    store.refresh_settings()
+    with store.mutex:
+        lost = {n: q.live for n, q in store.index.queues.items() if q.live and n not in store.config.queues}
+    for queue, live in sorted(lost.items()):
+        text = f"{live} messages lie in queue {queue}, which it does not have: create the queue"
+        yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Mend.MAKE_QUEUE, queue=queue)
+
+
+def _directories(store: Store) -> Iterator[Problem]:
+    """Directories that are missing, and what others may read."""
+    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.config.queues)):
+        identity = store.disk.identity(name)
+        if identity is None:
+            yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Mend.MAKE_DIRECTORY)
+        elif not name.startswith(layout.DROP) and identity.permissions & ~DIRECTORY_MODE:
+            yield _exposed(name, identity.permissions)
+    for directory in layout.OWN_NAMES:
+        for entry in sorted(store.disk.names(directory)):
+            identity = store.disk.identity(f"{directory}/{entry}")
+            if identity is not None and identity.is_regular and identity.permissions & ~FILE_MODE:
+                yield _exposed(f"{directory}/{entry}", identity.permissions)
+
+
+def _exposed(name: str, permissions: int) -> Problem:
+    return Problem(Finding(Kind.EXPOSED, name, f"others may use it: its mode is {permissions:04o}"), Mend.CLOSE)
+
+
+# -- quarantine -------------------------------------------------------------------------------------------------------
 
 
 def quarantined(store: Store) -> list[Finding]:
     """What lies in quarantine, with the reasons."""
     names = sorted(store.disk.names(layout.QUARANTINE))
-    found = []
-    for name in names:
-        if name.endswith(REASON_SUFFIX):
-            continue
-        reason = "no reason is recorded"
-        if name + REASON_SUFFIX in names:
-            handle = store.disk.open(f"{layout.QUARANTINE}/{name}{REASON_SUFFIX}")
-            try:
-                reason = store.disk.read_at(handle, 0, _MAX_REASON_BYTES).decode("utf-8", "replace").strip()
-            finally:
-                store.disk.close(handle)
-        found.append(Finding(Kind.QUARANTINED, f"{layout.QUARANTINE}/{name}", reason))
-    return found
+    return [
+        Finding(Kind.QUARANTINED, f"{layout.QUARANTINE}/{name}", _reason(store, name, names))
+        for name in names
+        if not name.endswith(REASON_SUFFIX)
+    ]
+
+
+def _reason(store: Store, name: str, names: list[str]) -> str:
+    if name + REASON_SUFFIX not in names:
+        return "no reason is recorded"
+    try:
+        handle = open_file(store.disk, f"{layout.QUARANTINE}/{name}{REASON_SUFFIX}")
+    except (FileNotFoundError, CorruptedFile):
+        return "its reason cannot be read"
+    try:
+        return store.disk.read_at(handle, 0, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+    finally:
+        store.disk.close(handle)

@@ -4,7 +4,6 @@
 """
 
 import enum
-import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,13 +13,14 @@ from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import CommittedName
 from spool.locks import coordinator_byte, taken_byte, xid_byte
 from spool.notes import all_notes
-from spool.reader import FileImage, image_of, prove
+from spool.reader import FileImage, image_of, open_file, prove
 from spool.store import Store
 from spool.visibility import carries
 from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 
-# What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
-NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+# Numbers are given out one after the other, so not even a crash leaves more than a few without a file. What lies
+# farther ahead was put there by somebody else, and is not filled up to.
+_MAX_GAP = 100_000
 
 
 class Condition(enum.Enum):
@@ -93,23 +93,44 @@ def read(store: Store, *, alone: bool) -> Evidence:
     _read_prepared(store, evidence)
     if alone:
         _read_adoptions(store, evidence, names)
-    evidence.strays += [f"{layout.COMMITTED}/{name}" for name in names if layout.parse_committed(name) is None]
+    evidence.strays += [f"{layout.COMMITTED}/{name}" for name in names if _is_stray(name, evidence)]
     _read_active(store, evidence)
     return evidence
+
+
+def _is_stray(name: str, evidence: Evidence) -> bool:
+    """No name of a commit, or of one that is still to come (of which only who is alone can be sure)."""
+    parsed = layout.parse_committed(name)
+    return parsed is None or (evidence.alone and parsed.number > evidence.issued)
 
 
 def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     numbers = {p.number for p in parsed if not p.adoption}
     page = store.counters.read()
-    issued = max([*(p.number for p in parsed), *_quarantined_numbers(store), page.issued, 0])
-    mark = _highest_mark(store, sorted(numbers, reverse=True))
+    newest, mark = _newest_whole(store, sorted(numbers, reverse=True))
+    seen = {*(p.number for p in parsed), *_quarantined_numbers(store), page.issued}
+    issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
-    evidence.published = mark
+    evidence.published = min(mark, issued)
     if page.boot_id == store.disk.boot_id():  # after a failed flush, what was not flushed before is written anew
-        evidence.published = max(mark, page.durable if page.stopped else page.published)
+        evidence.published = min(issued, max(mark, page.durable if page.stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
+
+
+def last_in_reach(seen: Iterable[int], newest: int) -> int:
+    """The highest number given out: of those seen, the last that is no long way behind the one before it.
+
+    ``newest``: the newest number whose file is whole, 0 if none is: then the lowest is believed.
+    """
+    numbers = sorted(number for number in seen if number > newest)
+    last = newest or (numbers[0] if numbers else 0)
+    for number in numbers:
+        if number > last + _MAX_GAP:
+            break
+        last = number
+    return last
 
 
 def _quarantined_numbers(store: Store) -> list[int]:
@@ -117,27 +138,26 @@ def _quarantined_numbers(store: Store) -> list[int]:
     found = []
     for name in store.disk.names(layout.QUARANTINE):
         digits = name.removeprefix(prefix)[:16]
-        if name.startswith(prefix) and len(digits) == 16 and digits.isdigit() and int(digits) <= layout.MAX_NUMBER:
-            found.append(int(digits))
+        parsed = layout.parse_committed(f"{digits}{layout.SUFFIX}")
+        if name.startswith(prefix) and parsed is not None:
+            found.append(parsed.number)
     return found
 
 
-def _highest_mark(store: Store, numbers: Iterable[int]) -> int:
-    """The highest durable mark: marks only grow, so the newest whole file tells."""
+def _newest_whole(store: Store, numbers: Iterable[int]) -> tuple[int, int]:
+    """(number, durable mark) of the newest whole file: marks only grow, so it has the highest. (0, 0) if none is."""
     for number in numbers:
         image = _image(store, layout.committed(number))
         if image is not None and image.header.number == number:
-            return image.header.durable_mark
-    return 0
+            return number, image.header.durable_mark
+    return 0, 0
 
 
 def _condition(store: Store, number: int) -> tuple[Condition, str]:
     try:
-        handle = store.disk.open(layout.committed(number))
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        return Condition.TORN, f"it cannot be opened: {error.strerror}"
+        handle = open_file(store.disk, layout.committed(number))
+    except CorruptedFile as error:
+        return Condition.TORN, str(error)
     try:
         header = prove(store.disk, handle).header
     except CorruptedFile as error:
@@ -174,7 +194,7 @@ def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> N
     """Adopted branches, and what their heads say of them; a head above published counts if it is whole."""
     for name in names:
         parsed = layout.parse_committed(name)
-        if parsed is None or not parsed.adoption:
+        if parsed is None or not parsed.adoption or parsed.number > evidence.issued:
             continue
         image = _image(store, f"{layout.COMMITTED}/{name}")
         branches = image.header.branches if image is not None else ()
@@ -193,10 +213,6 @@ def _image(store: Store, name: str) -> FileImage | None:
     except NewerFormat as error:
         raise NewerFormat(f"{store.disk.root}: {name}: {error}") from None
     except CorruptedFile:
-        return None
-    except OSError as error:
-        if error.errno not in NO_FILE:
-            raise  # nothing is decided about what cannot be read now
         return None
 
 
@@ -274,7 +290,9 @@ def _about_prepared(evidence: Evidence, xid: Xid, wrong: str, committed: frozens
     if xid in evidence.locked:
         return Decision(Do.NOTHING, Kind.ALIVE, name, "its owner is at it", xid)
     if wrong:
-        return Decision(Do.QUARANTINE, Kind.TORN, name, f"{wrong}; its vote cannot have been told", xid)
+        return Decision(
+            Do.QUARANTINE, Kind.TORN, name, f"{wrong}; either its vote was never told, or the disk lost it", xid
+        )
     if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
         if xid.gtrid in evidence.living:
             return Decision(Do.NOTHING, Kind.ALIVE, name, "its coordinator is at it", xid)

@@ -18,6 +18,8 @@ class Kind(enum.StrEnum):
     ALIVE = "alive"  # somebody is at it
     TAKEN = "taken"  # dropped files that an intake took and did not finish
     STRAY = "stray"  # not ours
+    MISSING = "missing"  # a directory of the space
+    EXPOSED = "exposed"  # other users may read or write it
     DAMAGED = "damaged"  # what was durable cannot be read
     QUARANTINED = "quarantined"  # lies in quarantine
 

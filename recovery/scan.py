@@ -1,6 +1,6 @@
 """The start-up scan: read, decide, do (DESIGN §7). Idempotent; it may be killed at any step and run again."""
 
-from recovery.check import check, quarantined
+from recovery.check import account, check, quarantined
 from recovery.evidence import Decision, Do, Evidence, decide, read
 from recovery.report import Finding, Kind, RecoveryReport
 from spool import layout
@@ -48,6 +48,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     rebuild(store, alone=alone)
     if alone:
         report.findings += _set_damage_aside(store)
+        report.findings += [problem.finding for problem in account(store, store.index)]
     decisions = decide(evidence, frozenset(store.index.adopted))
     for decision in decisions:
         if decision not in early:
@@ -71,6 +72,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     decisions = decide(evidence, frozenset(index.adopted))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
+    findings += [problem.finding for problem in account(store, index)] if alone else []
     in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
     return RecoveryReport(alone, findings, in_doubt, index.applied)
 

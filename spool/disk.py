@@ -59,6 +59,10 @@ class FileIdentity(NamedTuple):
         return stat.S_ISREG(self.mode)
 
     @property
+    def permissions(self) -> int:
+        return stat.S_IMODE(self.mode)
+
+    @property
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.mode)
 
@@ -126,6 +130,14 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
+
+    def set_mode(self, name: str, mode: int) -> None:
+        """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
+        handle = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            os.fchmod(handle, mode)
+        finally:
+            os.close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
         """Of what lies under the name itself (a symlink is not followed), or None."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from spool.entries import MOST_ADDRESSED
 from spool.errors import SystemFailure
 from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
 from spool.layout import MAX_ORDINAL
@@ -38,6 +39,7 @@ class Draft:
     _table: Table = field(default_factory=Table)
     _bodies: list[bytes] = field(default_factory=list)
     _bytes: int = 0
+    _addressed: int = 0
 
     @property
     def empty(self) -> bool:
@@ -95,6 +97,15 @@ class Draft:
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
         """Committed messages that this branch takes out; neighbours join into one command."""
+        while count > (room := MOST_ADDRESSED - self._addressed):
+            if room:
+                self._remove(number, first, room, why)
+            first, count = first + room, count - room
+            self.close_section()
+        self._remove(number, first, count, why)
+
+    def _remove(self, number: int, first: int, count: int, why: str) -> None:
+        self._addressed += count
         commands = self._table.commands
         if commands:
             last = commands[-1]
@@ -117,6 +128,9 @@ class Draft:
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
         """New control fields (and queue) for committed messages."""
+        if self._addressed + count > MOST_ADDRESSED:
+            self.close_section()
+        self._addressed += count
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
 
@@ -153,7 +167,7 @@ class Draft:
             messages=len(self._bodies),
         )
         self.sections.append(Section(table, entry, parts))
-        self._table, self._bodies, self._bytes = Table(), [], 0
+        self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
 
     def body(self, ordinal: int) -> bytes | None:
         """A body that is still in memory (not yet in a closed section), else None."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from spool.entries import check_attributes, check_commands, check_fact
 from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.xid import Xid
@@ -228,9 +229,6 @@ def header_length(start: bytes) -> int:
     """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
     if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
         raise CorruptedFile("it does not begin with a header")
-    version = int.from_bytes(start[_VERSION_AT : _VERSION_AT + 2], "big")
-    if version > VERSION:
-        raise NewerFormat(f"it has format version {version}; this program reads up to {VERSION}: use a later one")
     length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
     if not FIXED_BYTES < length <= MAX_HEADER_BYTES:
         raise CorruptedFile(f"its header claims {length} bytes")
@@ -249,6 +247,9 @@ def decode_header(data: bytes, file_size: int) -> Header:
     checksum = int.from_bytes(data[-4:], "big")
     if header_checksum(data[:-4]) != checksum:
         raise CorruptedFile("its header does not match its checksum")
+    version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
+    if version > VERSION:  # asked now: a flipped bit is no later version
+        raise NewerFormat(f"it has format version {version}; this program reads up to {VERSION}: use a later one")
     number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
     if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
         number = -1
@@ -265,31 +266,51 @@ def decode_header(data: bytes, file_size: int) -> Header:
 def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
     sections, offset = [], length
     for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
-        if table_bytes > MAX_TABLE_BYTES or messages > SECTION_MESSAGES:
-            raise ValueError("a section is larger than allowed")
+        _whole(table_bytes, MAX_TABLE_BYTES), _whole(bodies_bytes, 2**63), _whole(messages, SECTION_MESSAGES)
         sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
         offset += table_bytes + bodies_bytes
-    branches = tuple(BranchEntry(Xid.parse(x), bytes(i), f, c) for x, i, f, c in found["branches"])
+    branches = tuple(BranchEntry(Xid.parse(x), _branch_id(i), f, c) for x, i, f, c in found["branches"])
     adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
+    end = 0
     for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
-        if not 0 <= first <= first + count <= MAX_ORDINAL + 1:
-            raise ValueError("ordinals are out of range")
+        if first != end:
+            raise ValueError("its ordinals are not one behind the other")
+        end += _whole(count, MAX_ORDINAL + 1)
+    _whole(end, MAX_ORDINAL + 1)
     if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
         raise ValueError("its branches do not add up to its sections")
     return Header(
         number=number,
-        time=float(found["time"]),
+        time=_seconds(found["time"]),
         writer=dict(found["writer"]),
         branches=branches,
         adopts=adopts,
-        supersedes=tuple(map(int, found["supersedes"])),
+        supersedes=tuple(_whole(n, MAX_NUMBER) for n in found["supersedes"]),
         sections=tuple(sections),
-        durable_mark=int(found["durable_mark"]),
+        durable_mark=_whole(found["durable_mark"], MAX_NUMBER),
         flushed=bool(found["flushed"]),
         length=length,
         size=offset,
         checksum=checksum,
     )
+
+
+def _whole(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not -1e12 <= value <= 1e12:
+        raise ValueError(f"{value!r:.40} is no time")
+    return float(value)
+
+
+def _branch_id(value: Any) -> bytes:
+    if not isinstance(value, bytes) or len(value) != BRANCH_ID_BYTES:
+        raise ValueError(f"{value!r:.40} is no branch's id")
+    return value
 
 
 def decode_table(data: bytes, entry: SectionEntry) -> Table:
@@ -300,12 +321,12 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
         found = msgpack.unpackb(data, strict_map_key=False)
         table = Table(
             queues=[sys.intern(name) for name in found["queues"]],
-            attributes=[dict(a) for a in found["attributes"]],
+            attributes=[check_attributes(a) for a in found["attributes"]],
             runs=[[int(q), int(a), int(c)] for q, a, c in found["runs"]],
             lengths=array("I", found["lengths"]),
             checksums=array("I", found["checksums"]),
-            commands=[_command(c) for c in found["commands"]],
-            facts=[[str(k), v, None if e is None else float(e)] for k, v, e in found["facts"]],
+            commands=check_commands(found["commands"]),
+            facts=[check_fact(f) for f in found["facts"]],
         )
         _prove(table, entry)
     except _UNREADABLE as error:
@@ -321,21 +342,3 @@ def _prove(table: Table, entry: SectionEntry) -> None:
         raise ValueError("a run points nowhere")
     if bodies_bytes(table.lengths) != entry.bodies_bytes:
         raise ValueError("its lengths do not add up")
-
-
-_COMMAND_SHAPES: dict[str, tuple[type, ...]] = {
-    "remove": (int, int, int, str),  # number, first ordinal, count, why
-    "update": (int, int, int, dict),  # number, first ordinal, count, changed control fields
-    "take": (str, bytes),  # directory in active/, file name: the dropped file that this commit is
-}
-
-
-def _command(raw: list[Any]) -> list[Any]:
-    shape = _COMMAND_SHAPES.get(raw[0])
-    if (
-        shape is None
-        or len(raw) != len(shape) + 1
-        or not all(isinstance(v, t) for v, t in zip(raw[1:], shape, strict=True))
-    ):
-        raise ValueError(f"unknown command {raw[0]!r}")
-    return raw

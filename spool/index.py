@@ -12,12 +12,12 @@ from typing import Any
 
 from sortedcontainers import SortedKeyList
 
+from spool.entries import TOTALS_FACT
 from spool.format import Table
 from spool.message import DEFAULT_PRIORITY, Position, due_time
 from spool.reader import FileImage
 from spool.xid import Xid
 
-TOTALS_FACT = "totals"
 ENQUEUED, DEQUEUED, FAILED, EXPIRED = range(4)
 _WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
 
@@ -177,6 +177,8 @@ class FileState:
     targets: set[int] = field(default_factory=set)
     taken: list[tuple[str, bytes]] = field(default_factory=list)
     facts: int = 0
+    damaged: bool = False
+    folded: bool = False
     tally: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -204,7 +206,8 @@ class Index:
         header = commit.parts[0].image.header
         state = self.files[commit.number] = FileState(len(header.adopts), tuple(commit.adopted))
         self.adopted.update((xid, commit.number) for xid in state.adopted)
-        self.damage.extend(commit.damage)
+        for name, wrong in commit.damage:
+            self.damaged(commit.number, name, wrong)
         for part in commit.parts:
             self._add_messages(commit, part, state)
         for part in commit.parts:
@@ -335,13 +338,22 @@ class Index:
             for folded in value["folded"] if key == TOTALS_FACT else ():
                 if folded in self.files:  # its counts are in the fact now, also for who does not see it go
                     self.files[folded].tally.clear()
+                    self.files[folded].folded = True
 
     def _rest(self, number: int) -> None:
-        """None of the number's messages lives any more: its runs are forgotten."""
-        self.idle.add(number)
+        """None of the number's messages lives any more: its runs are forgotten, and its files may go, unless one is
+        damaged: nobody knows what else it held."""
+        if not self.files[number].damaged:
+            self.idle.add(number)
         for _, _, branch_id in self._branch_of.pop(number, ()):
             self._branches.pop(branch_id, None)
         self._runs.pop(number, None)
+
+    def damaged(self, number: int, name: str, wrong: str) -> None:
+        """One of the number's files cannot be read whole: it stays until somebody has seen to it."""
+        self.damage.append((name, wrong))
+        self.files[number].damaged = True
+        self.idle.discard(number)
 
     def forget(self, number: int) -> None:
         """The number's files are gone."""
@@ -367,14 +379,16 @@ class Index:
     def segment(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """The run that holds a live message, and where its neighbours in it end, at most at ``end``.
 
-        (None, ordinal + 1) if the message is not there.
+        None if the message is not there, and where to look on.
         """
         moved = self._moved.get((number, ordinal)) if self._moved else None
         if moved is not None:
             return moved, ordinal + 1
         runs = self._runs.get(number)
-        place = bisect_right(runs, ordinal, key=_first_of) - 1 if runs else -1
-        if runs is None or place < 0:
+        if not runs or ordinal >= runs[-1].end:
+            return None, end  # a command may claim any count: nothing lies there
+        place = bisect_right(runs, ordinal, key=_first_of) - 1
+        if place < 0:
             return None, ordinal + 1
         run = runs[place]
         if not run.head <= ordinal < run.end or ordinal in run.gone:

@@ -1,6 +1,7 @@
 """What is called what in a space's directory (DESIGN §3), in both directions."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from spool.xid import Xid
@@ -72,6 +73,18 @@ def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
         return Xid.parse(name[: -len(suffix)])
     except ValueError:
         return None
+
+
+# What belongs where; drop/ and quarantine/ hold whatever comes.
+OWN_NAMES: dict[str, Callable[[str], object]] = {
+    COMMITTED: parse_committed,
+    PREPARED: parse_xid,
+    ACTIVE: lambda name: (
+        name.startswith(TAKEN_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
+    ),
+    FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
+    RUN: re.compile(r"control|counters|numbers|xids|reclaim\.lock|claims-[0-9]{2}").fullmatch,
+}
 
 
 def claim_file(index: int) -> str:

@@ -11,6 +11,8 @@ import threading
 from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
 from spool.errors import SpaceStopped
+from spool.quarantine import quarantine
+from spool.reader import NO_FILE
 from spool.xid import Xid
 
 # Bytes of run/control.
@@ -91,6 +93,11 @@ def open_or_create(disk: Disk, name: str) -> int:
             return disk.open(name, write=True)
         except FileNotFoundError:
             pass
+        except OSError as error:
+            identity = disk.identity(name)
+            if error.errno not in NO_FILE or identity is None or identity.is_regular:
+                raise
+            quarantine(disk, name, "it is no regular file, so nobody has a lock on it")
         try:
             return disk.create(name)
         except FileExistsError:

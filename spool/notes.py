@@ -128,7 +128,7 @@ def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
     finally:
         store.disk.close(handle)
     owner, ranges = 0, []
-    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=3, max_map_len=0)
     unpacker.feed(data)
     try:
         while True:
@@ -140,10 +140,16 @@ def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
             if start == 0:
                 owner = int(record[2])
             else:
-                ranges.append((int(record[0]), int(record[1]), int(record[2])))
+                ranges.append(_range(*record))
     except (msgpack.UnpackException, ValueError, TypeError, IndexError):
         pass
     return owner, ranges
+
+
+def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
+    if not 0 < number <= layout.MAX_NUMBER or not 0 <= first < first + count <= layout.MAX_ORDINAL + 1:
+        raise ValueError("a note of no messages")
+    return int(number), int(first), int(count)
 
 
 def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
@@ -161,13 +167,28 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
         if not store.disk.exists(layout.prepared(xid)):  # a branch that voted holds them by its file, and is not dead
             settle_all(store, deadline)
             catch_up(store)
-            positions = [Position(n, o) for n, first, count in ranges for o in range(first, first + count)]
-            retries.count_failures(store, positions, "the process that held it died", deadline)
+            retries.count_failures(store, _live(store, ranges), "the process that held it died", deadline)
         for name in (layout.note(xid), layout.active(xid)):
             _unlink(store, name)
         return True
     finally:
         store.xids.unlock(byte)
+
+
+def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
+    """Which of them are there, each once: a note may say anything."""
+    found: list[Position] = []
+    seen, done = 0, 0
+    with store.mutex:
+        for number, first, count in sorted(ranges):
+            ordinal, end = max(first, done if number == seen else 0), first + count
+            seen, done = number, max(ordinal, end)
+            while ordinal < end:
+                run, stop = store.index.segment(number, ordinal, end)
+                if run is not None:
+                    found += [Position(number, one) for one in range(ordinal, stop)]
+                ordinal = stop
+    return found
 
 
 def bury_the_dead(store: Store, deadline: Deadline) -> None:

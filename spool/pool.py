@@ -6,16 +6,20 @@ hence only files that carry their own number and have one name go into the pool 
 """
 
 import os
+import re
 import threading
 from bisect import bisect_left
 from typing import NamedTuple
 
 from spool import layout
 from spool.disk import Disk
+from spool.quarantine import quarantine
+from spool.reader import NO_FILE
 
 MAX_FILES = 512
 MAX_FILE_BYTES = 4 << 20
 _NEW_SUFFIX = ".new"
+_SPARE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+")
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 64
 _STOCK, _STOCK_BYTES = 2, 64 << 10
@@ -58,7 +62,9 @@ class Pool:
                 self.disk.rename(f"{layout.FREE}/{spare.name}", name)
             except FileNotFoundError:
                 continue  # another process was faster
-            handle = self.disk.open(name, write=True)
+            handle = self._opened(name)
+            if handle is None:
+                continue
             try:
                 identity = self.disk.handle_identity(handle)
             except BaseException:
@@ -69,6 +75,16 @@ class Pool:
             self.disk.close(handle)
             self.disk.unlink(name)  # it has another name, which may still mean something
         return None
+
+    def _opened(self, name: str) -> int | None:
+        """None if somebody put something else there, which is set aside."""
+        try:
+            return self.disk.open(name, write=True)
+        except OSError as error:
+            if error.errno not in NO_FILE:
+                raise
+            quarantine(self.disk, name, f"it lay in {layout.FREE}/ and is no regular file: {error.strerror}")
+            return None
 
     def _pop(self, size: int, keep: int) -> _Spare | None:
         with self._mutex:
@@ -127,11 +143,12 @@ class Pool:
     def clear(self, *, everything: bool) -> None:
         """After a crash, by an opener that is alone: drop what was on its way in, or all of it."""
         for name in self.disk.names(layout.FREE):
-            if everything or name.endswith(_NEW_SUFFIX):
+            identity = self.disk.identity(f"{layout.FREE}/{name}")
+            if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
 
 
 def _parse(name: str) -> _Spare | None:
-    size, dash, rest = name.partition("-")
-    return _Spare(int(size), name) if dash and size.isdigit() and not rest.endswith(_NEW_SUFFIX) else None
+    match = _SPARE_NAME.fullmatch(name)
+    return None if match is None else _Spare(int(match[1]), name)

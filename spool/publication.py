@@ -151,7 +151,7 @@ def finish(store: Store, number: int) -> None:
         if _is_whole(store, number):
             copy_over(store, name)
         else:
-            _write_empty(store, number)
+            write_empty(store, number)
         page = store.counters.read().check()
         store.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
@@ -182,7 +182,8 @@ def _is_whole(store: Store, number: int) -> bool:
     return False
 
 
-def _write_empty(store: Store, number: int) -> None:
+def write_empty(store: Store, number: int) -> None:
+    """A commit that did nothing. The caller holds the number's byte, or keeps reclaim from a published one."""
     xid = new_local_xid()
     encoded = bytearray(encode_header(store.header()))
     offset, stamped = stamp(number)

@@ -1,13 +1,16 @@
 """Where unreadable files go, with the reason beside each: nothing is ever silently deleted."""
 
 import logging
+from contextlib import ExitStack
 
 from spool import layout
 from spool.disk import Disk
 
 log = logging.getLogger("spool")
 REASON_SUFFIX = ".reason.txt"
+MAX_REASON_BYTES = 64 << 10
 _MAX_STEM = 200
+_CHUNK_BYTES = 1 << 20
 
 
 def quarantine(disk: Disk, name: str, reason: str) -> str:
@@ -26,11 +29,53 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
     return target
 
 
+def kept(disk: Disk, name: str) -> bool:
+    """Whether somebody has seen to a damaged file: it was moved to quarantine, or its bytes lie there, too."""
+    there = f"{layout.QUARANTINE}/{_stem(name)}"
+    if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):
+        return False
+    return not disk.exists(name) or _same_bytes(disk, name, there)
+
+
+def keep_copy(disk: Disk, name: str, reason: str) -> str:
+    """The same bytes there, while the file goes on to serve what can be read of it; returns the copy's name."""
+    target = _free_name(disk, name, reason)
+    with ExitStack() as opened:
+        source = disk.open(name)
+        opened.callback(disk.close, source)
+        copy = disk.create(target)
+        opened.callback(disk.close, copy)
+        offset = 0
+        while data := disk.read_at(source, offset, _CHUNK_BYTES):
+            disk.write_at(copy, offset, data)
+            offset += len(data)
+        disk.make_durable(copy, layout.QUARANTINE)
+    log.warning("a copy of %s was kept as %s: %s", name, target, reason)
+    return target
+
+
+def _same_bytes(disk: Disk, one: str, other: str) -> bool:
+    with ExitStack() as opened:
+        handles = []
+        for name in (one, other):
+            try:
+                handle = disk.open(name)
+            except OSError:
+                return False
+            opened.callback(disk.close, handle)
+            handles.append(handle)
+        offset = 0
+        while True:
+            first, second = (disk.read_at(handle, offset, _CHUNK_BYTES) for handle in handles)
+            if first != second:
+                return False
+            if not first:
+                return True
+            offset += len(first)
+
+
 def _free_name(disk: Disk, name: str, reason: str) -> str:
-    stem = name.rpartition("/")[2]
-    while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
-        stem = stem[: len(stem) - 8]
-    stem = f"{name.partition('/')[0]}.{stem}"
+    stem = _stem(name)
     attempt = 0
     while True:
         target = f"{layout.QUARANTINE}/{stem}" + (f".{attempt}" if attempt else "")
@@ -42,6 +87,13 @@ def _free_name(disk: Disk, name: str, reason: str) -> str:
         except FileExistsError:
             continue
         return target
+
+
+def _stem(name: str) -> str:
+    stem = name.rpartition("/")[2]
+    while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
+        stem = stem[: len(stem) - 8]
+    return f"{name.partition('/')[0]}.{stem}"
 
 
 def _write(disk: Disk, name: str, data: bytes) -> None:

@@ -4,9 +4,10 @@ Names and open descriptors can carry other content at any time (DESIGN §5, "Cat
 a checksum that the reader already trusts.
 """
 
+import errno
 import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from spool.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format import FIXED_BYTES, Header, Table, body_head, body_offsets, decode_header, decode_table, header_length
 from spool.xid import Xid
+
+# What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 _FIRST_READ_BYTES = 16 << 10
 _CHUNK_BYTES = 1 << 20
@@ -63,13 +67,23 @@ def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
     return FileImage(header, tuple(tables))
 
 
+def open_file(disk: Disk, name: str) -> int:
+    """A handle for reading; CorruptedFile if what lies there is no regular file."""
+    try:
+        return disk.open(name)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") from None
+
+
 def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileImage | None = None) -> FileImage | None:
     """None if there is no such file; CorruptedFile, naming the file, if it is damaged.
 
     ``known``: an image read earlier, which is returned if the file still has that header.
     """
     try:
-        handle = disk.open(name)
+        handle = open_file(disk, name)
     except FileNotFoundError:
         return None
     try:
@@ -129,20 +143,25 @@ def prove(disk: Disk, handle: int) -> FileImage:
 
 def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
     """Every body of one section, streamed; CorruptedFile at the first that is off."""
-    for offset, length, checksum in zip(
-        body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False
-    ):
+    for _, wrong in bad_bodies(disk, handle, start, table):
+        raise CorruptedFile(wrong)
+
+
+def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
+    """(row, what is wrong) of each body of a section that is not what its table says; streamed."""
+    places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
+    for row, (offset, length, checksum) in enumerate(places):
         head = body_head(length)
         if disk.read_at(handle, offset - len(head), len(head)) != head:
-            raise CorruptedFile(f"the body at offset {offset} has lost its length")
+            yield row, f"the body at offset {offset} has lost its length"
+            continue
         crc, left = 0, length
-        while left:
-            data = disk.read_at(handle, offset + length - left, min(left, _CHUNK_BYTES))
-            if not data:
-                raise CorruptedFile(f"the body at offset {offset} ends early")
+        while left and (data := disk.read_at(handle, offset + length - left, min(left, _CHUNK_BYTES))):
             crc, left = zlib.crc32(data, crc), left - len(data)
-        if crc != checksum:
-            raise CorruptedFile(f"the body at offset {offset} does not match its checksum")
+        if left:
+            yield row, f"the body at offset {offset} ends early"
+        elif crc != checksum:
+            yield row, f"the body at offset {offset} does not match its checksum"
 
 
 class _OpenFile(NamedTuple):
@@ -198,7 +217,7 @@ class BodyCache:
         # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
         for place in (name,) if xid is None else (layout.prepared(xid), name, layout.prepared(xid)):
             try:
-                return self.disk.open(place)
+                return open_file(self.disk, place)
             except FileNotFoundError:
                 continue
         raise CorruptedFile("it is missing")

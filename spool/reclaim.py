@@ -7,13 +7,16 @@ a removal never goes before what it removes.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from spool import layout
+from spool.account import Account, recorded, there
 from spool.disk import FlushFailed
 from spool.draft import Draft
+from spool.entries import TOTALS_FACT
 from spool.errors import SpoolError
-from spool.index import TOTALS_FACT, FileState, add_tallies
+from spool.index import FileState, Index, add_tallies
 from spool.notes import bury_the_dead
 from spool.retries import commit_draft
 from spool.store import Store, log
@@ -103,7 +106,7 @@ def _finish_taken(store: Store) -> None:
         for directory, name in taken:
             try:
                 store.disk.unlink(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 pass
             directories.add(directory)
     store.disk.flush_directory(layout.ACTIVE)
@@ -119,23 +122,43 @@ def _finish_taken(store: Store) -> None:
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
-    """What the batch contributed to the counts since the space was created, before its files go."""
+    """What the batch contributed to the counts since the space was created, and that it goes, before its files go."""
     with store.mutex:
-        known = store.index.facts.get(TOTALS_FACT)
-        sums: dict[str, list[int]] = {}
-        covered: set[int] = set()
-        if known is not None:
-            add_tallies(sums, known[1]["queues"])
-            covered = set(known[1]["folded"]).intersection(store.index.files)
-        # Heads of adopted branches as well: one that is found without them is then known to be just going.
-        states = {number: store.index.files[number] for number in batch if number not in covered}
-        fresh = [number for number, state in states.items() if state.tally or state.adopted]
-        if not fresh:
-            return
-        for number in fresh:
-            add_tallies(sums, store.index.files[number].tally)
+        index = store.index
+        fresh = [number for number in batch if not index.files[number].folded]
+        superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
+        if fresh and superseded is not None and superseded not in fresh:
+            fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever
+        draft = Draft()
+        draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
+    if fresh:
+        commit_draft(store, draft, store.deadline(), flush=True)
+
+
+def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
+    """The totals' new value: the ``known`` one, and the ``fresh`` numbers, which are about to go."""
+    sums: dict[str, list[int]] = {}
+    add_tallies(sums, {} if known is None else known["queues"])
+    for number in fresh:
+        add_tallies(sums, index.files[number].tally)
+    covered = () if known is None else set(known["folded"]).intersection(index.files)
+    gone = recorded(known)
+    if gone is None:
+        gone = Account.of_missing(index.applied, there(index.files, index.applied, known))
+    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(gone.plus(fresh))}
+
+
+def balance(store: Store, numbers: Iterable[int]) -> None:
+    """A new account: of these numbers there is a file, and all others are gone. The caller keeps reclaim away."""
+    with store.mutex:
+        index = store.index
+        superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
+        fresh = [] if superseded is None else [superseded]
+        value = _totals_with(index, known, fresh)
+        left = there(numbers, index.applied, value)
+        value["gone"] = list(Account.of_missing(index.applied, left))
     draft = Draft()
-    draft.fact(TOTALS_FACT, {"queues": sums, "folded": sorted(covered.union(fresh))})
+    draft.fact(TOTALS_FACT, value)
     commit_draft(store, draft, store.deadline(), flush=True)
 
 

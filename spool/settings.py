@@ -119,7 +119,7 @@ def parse(text: str, name: str) -> SpaceConfig:
     where = f"{name}: "
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end
         raise InvalidArgument(f"{where}{error}: mend the file, or take it from a backup") from None
     version = found.pop("format", None)
     if not _is_int(version, 1, 2**31):

@@ -72,25 +72,9 @@ class Space:
 
     def create_queue(self, name: str, **options: Any) -> QueueConfig:
         """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
-        config = queue_config(name, options)
-        store = self._store
-        store.check_usable()
-        deadline = store.deadline()
-        with store.disk_errors(f"creating queue {name}"):
-            store.control.lock(CONFIG, deadline, "the lock on space.toml")
-            try:
-                text = store.read_settings_text()
-                if name in store.read_settings().queues:
-                    raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
-                store.disk.make_directory(f"{layout.DROP}/{name}")
-                for directory in (f"{layout.DROP}/{name}", layout.DROP):
-                    store.disk.flush_directory(directory)
-                replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
-                store.counters.bump_settings()
-            finally:
-                store.control.unlock(CONFIG)
-            store.refresh_settings()
-        return config
+        self._store.check_usable()
+        with self._store.disk_errors(f"creating queue {name}"):
+            return add_queue(self._store, name, **options)
 
     @speaking("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
@@ -399,6 +383,25 @@ def _stock(store: Store) -> None:
         store.pool.stock()
     except OSError as error:
         log.warning("no room for the files that a full disk will need: %s", error)
+
+
+def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
+    """A new queue in the settings, with its directory; durable when this returns."""
+    config = queue_config(name, options)
+    store.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
+    try:
+        text = store.read_settings_text()
+        if name in store.read_settings().queues:
+            raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
+        store.disk.make_directory(f"{layout.DROP}/{name}")
+        for directory in (f"{layout.DROP}/{name}", layout.DROP):
+            store.disk.flush_directory(directory)
+        replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
+        store.counters.bump_settings()
+    finally:
+        store.control.unlock(CONFIG)
+    store.refresh_settings()
+    return config
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:

@@ -19,7 +19,7 @@ from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.counters import Counters, Page
 from spool.disk import Disk, FlushFailed
-from spool.errors import DiskFailure, NotASpace, NotOpen, SpoolError
+from spool.errors import DiskFailure, InvalidArgument, NotASpace, NotOpen, SpoolError
 from spool.format import Header
 from spool.index import Commit, Index
 from spool.message import Position
@@ -108,9 +108,16 @@ class Store:
                 f"Make one with: spool-admin init {self.disk.root}"
             ) from None
         try:
-            return self.disk.read_at(handle, 0, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
+            data = self.disk.read_at(handle, 0, MAX_SETTINGS_BYTES + 1)
         finally:
             self.disk.close(handle)
+        try:
+            if len(data) > MAX_SETTINGS_BYTES:
+                raise ValueError(f"it has more than {MAX_SETTINGS_BYTES} bytes")
+            return data.decode("utf-8")
+        except ValueError as error:
+            path = self.disk.path(layout.SETTINGS)
+            raise InvalidArgument(f"{path}: {error}: mend the file, or take it from a backup") from None
 
     def read_settings(self) -> SpaceConfig:
         return parse(self.read_settings_text(), self.disk.path(layout.SETTINGS))

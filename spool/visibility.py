@@ -11,11 +11,13 @@ from typing import Literal, overload
 from spool import layout
 from spool.clock import Deadline
 from spool.counters import Page
+from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile, SystemFailure
 from spool.format import Adoption, Header
-from spool.index import TOTALS_FACT, Commit, Index, Part
+from spool.index import Commit, Index, Part
 from spool.locks import PREPARED_LIST
 from spool.publication import settle_all
+from spool.quarantine import kept
 from spool.reader import FileImage, image_of
 from spool.store import Store
 from spool.xid import Xid
@@ -78,8 +80,9 @@ def prepared_image(store: Store, xid: Xid) -> FileImage | None:
 
 
 def carries(header: Header, xid: Xid) -> bool:
-    """Content is bound to its name: a branch's file says which branch it is (DESIGN §3)."""
-    return header.number == 0 and [branch.xid for branch in header.branches] == [xid]
+    """Content is bound to its name: a branch's file says which branch it is (DESIGN §3), and has no number. (-1: the
+    bytes for one were damaged; all others are proven.)"""
+    return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
 
 
 # -- published commits ------------------------------------------------------------------------------------------------
@@ -167,7 +170,9 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
             return None
         index.apply(commit)
     if last_resort:
-        index.damage += [(name, wrong) for n, name, wrong in absent if not being_reclaimed(store, index, n)]
+        for number, name, wrong in absent:
+            if not being_reclaimed(store, index, number) and not kept(store.disk, name):
+                index.damaged(number, name, wrong)
     return index
 
 
@@ -194,13 +199,13 @@ def read_commit(
     """
     name = layout.committed(number)
     image, wrong = _numbered_image(store, number)
-    if wrong is not None or image is None:
-        if not last_resort:
-            return None
-        empty = image or FileImage(store.header(), ())
-        return Commit(number, [Part(0, None, 0, empty)], [(name, wrong or "it is missing")])
-    commit = Commit(number, [Part(0, None, 0, image)])
-    if any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True)):
+    if (wrong is not None or image is None) and not last_resort:
+        return None
+    if image is None:
+        return Commit(number, [Part(0, None, 0, FileImage(store.header(), ()))], [(name, wrong or "it is missing")])
+    commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
+    torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
+    if torn and not kept(store.disk, name):
         commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
     for place, adoption in enumerate(image.header.adopts, 1):
         branch = _adopted_image(store, number, place, adoption)
@@ -208,10 +213,10 @@ def read_commit(
             commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
         elif listed is not None and not _is_listed(listed, number, place, adoption.xid):
             continue
-        elif last_resort:
-            commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
-        else:
+        elif not last_resort:
             return None
+        elif not kept(store.disk, layout.committed(number, place)):
+            commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
     return commit
 
 

@@ -127,6 +127,11 @@ class SimulatedDisk(Disk):
         except OSError:
             return None
 
+    def set_mode(self, name: str, mode: int) -> None:
+        self._step("set_mode", name)
+        if _identity(self.machine.find(name)).permissions != mode:
+            raise NotImplementedError("simulated files have one mode for good")
+
     # -- directories ------------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:

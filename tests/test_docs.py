@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
+from spool import entries, layout
 from spool import format as file_format
-from spool import layout
 from spool.message import FIELDS
 from tests.spool.test_flush_counts import COSTS
 
@@ -72,7 +72,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_format_md_names_every_command_field_and_directory() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
-    for command in file_format._COMMAND_SHAPES:
+    for command in entries.COMMANDS:
         assert f'["{command}"' in text
     for directory in layout.DIRECTORIES:
         assert f"`{directory}/" in text

@@ -31,6 +31,9 @@ class LookingDisk(Disk):
     def unlink(self, name: str) -> None:
         self._refuse(name)
 
+    def set_mode(self, name: str, mode: int) -> None:
+        self._refuse(name)
+
     def make_directory(self, name: str) -> bool:
         if name != layout.RUN:
             self._refuse(name)

@@ -1,0 +1,198 @@
+"""Mending what a check found, or moving it to quarantine with the reason. Others may have the space open meanwhile.
+
+Reclaim is kept away all the time, so no file is recycled under our hands; whatever decides about a branch or a message
+is taken as anybody takes it: by its lock. What is held by others stays, and is named.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from recovery.check import Mend, Problem, look, numbers_there
+from recovery.report import Finding
+from spool import consume, layout
+from spool.decide import finish_moves
+from spool.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
+from spool.errors import SpoolError, SystemFailure
+from spool.format import stamp
+from spool.locks import NUMBER, PREPARED_LIST, xid_byte
+from spool.publication import settle_all, with_number_lock, write_empty
+from spool.quarantine import keep_copy, quarantine, quarantine_bytes
+from spool.reader import read_header
+from spool.reclaim import balance
+from spool.space import add_queue
+from spool.store import Store, log
+from spool.visibility import catch_up, list_prepared, look_again, rebuild
+from spool.xid import Xid
+
+_SECONDS = 30.0
+_ROUNDS = 4
+
+
+def repair(store: Store) -> list[Finding]:
+    """Every finding, with what was done about it; SystemFailure if another process does the same all the time."""
+    for _ in store.deadline(_SECONDS).polls():
+        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if ours:
+                return _repair(store)
+    raise SystemFailure("another process is removing or repairing files all the time: try again later")
+
+
+def _repair(store: Store) -> list[Finding]:
+    """In rounds, because one thing may hide another: what a branch held is only known when it lies in its place."""
+    for name in layout.DIRECTORIES:
+        store.disk.make_directory(name)
+    told: list[Finding] = []
+    for _ in range(_ROUNDS):
+        rebuild(store)  # as the files are now, not as they were when this process read them
+        finish_moves(store)
+        problems = look(store, ours=True)
+        done = [replace(problem.finding, action=_mended(store, problem)) for problem in problems]
+        mended = [new for old, new in zip(problems, done, strict=True) if new != old.finding]
+        told += mended
+        if not mended:
+            break
+    return told + [problem.finding for problem in problems]
+
+
+def _mended(store: Store, problem: Problem) -> str:
+    """What was done, in words; empty if it could not be."""
+    if problem.mend is Mend.NOTHING:
+        return problem.finding.action
+    try:
+        return _MENDS[problem.mend](store, problem)
+    except FlushFailed:
+        store.stop()
+        raise
+    except FileNotFoundError:
+        return ""  # somebody else did something about it
+    except (OSError, SpoolError) as error:
+        log.error("%s: %s", problem.finding.name, error)
+        return ""
+
+
+def _cut(store: Store, problem: Problem) -> str:
+    handle = store.disk.open(problem.finding.name, write=True)
+    try:
+        store.disk.truncate(handle, read_header(store.disk, handle).size)
+        store.disk.flush(handle)
+    finally:
+        store.disk.close(handle)
+    return "cut to its length"
+
+
+def _stamp(store: Store, problem: Problem) -> str:
+    handle = store.disk.open(problem.finding.name, write=True)
+    try:
+        store.disk.write_at(handle, *stamp(problem.number))
+        store.disk.flush(handle)
+    finally:
+        store.disk.close(handle)
+    return "its number was written again"
+
+
+def _empty(store: Store, problem: Problem) -> str:
+    moved = quarantine(store.disk, problem.finding.name, problem.finding.detail)
+    write_empty(store, problem.number)
+    return f"moved to {moved}; its number is an empty commit now"
+
+
+def _keep_copy(store: Store, problem: Problem) -> str:
+    return f"kept as {keep_copy(store.disk, problem.finding.name, problem.finding.detail)}; what is whole is served"
+
+
+def _record(store: Store, problem: Problem) -> str:
+    return f"recorded as {quarantine_bytes(store.disk, problem.finding.name, b'', problem.finding.detail)}"
+
+
+def _quarantine(store: Store, problem: Problem) -> str:
+    if problem.xid is not None:
+        return _quarantine_vote(store, problem, problem.xid)
+    return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
+
+
+def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
+    """A prepared branch, if nobody is at it: as in a rollback, but that the file is kept."""
+    deadline = store.deadline()
+    byte = xid_byte(xid)
+    if not store.xids.try_lock(byte):
+        return ""
+    try:
+        with_number_lock(store, deadline)
+        try:
+            settle_all(store, deadline)
+            catch_up(store)
+            if xid in store.index.adopted:
+                return ""
+            store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+            try:
+                store.counters.bump_prepared()
+                moved = quarantine(store.disk, problem.finding.name, problem.finding.detail)
+            finally:
+                store.control.unlock(PREPARED_LIST)
+        finally:
+            store.control.unlock(NUMBER)
+    finally:
+        store.xids.unlock(byte)
+    list_prepared(store)
+    return f"moved to {moved}"
+
+
+def _set_aside(store: Store, problem: Problem) -> str:
+    """Each as a get does it that meets it, unless somebody holds it."""
+    deadline = store.deadline()
+    done = 0
+    for position in problem.positions:
+        got = store.claims.claim(position.number, position.ordinal, 1)
+        if not got:
+            continue
+        try:
+            look_again(store, deadline)
+            if store.index.find(position) is None:
+                done += 1
+            elif position not in store.prepared.held:
+                consume.set_aside(store, position, problem.finding.detail, deadline)
+                done += 1
+        finally:
+            consume.release(store, [(position.number, first, count) for first, count in got])
+    held = len(problem.positions) - done
+    return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
+
+
+def _balance(store: Store, problem: Problem) -> str:
+    record = _record(store, problem)
+    balance(store, numbers_there(store))
+    return f"{record}, and no longer counted on"
+
+
+def _make_queue(store: Store, problem: Problem) -> str:
+    add_queue(store, problem.queue)
+    return f"queue {problem.queue} was created with default options"
+
+
+def _make_directory(store: Store, problem: Problem) -> str:
+    store.disk.make_directory(problem.finding.name)
+    store.disk.flush_directory(problem.finding.name)
+    return "made"
+
+
+def _close(store: Store, problem: Problem) -> str:
+    identity = store.disk.identity(problem.finding.name)
+    if identity is None:
+        return ""
+    store.disk.set_mode(problem.finding.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
+    return "closed to others"
+
+
+_MENDS: dict[Mend, Callable[[Store, Problem], str]] = {
+    Mend.CUT: _cut,
+    Mend.STAMP: _stamp,
+    Mend.EMPTY: _empty,
+    Mend.KEEP_COPY: _keep_copy,
+    Mend.RECORD: _record,
+    Mend.QUARANTINE: _quarantine,
+    Mend.SET_ASIDE: _set_aside,
+    Mend.BALANCE: _balance,
+    Mend.MAKE_QUEUE: _make_queue,
+    Mend.MAKE_DIRECTORY: _make_directory,
+    Mend.CLOSE: _close,
+}

@@ -1,0 +1,96 @@
+"""What may stand in a table of contents: control fields, commands, facts. ValueError for anything else.
+
+A right checksum says that a table is what somebody wrote, not that it makes sense. What is applied to the index later
+need not ask again: types are right, ranges are bounded, and a path names nothing but a taken file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spool.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
+
+TOTALS_FACT = "totals"
+COMMANDS = ("remove", "update", "take")
+MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
+_NUMBER, _TEXT = (int, float), (str,)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "correlation_id": _TEXT, "client_id": _TEXT,
+    "application_key": _TEXT, "reply_queue": _TEXT, "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,),
+    "codec": _TEXT, "content_type": _TEXT, "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT,
+}  # fmt: skip
+_CHANGES = {**_FIELDS, "queue": _TEXT, "not_before": (int, float, type(None))}
+
+
+def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS) -> dict[str, Any]:
+    """A message's control fields."""
+    if not isinstance(found, dict):
+        raise ValueError("control fields are no map")
+    for key, value in found.items():
+        if type(value) not in known.get(key, ()):
+            raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
+        if type(value) is float and not -1e12 <= value <= 1e12:
+            raise ValueError(f"control field {key!r} is no time")
+    return found
+
+
+def check_command(raw: Any) -> list[Any]:
+    """``["remove", number, first, count, why]``, ``["update", …, changes]`` or ``["take", directory, name]``."""
+    name, *rest = raw
+    if name == "take":
+        _check_taken(*rest)
+        return raw  # type: ignore[no-any-return]
+    number, first, count, what = rest
+    if not 0 < _whole(number) <= MAX_NUMBER or not 0 <= _whole(first) <= first + _whole(count) <= MAX_ORDINAL + 1:
+        raise ValueError("a command addresses no messages")
+    if count < 1:
+        raise ValueError("a command addresses no messages")
+    if name == "update":
+        check_attributes(what, _CHANGES)
+    elif name != "remove" or not isinstance(what, str):
+        raise ValueError(f"unknown command {name!r:.40}")
+    return raw  # type: ignore[no-any-return]
+
+
+def check_commands(found: Any) -> list[list[Any]]:
+    """All of a table's."""
+    commands = [check_command(raw) for raw in found]
+    if sum(command[3] for command in commands if command[0] != "take") > MOST_ADDRESSED:
+        raise ValueError("its commands address more messages than allowed")
+    return commands
+
+
+def _check_taken(directory: Any, name: Any) -> None:
+    """Who applies it removes that file: it must lie in a directory of taken files, and nowhere else."""
+    if not isinstance(directory, str) or not directory.startswith(TAKEN_PREFIX) or {"/", "\0"} & set(directory):
+        raise ValueError(f"{directory!r:.40} is no directory of taken files")
+    if not isinstance(name, bytes) or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+        raise ValueError(f"{name!r:.40} is no file's name")
+
+
+def check_fact(found: Any) -> list[Any]:
+    """``[key, value, expiry or None]``; the totals' value is read by the index, any other by who wrote it."""
+    key, value, expiry = found
+    if not isinstance(key, str):
+        raise ValueError(f"a fact's key is no text: {key!r:.40}")
+    if key == TOTALS_FACT and value is not None:
+        _check_totals(value)
+    return [key, value, None if expiry is None else float(expiry)]
+
+
+def _check_totals(value: Any) -> None:
+    for queue, counts in value["queues"].items():
+        if not isinstance(queue, str) or len(counts) != 4:
+            raise ValueError("totals are four counts a queue")
+        for count in counts:
+            _whole(count)
+    for number in value["folded"]:
+        _whole(number)
+    if "gone" in value:
+        count, total = value["gone"]
+        _whole(count), _whole(total)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is no whole number")
+    return value

@@ -1,0 +1,114 @@
+"""What must be true of a space with one damaged file: it opens, serves what is whole, names what is not."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import spool
+from recovery.report import Finding, Kind
+from spool import layout
+from spool.disk import Disk
+from tests.corruption.damages import Damage
+from tests.corruption.zoo import QUEUES, Zoo, body
+
+PROMISES = (layout.COMMITTED, layout.PREPARED)
+_NOT_AS_IT_SHOULD_BE = (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED)
+
+
+class Unflushed(Disk):
+    """The power is not cut here, so nothing need reach the platter."""
+
+    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+        self.flushes += 1
+
+
+class Wrong(AssertionError):
+    """The space did what it must not."""
+
+
+def judge(zoo: Zoo, damage: Damage, root: Path, *, repair: bool) -> None:
+    """Damage a copy of the zoo, and look. ``repair``: mend it first, and look at what is left then."""
+    zoo.copy(root)
+    damage.do(root)
+    must_name = [name for name in damage.names if _matters(zoo, root, name)]
+    try:
+        with spool.open(root, disk=Unflushed(str(root))) as space:
+            findings = [*space.recovery.findings, *space.check()]
+            if repair:
+                findings += _repaired(space, zoo, damage)
+        with spool.open(root, disk=Unflushed(str(root))) as space:
+            if repair:
+                _expect_clean([*space.recovery.findings, *space.check()], zoo, damage)
+            served = _drain(space)
+            findings += space.quarantined()
+            _expect_service(space)
+    except Exception as error:
+        raise Wrong(f"{damage}: {type(error).__name__}: {error}") from error
+    problem = _expect_truth(zoo, damage, served) or _expect_names(must_name, findings)
+    if problem:
+        raise Wrong(f"{damage}: {problem}\n" + "\n".join(map(str, findings)))
+
+
+def _matters(zoo: Zoo, root: Path, name: str) -> bool:
+    """Whether what was changed is a promise: neither the body of a message that was taken, nor a branch that is gone
+    as if it had been rolled back."""
+    now, before = root / name, zoo.content.get(name)
+    if not name.startswith(PROMISES) or (name in zoo.undecided and not os.path.lexists(now)):
+        return False
+    if before is None or not now.is_file() or now.stat().st_size != len(before):
+        return True
+    spent = zoo.spent.get(name, range(0))
+    changed = (at for at, (one, other) in enumerate(zip(before, now.read_bytes(), strict=True)) if one != other)
+    return any(at not in spent for at in changed)
+
+
+def _repaired(space: spool.Space, zoo: Zoo, damage: Damage) -> list[Finding]:
+    findings = space.check(repair=True)
+    _expect_clean([finding for finding in findings if not finding.action], zoo, damage)
+    _expect_clean(space.check(), zoo, damage)
+    return findings
+
+
+def _expect_clean(findings: list[Finding], zoo: Zoo, damage: Damage) -> None:
+    """But for a message that a branch in doubt holds: nobody may touch it before the branch is decided."""
+    left = [finding for finding in findings if finding.kind in _NOT_AS_IT_SHOULD_BE]
+    if left and not (zoo.files["held"] in damage.names and all(each.name == zoo.files["held"] for each in left)):
+        raise Wrong(f"after repair there is still {', '.join(map(str, left))}")
+
+
+def _drain(space: spool.Space) -> Counter[bytes]:
+    served: Counter[bytes] = Counter()
+    for queue in (*QUEUES, "errors"):
+        try:
+            while True:
+                served[space.get(queue).body] += 1
+        except spool.Empty:
+            pass
+    return served
+
+
+def _expect_truth(zoo: Zoo, damage: Damage, served: Counter[bytes]) -> str | None:
+    twice = [content for content, count in served.items() if count > 1]
+    lost = [content for content, needs in zoo.live.items() if needs.isdisjoint(damage.names) and not served[content]]
+    invented = [content for content in served if content not in zoo.live and zoo.gone.get(content) not in damage.names]
+    if twice or lost or invented:
+        return f"twice {twice}, lost {lost}, delivered although damaged or gone {invented}"
+    return None
+
+
+def _expect_names(names: list[str], findings: list[Finding]) -> str | None:
+    """By its name or its branch's; many files that are missing at once are told by their number."""
+    told = "\n".join(f"{finding.name} {finding.detail}" for finding in findings)
+    for name in names:
+        if name.rpartition("/")[2].removesuffix(layout.SUFFIX) not in told and "files are missing" not in told:
+            return f"{name} is not named"
+    return None
+
+
+def _expect_service(space: spool.Space) -> None:
+    """Everything works on."""
+    for queue in QUEUES:
+        space.put(queue, body("new"))
+        if space.get(queue).body != body("new"):
+            raise Wrong(f"queue {queue} does not give what is put")

@@ -1,0 +1,198 @@
+"""A closed space that holds every kind of file, as its last process left it when it was killed; and what is true of it.
+
+Each message's body says where it lies and what may become of it, so that a judge needs no other record.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import spool
+from spool import decide, draft, layout, reclaim, writer
+from spool.locks import coordinator_byte, taken_byte
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+
+FOREIGN = 7
+QUEUES = ("left", "right")
+
+
+@dataclass
+class Zoo:
+    """``files``: each kind's path in the space. ``live``: body → the files that it takes to deliver it.
+
+    ``undecided``: branches that wait for a decision; without its file, one was rolled back.
+    ``spent``: file → the bytes in it that nobody needs: the body of a message that was taken.
+    ``gone``: body → the file whose command or vote keeps it from being delivered; "" where nothing may bring it back.
+    """
+
+    root: Path
+    files: dict[str, str] = field(default_factory=dict)
+    live: dict[bytes, frozenset[str]] = field(default_factory=dict)
+    gone: dict[bytes, str] = field(default_factory=dict)
+    content: dict[str, bytes | None] = field(default_factory=dict)
+    undecided: set[str] = field(default_factory=set)
+    spent: dict[str, range] = field(default_factory=dict)
+
+    def freeze(self) -> None:
+        """Remember every file's bytes (None: a directory), for copies that cost no reading."""
+        for path in sorted(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            self.content[name] = None if path.is_dir() else path.read_bytes()
+
+    def copy(self, target: Path) -> Path:
+        """The space as it was made, in another directory."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(mode=0o700)
+        for name, data in self.content.items():
+            if data is None:
+                (target / name).mkdir(mode=0o700)
+            else:
+                descriptor = os.open(target / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                os.write(descriptor, data)
+                os.close(descriptor)
+        return target
+
+
+def body(name: str, size: int = 40) -> bytes:
+    """Unlike every other, and unlike itself one bit away."""
+    return f"<{name}>".encode().ljust(size, b".")
+
+
+def make(root: Path) -> Zoo:
+    """The space, closed."""
+    zoo = Zoo(root)
+    space = spool.create(root)
+    for queue in QUEUES:
+        space.create_queue(queue, retries=9, error_queue="errors")
+    space.create_queue("errors")
+    _reclaimed(space)
+    _commits(space, zoo)
+    _adoptions(space, zoo)
+    _undecided(space, zoo)
+    _leftovers(space, zoo)
+    zoo.files |= {"settings": layout.SETTINGS, "counters": layout.COUNTERS, "control": layout.CONTROL}
+    zoo.files |= {"numbers": layout.NUMBERS, "xids": layout.XIDS, "claim file": layout.claim_file(1)}
+    kill(space)
+    for name in (root / layout.RUN).glob("claims-*"):
+        if name.name != "claims-01":
+            name.unlink()  # all the same, all empty
+    zoo.freeze()
+    return zoo
+
+
+def kill(space: spool.Space) -> None:
+    """What the kernel does when a process dies: its locks go, its files stay."""
+    space._store.closed = True
+    space._store.close_files()
+
+
+def newest(space: spool.Space) -> str:
+    return layout.committed(space._store.counters.read().published)
+
+
+def _reclaimed(space: spool.Space) -> None:
+    """Commits that are gone, so that there are consumed files in ``free/`` and a commit with the totals."""
+    for place in range(4):
+        space.put("left", body(f"consumed {place}"))
+        space.get("left")
+    assert reclaim.reclaim(space._store)
+
+
+def _commits(space: spool.Space, zoo: Zoo) -> None:
+    zoo.files["totals"] = next(
+        layout.committed(number) for number, state in sorted(space._store.index.files.items()) if state.facts
+    )
+    _put(space, zoo, "one section", "left", ["single"])
+    _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
+    with mock.patch.object(draft, "SECTION_MESSAGES", 2), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 512):
+        _put(space, zoo, "several sections", "left", [f"section {n}" for n in range(5)])
+    _put(space, zoo, "partly taken", "left", ["taken", "left over"])
+    taken = space.get("left", message_id=_id_of(space, body("taken")))
+    zoo.files["removal"] = newest(space)
+    zoo.live.pop(taken.body)
+    start = (zoo.root / zoo.files["partly taken"]).read_bytes().index(taken.body)
+    zoo.spent[zoo.files["partly taken"]] = range(start - 2, start + len(taken.body))
+    zoo.gone[taken.body] = zoo.files["removal"]
+    with space.transaction() as transaction:
+        transaction.get("right")
+        transaction.set_rollback_only()
+    zoo.files["try counted"] = newest(space)
+
+
+def _put(space: spool.Space, zoo: Zoo, kind: str, queue: str, names: list[str], **options: object) -> None:
+    space.put_many(queue, [body(name) for name in names], **options)
+    zoo.files[kind] = newest(space)
+    zoo.live |= {body(name): frozenset({zoo.files[kind]}) for name in names}
+
+
+def _id_of(space: spool.Space, wanted: bytes) -> str:
+    return next(message.id for queue in QUEUES for message in space.browse(queue) if message.body == wanted)
+
+
+def _branch(space: spool.Space, xid: Xid, name: str) -> Transaction:
+    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch.put("left", body(name))
+    return branch
+
+
+def _adoptions(space: spool.Space, zoo: Zoo) -> None:
+    """Heads with an adopted branch under its committed name, and with one that nobody has moved yet."""
+    store = space._store
+    for kind in ("adopted branch", "unmoved branch"):
+        xid = Xid(FOREIGN, kind.encode(), b"")
+        _branch(space, xid, kind).prepare()
+        with mock.patch.object(decide, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
+            number = decide.commit_prepared(store, xid, store.deadline(), told=True)
+        zoo.files[f"head of {kind}"] = layout.committed(number)
+        zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
+        zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})
+
+
+def _undecided(space: spool.Space, zoo: Zoo) -> None:
+    """A foreign coordinator's branch, which holds a message; and one of a coordinator of ours that is gone."""
+    _put(space, zoo, "held", "right", ["held"])
+    xid = Xid(FOREIGN, b"in doubt", b"b")
+    branch = _branch(space, xid, "in doubt")
+    assert branch.get("right", message_id=_id_of(space, body("held"))).body == body("held")
+    branch.prepare()
+    zoo.files["in doubt"] = layout.prepared(xid)
+    del zoo.live[body("held")]
+    zoo.gone |= {body("held"): zoo.files["in doubt"], body("in doubt"): ""}
+    orphan = Xid(FORMAT_ROUND, b"orphan round", b"1")
+    assert space._store.xids.try_lock(coordinator_byte(orphan.gtrid))
+    _branch(space, orphan, "orphan").prepare()
+    zoo.files["orphan"] = layout.prepared(orphan)
+    zoo.gone[body("orphan")] = ""
+    zoo.undecided = {zoo.files["in doubt"], zoo.files["orphan"]}
+
+
+def _leftovers(space: spool.Space, zoo: Zoo) -> None:
+    """In ``active/`` and ``free/``: what a process leaves that is killed."""
+    store = space._store
+    _put(space, zoo, "claimed", "right", ["claimed"])
+    holder = space.transaction()
+    holder.get("right", message_id=_id_of(space, body("claimed")))
+    with mock.patch.object(draft, "SECTION_BYTES", 1), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 64):
+        holder.put("left", body("never committed"))
+        holder.put("left", body("never committed either"))
+    zoo.gone |= {body("never committed"): "", body("never committed either"): ""}
+    names = store.disk.names(layout.ACTIVE)
+    zoo.files |= {"note": _only(names, ".claims"), "active branch": _only(names, ".msgpack")}
+    copy = layout.copy(Xid(FOREIGN, b"copy", b""))
+    zoo.files["copy"] = copy
+    (zoo.root / copy).write_bytes((zoo.root / zoo.files["one section"]).read_bytes()[:200])
+    spare = sorted(store.disk.names(layout.FREE))
+    zoo.files |= {"spare": f"{layout.FREE}/{spare[0]}"}
+    directory = f"{layout.TAKEN_PREFIX}left.{os.urandom(8).hex()}"
+    assert store.xids.try_lock(taken_byte(directory))
+    (zoo.root / layout.ACTIVE / directory).mkdir(mode=0o700)
+    zoo.files["taken file"] = f"{layout.ACTIVE}/{directory}/hello.txt"
+    (zoo.root / zoo.files["taken file"]).write_bytes(body("dropped"))
+
+
+def _only(names: list[str], suffix: str) -> str:
+    (name,) = [name for name in names if name.endswith(suffix)]
+    return f"{layout.ACTIVE}/{name}"
