@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.proof import Proof, examine
-from recovery.report import Finding, Kind
+from recovery.report import LEFT_ALONE, Finding, Kind
 from spool import layout
 from spool.account import difference
 from spool.disk import DIRECTORY_MODE, FILE_MODE
@@ -234,10 +234,10 @@ def _strays(store: Store) -> Iterator[Problem]:
             irregular = not identity.is_regular and directory in (layout.FREE, layout.RUN, layout.ACTIVE)
             taken = directory == layout.ACTIVE and identity.is_directory and entry.startswith(layout.TAKEN_PREFIX)
             if not is_ours(entry) or (irregular and not taken) or (entry.startswith(layout.TAKEN_PREFIX) and not taken):
-                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", "left alone"), Mend.QUARANTINE)
+                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Mend.QUARANTINE)
             elif parsed is not None and parsed.number > last:
                 detail = "no commit has this number yet"
-                yield Problem(Finding(Kind.STRAY, name, detail, "left alone"), Mend.QUARANTINE)
+                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE)
 
 
 def _queues(store: Store) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from recovery.report import Kind
+from recovery.report import LEFT_ALONE, Kind
 from spool import layout
 from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import CommittedName
@@ -64,7 +64,7 @@ class Do(enum.Enum):
     ROLL_BACK = "rolled back"
     REMOVE = "removed"
     COUNT = "a try counted for each"
-    NOTHING = "left alone"
+    NOTHING = LEFT_ALONE
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ class Kind(enum.StrEnum):
     QUARANTINED = "quarantined"  # lies in quarantine
 
 
+LEFT_ALONE = "left alone"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found: the file (relative to the space), what it is, and what was or will be done."""
@@ -32,6 +35,14 @@ class Finding:
     name: str
     detail: str
     action: str = ""
+
+    @property
+    def mended(self) -> bool:
+        """Whether a check that repairs did something about it."""
+        return self.kind in (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED) and self.action not in (
+            "",
+            LEFT_ALONE,
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}: {self.detail}" + (f"; {self.action}" if self.action else "")

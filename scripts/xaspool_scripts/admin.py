@@ -67,10 +67,14 @@ def init(path: str, **options: Any) -> None:
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name what is wrong.
 
+    With --repair, what can be mended is mended, and the rest moves to quarantine/, with the reason beside it; nothing
+    is deleted. Other processes may have the space open; what they hold is left to them, and named.
+
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 
     \b
-    Example:
+    Examples:
+      spool-admin check
       spool-admin check --repair
     """
     from recovery.report import Kind
@@ -78,7 +82,9 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
 
     try:
         with opened() as space:
-            checked = [*space.check(repair=repair), *space.quarantined()]
+            first = space.check(repair=repair)
+            left = [finding for finding in (space.check() if repair else first) if finding.kind is Kind.DAMAGED]
+            checked = [*first, *space.quarantined()]
             named = {finding.name for finding in checked}
             findings = [*checked, *(found for found in space.recovery.findings if found.name not in named)]
     except (SpoolError, OSError) as error:
@@ -88,15 +94,18 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             write_json(finding)
         else:
             click.echo(printable(str(finding)))
-    damaged = [finding for finding in findings if finding.kind is Kind.DAMAGED]
-    left = [finding for finding in damaged if not (repair and finding.action)]
+    mended = sum(finding.mended for finding in first) if repair else 0
     if left:
-        note(f"damage is left: {len(left)} of {len(damaged)} damaged files; every other message is served")
-    elif damaged:
-        note(f"repaired: {len(damaged)} damaged files")
+        note(f"damage is left: {_files(len(left))}, {_files(mended)} mended; every other message is served")
+    elif mended:
+        note(f"repaired: {_files(mended)}")
     else:
         note("clean" if not findings else "clean: nothing is damaged")
-    context.exit(DAMAGE_LEFT if left else REPAIRED if damaged else CLEAN)
+    context.exit(DAMAGE_LEFT if left else REPAIRED if mended else CLEAN)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
 
 
 main.add_command(queue)

@@ -138,7 +138,7 @@ fields = st.fixed_dictionaries(
     },
 )  # fmt: skip
 values = st.dictionaries(names, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | names, max_size=4)
-ranges = (st.integers(1, 2**39 - 1), st.integers(0, 2**23), st.integers(1, 2**23))
+ranges = (st.integers(1, 2**39 - 1), st.integers(0, 2**23), st.integers(1, 2**18))
 
 
 @st.composite
