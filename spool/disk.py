@@ -28,6 +28,7 @@ import filelock
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
+_SMALL_READ_BYTES = 1 << 20
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -169,7 +170,9 @@ class Disk:
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes; fewer only at the end of the file."""
+        """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
+        if length > _SMALL_READ_BYTES:
+            length = max(0, min(length, os.fstat(handle).st_size - offset))
         data = os.pread(handle, length, offset)
         if len(data) == length or not data:
             return data
