@@ -12,6 +12,8 @@ from spool.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take")
 MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
+_MESSAGES = MAX_ORDINAL + 1  # of one commit
+_MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
 _FIELDS: dict[str, tuple[type, ...]] = {
     "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "correlation_id": _TEXT, "client_id": _TEXT,
@@ -28,8 +30,8 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
     for key, value in found.items():
         if type(value) not in known.get(key, ()):
             raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
-        if type(value) is float and not -1e12 <= value <= 1e12:
-            raise ValueError(f"control field {key!r} is no time")
+        if type(value) is float:
+            seconds(value)
     return found
 
 
@@ -40,9 +42,7 @@ def check_command(raw: Any) -> list[Any]:
         _check_taken(*rest)
         return raw  # type: ignore[no-any-return]
     number, first, count, what = rest
-    if not 0 < _whole(number) <= MAX_NUMBER or not 0 <= _whole(first) <= first + _whole(count) <= MAX_ORDINAL + 1:
-        raise ValueError("a command addresses no messages")
-    if count < 1:
+    if not (whole(number, MAX_NUMBER) and whole(count, _MESSAGES) and whole(first, MAX_ORDINAL) + count <= _MESSAGES):
         raise ValueError("a command addresses no messages")
     if name == "update":
         check_attributes(what, _CHANGES)
@@ -74,7 +74,7 @@ def check_fact(found: Any) -> list[Any]:
         raise ValueError(f"a fact's key is no text: {key!r:.40}")
     if key == TOTALS_FACT and value is not None:
         _check_totals(value)
-    return [key, value, None if expiry is None else float(expiry)]
+    return [key, value, None if expiry is None else seconds(expiry)]
 
 
 def _check_totals(value: Any) -> None:
@@ -82,15 +82,23 @@ def _check_totals(value: Any) -> None:
         if not isinstance(queue, str) or len(counts) != 4:
             raise ValueError("totals are four counts a queue")
         for count in counts:
-            _whole(count)
+            whole(count, _MOST)
     for number in value["folded"]:
-        _whole(number)
+        whole(number, MAX_NUMBER)
     if "gone" in value:
         count, total = value["gone"]
-        _whole(count), _whole(total)
+        whole(count, MAX_NUMBER), whole(total, _MOST)
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{value!r:.40} is no whole number")
+def whole(value: Any, most: int) -> int:
+    """A whole number from 0 to ``most``."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
     return value
+
+
+def seconds(value: Any) -> float:
+    """A time that is one: no infinity, no NaN."""
+    if type(value) not in (int, float) or not -1e12 <= value <= 1e12:
+        raise ValueError(f"{value!r:.40} is no time")
+    return float(value)

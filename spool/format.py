@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.entries import check_attributes, check_commands, check_fact
+from spool.entries import check_attributes, check_commands, check_fact, seconds, whole
 from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.xid import Xid
@@ -266,7 +266,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
 def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
     sections, offset = [], length
     for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
-        _whole(table_bytes, MAX_TABLE_BYTES), _whole(bodies_bytes, 2**63), _whole(messages, SECTION_MESSAGES)
+        whole(table_bytes, MAX_TABLE_BYTES), whole(bodies_bytes, 2**63), whole(messages, SECTION_MESSAGES)
         sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
         offset += table_bytes + bodies_bytes
     branches = tuple(BranchEntry(Xid.parse(x), _branch_id(i), f, c) for x, i, f, c in found["branches"])
@@ -275,36 +275,26 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
     for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
         if first != end:
             raise ValueError("its ordinals are not one behind the other")
-        end += _whole(count, MAX_ORDINAL + 1)
-    _whole(end, MAX_ORDINAL + 1)
+        end += whole(count, MAX_ORDINAL + 1)
+    whole(end, MAX_ORDINAL + 1)
+    for adoption in adopts:
+        whole(adoption.size, 2**63), whole(adoption.checksum, 2**32 - 1)
     if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
         raise ValueError("its branches do not add up to its sections")
     return Header(
         number=number,
-        time=_seconds(found["time"]),
+        time=seconds(found["time"]),
         writer=dict(found["writer"]),
         branches=branches,
         adopts=adopts,
-        supersedes=tuple(_whole(n, MAX_NUMBER) for n in found["supersedes"]),
+        supersedes=tuple(whole(n, MAX_NUMBER) for n in found["supersedes"]),
         sections=tuple(sections),
-        durable_mark=_whole(found["durable_mark"], MAX_NUMBER),
+        durable_mark=whole(found["durable_mark"], MAX_NUMBER),
         flushed=bool(found["flushed"]),
         length=length,
         size=offset,
         checksum=checksum,
     )
-
-
-def _whole(value: Any, most: int) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not -1e12 <= value <= 1e12:
-        raise ValueError(f"{value!r:.40} is no time")
-    return float(value)
 
 
 def _branch_id(value: Any) -> bytes:

@@ -124,7 +124,7 @@ def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
     except FileNotFoundError:
         return 0, []
     try:
-        data = store.disk.read_at(handle, 0, _MAX_NOTE_BYTES)
+        data = store.disk.read_at(handle, 0, min(store.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     finally:
         store.disk.close(handle)
     owner, ranges = 0, []
@@ -141,7 +141,7 @@ def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
                 owner = int(record[2])
             else:
                 ranges.append(_range(*record))
-    except (msgpack.UnpackException, ValueError, TypeError, IndexError):
+    except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
     return owner, ranges
 

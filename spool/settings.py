@@ -19,6 +19,7 @@ HARD_BODY_LIMIT_BYTES = 2**32 - 1
 HEADERS_LIMIT_BYTES = 8 << 10
 HEADERS_LIMIT = 64
 
+_MAX_LINE = 2000
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 _ORDERS = (("fifo",), ("priority", "fifo"))
 FLUSH_MODES = ("auto", "ordered", "strict")
@@ -117,6 +118,9 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, QueueConfig], 
 def parse(text: str, name: str) -> SpaceConfig:
     """The settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
     where = f"{name}: "
+    if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
+        # a key of very many parts takes the parser the square of their number, in time and in memory
+        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: mend the file")
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end

@@ -1,1 +1,1 @@
-"""Every kind of file of a space is damaged in every way, one at a time: what the space, check and repair make of it."""
+"""Damaged and hostile files: what is damaged is named and never delivered, the rest is served."""
