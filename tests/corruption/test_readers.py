@@ -330,6 +330,8 @@ error_queue = "failures"
 TOML_BOMBS = {
     "arrays in arrays": "a = " + "[" * 100_000,
     "tables in tables": "a = " + "{a=" * 100_000,
+    "arrays in arrays, line by line": "a = " + "[\n" * 100_000,
+    "tables in tables, in a short line": "a = " + "{a=" * 600,
     "key of many parts": "a." * 100_000 + "a = 1",
     "table of many parts": "[" + "a." * 100_000 + "a]",
     "long number": "a = " + "9" * 100_000,
