@@ -114,18 +114,6 @@ class Draft:
                 return
         self._command(["remove", number, first, count, why])
 
-    def unremove(self, number: int, ordinal: int) -> bool:
-        """Take a removal back; False if there is none of that message in the open section."""
-        commands = self._table.commands
-        for place in range(len(commands) - 1, -1, -1):
-            name, target, first, count, *rest = commands[place]
-            if name == "remove" and target == number and first <= ordinal < first + count:
-                left = [name, target, first, ordinal - first, *rest]
-                right = [name, target, ordinal + 1, first + count - ordinal - 1, *rest]
-                commands[place : place + 1] = [piece for piece in (left, right) if piece[3]]
-                return True
-        return False
-
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
         """New control fields (and queue) for committed messages."""
         if self._addressed + count > MOST_ADDRESSED:

@@ -98,7 +98,7 @@ def whole(value: Any, most: int) -> int:
 
 
 def seconds(value: Any) -> float:
-    """A time that is one: no infinity, no NaN."""
-    if type(value) not in (int, float) or not -1e12 <= value <= 1e12:
+    """A time that is one: no infinity, no NaN. (A put allows 1e12; a delay is added to the time of its commit.)"""
+    if type(value) not in (int, float) or not -(2**53) <= value <= 2**53:
         raise ValueError(f"{value!r:.40} is no time")
     return float(value)

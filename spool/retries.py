@@ -59,7 +59,7 @@ def moved_to(error_queue: str, origin: str, reason: str) -> dict[str, Any]:
     }
 
 
-def add_fate(draft: Draft, store: Store, position: Position, reason: str, delay: float | None = None) -> None:
+def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> None:
     """Write a live message's fate into a draft; the caller holds the mutex."""
     run = store.index.find(position)
     if run is None:
@@ -67,7 +67,7 @@ def add_fate(draft: Draft, store: Store, position: Position, reason: str, delay:
     queue = run.queue.name
     config = queue_config(store.config, queue)
     own_time = due_time(run.attributes, run.committed_at)
-    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), delay, not_before=own_time)
+    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), not_before=own_time)
     if outcome.changes is None:
         log.warning(
             "a message of queue %s was dropped after %s tries (no error queue is set): %s",

@@ -24,7 +24,6 @@ from spool.errors import (
     NO_ROOM,
     CommitUnknown,
     Empty,
-    InvalidArgument,
     ProtocolError,
     SpoolError,
     TransactionRolledBack,
@@ -33,7 +32,7 @@ from spool.errors import (
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.index import Commit, Part
 from spool.locks import xid_byte
-from spool.message import Message, Position, attributes_of, message_id
+from spool.message import Message, attributes_of, message_id
 from spool.notes import ClaimNote, Undertaker
 from spool.pool import Pool
 from spool.ranges import Ranges, positions, subtract
@@ -200,34 +199,6 @@ class Transaction:
         if self._noted:
             self._lock_xid()
             self._note.add(ranges)
-
-    def settle_failure(self, message: Message, reason: str, delay: float | None = None) -> None:
-        """Within this transaction, a message it took comes back as after a failed try, when it commits."""
-        with self._lock:
-            self._check_active()
-            with self._store.mutex:
-                self._keep(message.position)
-                retries.add_fate(self._draft, self._store, message.position, reason, delay)
-
-    def put_back(self, message: Message, delay: float) -> None:
-        """A message that was taken is not: it becomes available ``delay`` seconds later, and no try is counted."""
-        with self._lock:
-            self._check_active()
-            self._keep(message.position)
-            due = self._store.clock.now() + delay
-            self._draft.update(*message.position, 1, {"not_before": due if delay > 0 else None})
-
-    def move_to_error(self, message: Message, error_queue: str, reason: str) -> None:
-        """A message that was taken ends in an error queue instead, when the transaction commits."""
-        with self._lock:
-            self._check_active()
-            self._keep(message.position)
-            self._draft.update(*message.position, 1, retries.moved_to(error_queue, message.queue, reason))
-
-    def _keep(self, position: Position) -> None:
-        """Take back the removal of a message that this transaction holds."""
-        if not self._draft.unremove(position.number, position.ordinal):
-            raise InvalidArgument("the message was not taken by this transaction")
 
     # -- ending -------------------------------------------------------------------------------------------------------
 

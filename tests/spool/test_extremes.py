@@ -1,0 +1,51 @@
+"""Writers and readers have the same limits: what a put accepts, every reader accepts for good."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spool
+from spool.clock import Clock
+
+
+class FarClock(Clock):
+    """A clock that was never set."""
+
+    def now(self) -> float:
+        return 4e11
+
+
+extremes = st.fixed_dictionaries(
+    {},
+    optional={
+        "priority": st.sampled_from([1, 100]),
+        "delay": st.sampled_from([5e-324, 0.5, 1e12 - 1]),
+        "user_code": st.sampled_from([-(2**63), -1, 2**63 - 1]),
+        "correlation_id": st.text(st.characters(codec="utf-8"), min_size=1, max_size=9),
+        "headers": st.dictionaries(
+            st.text(st.characters(codec="utf-8"), min_size=1, max_size=9),
+            st.text(st.characters(codec="utf-8"), max_size=9), max_size=2,
+        ),
+        "content_type": st.just("text/plain"),
+        "failure_queue": st.just("errors"),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(options=extremes)
+def test_e12_what_a_put_accepts_can_be_read_again_also_after_a_failed_try(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("extremes") / "space"
+    with spool.create(path, clock=FarClock()) as space:
+        space.create_queue("q", retries=3, retry_delay=1e9)
+        message_id = space.put("q", "body", **options)
+        with space.transaction() as transaction:
+            transaction.get("q", message_id=message_id)
+            transaction.set_rollback_only()
+    with spool.open(path, clock=FarClock()) as space:
+        assert space.check() == []
+        assert space.show(message_id).attempts == 1
