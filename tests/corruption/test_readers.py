@@ -22,11 +22,24 @@ from spool import codecs, dropped, layout, notes
 from spool import settings as space_settings
 from spool.counters import Page
 from spool.disk import Disk
+from spool.entries import MOST_ADDRESSED
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
-from spool.format import SECTION_MESSAGES, Header, SectionEntry, Table, bodies_bytes, decode_header, decode_table
+from spool.format import (
+    BRANCH_ID_BYTES,
+    SECTION_MESSAGES,
+    BranchEntry,
+    Header,
+    SectionEntry,
+    Table,
+    bodies_bytes,
+    decode_header,
+    decode_table,
+)
+from spool.index import Commit, Index, Part
 from spool.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.quarantine import REASON_SUFFIX, quarantine
-from spool.reader import image_of, prove, read_bodies
+from spool.reader import FileImage, image_of, prove, read_bodies
+from spool.store import targets
 from spool.xid import Xid
 from tests.corruption.hostile import (
     BOMBS,
@@ -182,6 +195,29 @@ def try_table(encoded: bytes, like: SectionEntry, tried: dict[str, int]) -> None
     else:
         tried["accepted"] += 1
         check_table(table, entry)
+        try_index(table, entry)
+
+
+def try_index(table: Table, entry: SectionEntry) -> None:
+    """What opening a space does with a table: index it, look at what is there, and see what it holds if prepared."""
+    branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
+    image = FileImage(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
+    index = Index()
+    for number in (3, 5):
+        index.apply(Commit(number, [Part(0, None, 0, image)]))
+    for queue in table.queues:
+        list(index.in_order(queue, 1e9))
+    index.totals()
+    for _ in targets(image):
+        pass
+
+
+def test_e12_commands_address_no_more_messages_than_fit_into_memory(tried: dict[str, int]) -> None:
+    original, like = golden_table("v1-commit.msgpack")
+    fields = {**msgpack.unpackb(original), "commands": [["remove", 1, 0, MOST_ADDRESSED, "dequeued"]] * 2}
+    with pytest.raises(CorruptedFile):
+        decode_table(pack(fields), vouched(pack(fields), like))
+    tried["refused"] += 1
 
 
 @pytest.mark.parametrize("field", sorted(msgpack.unpackb(golden_table("v1-commit.msgpack")[0])))
