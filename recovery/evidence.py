@@ -245,12 +245,20 @@ def _read_active(store: Store, evidence: Evidence) -> None:
 # -- deciding ---------------------------------------------------------------------------------------------------------
 
 
-def decide(evidence: Evidence, adopted: frozenset[Xid] = frozenset()) -> list[Decision]:
-    """What to do about each thing, in the order in which it must be done. ``adopted``: branches that are committed."""
+def decide(
+    evidence: Evidence, adopted: frozenset[Xid] = frozenset(), refused: frozenset[Xid] = frozenset()
+) -> list[Decision]:
+    """What to do about each thing, in the order in which it must be done. ``adopted``: branches that are committed;
+    ``refused``: branches that an administrator rolled back."""
     decisions = [_about_number(number, *found) for number, found in evidence.unpublished.items()]
     decisions += [d for name, found in evidence.adoptions.items() if (d := _about_adoption(evidence, name, *found))]
     committed = adopted | {xid for xids in evidence.heads.values() for xid in xids}
-    decisions += [_about_prepared(evidence, xid, wrong, committed) for xid, wrong in evidence.prepared.items()]
+    for xid, wrong in evidence.prepared.items():
+        if xid in refused and not wrong and xid not in committed:
+            why = "an administrator rolled it back"
+            decisions.append(Decision(Do.ROLL_BACK, Kind.ROLLED_BACK, layout.prepared(xid), why, xid))
+        else:
+            decisions.append(_about_prepared(evidence, xid, wrong, committed))
     decisions += [_about_note(evidence, xid) for xid in evidence.notes]
     decisions += [_about_active(evidence, xid) for xid in evidence.active]
     if evidence.alone:

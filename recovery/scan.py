@@ -5,15 +5,17 @@ from recovery.evidence import Decision, Do, Evidence, decide, read
 from recovery.report import Finding, Kind, RecoveryReport
 from spool import layout
 from spool.clock import Deadline
-from spool.decide import UnknownBranch, finish_moves, rollback_prepared
+from spool.decide import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
 from spool.disk import FlushFailed
 from spool.errors import SpoolError
+from spool.index import Index
 from spool.locks import xid_byte
 from spool.notes import count_note
 from spool.publication import finish
 from spool.quarantine import quarantine
 from spool.store import Store, log
 from spool.visibility import list_prepared, read_all, rebuild
+from spool.xid import Xid
 
 __all__ = ["Finding", "RecoveryReport", "check", "plan", "quarantined", "scan"]
 
@@ -49,7 +51,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     if alone:
         report.findings += _set_damage_aside(store)
         report.findings += [problem.finding for problem in account(store, store.index)]
-    decisions = decide(evidence, frozenset(store.index.adopted))
+    decisions = decide(evidence, frozenset(store.index.adopted), _refused(evidence, store.index))
     for decision in decisions:
         if decision not in early:
             _do(store, decision, deadline)
@@ -69,12 +71,16 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     else:
         rebuild(store)  # patiently: others move files meanwhile
         index = store.index
-    decisions = decide(evidence, frozenset(index.adopted))
+    decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
     findings += [problem.finding for problem in account(store, index)] if alone else []
     in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
     return RecoveryReport(alone, findings, in_doubt, index.applied)
+
+
+def _refused(evidence: Evidence, index: Index) -> frozenset[Xid]:
+    return frozenset(xid for xid in evidence.prepared if heuristic_fact(index, xid) == ROLLED_BACK)
 
 
 def _finding(decision: Decision) -> Finding:

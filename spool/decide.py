@@ -7,6 +7,7 @@ not be durable yet, so they are copied and flushed first.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from spool import layout, retries
 from spool.clock import Deadline, WaitExpired
@@ -14,13 +15,14 @@ from spool.disk import FlushFailed
 from spool.draft import Draft
 from spool.errors import CommitUnknown, SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
+from spool.index import Index
 from spool.layout import MAX_ORDINAL
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.message import Position
 from spool.publication import commit, copy_over, settle_all, with_number_lock
 from spool.reader import FileImage
 from spool.store import Store, targets
-from spool.visibility import catch_up, list_prepared, prepared_image
+from spool.visibility import catch_up, list_prepared, look_again, prepared_image
 from spool.writer import BranchFile
 from spool.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
 
@@ -142,14 +144,15 @@ def _voted_image(store: Store, xid: Xid) -> FileImage:
 def _still_prepared(
     store: Store, xids: Sequence[Xid], images: Sequence[FileImage], deadline: Deadline
 ) -> Callable[[], None]:
-    """Under the number lock: nobody decided any of the branches meanwhile."""
+    """Under the number lock: nobody decided any of the branches meanwhile, by a commit or by a fact."""
 
     def check() -> None:
         settle_all(store, deadline)
         catch_up(store)
         for xid, image in zip(xids, images, strict=True):
             found = prepared_image(store, xid)
-            if xid in store.index.adopted or found is None or found.header.checksum != image.header.checksum:
+            decided = xid in store.index.adopted or heuristic_fact(store.index, xid) is not None
+            if decided or found is None or found.header.checksum != image.header.checksum:
                 raise UnknownBranch(xid, store.index.adopted.get(xid))
 
     return check
@@ -248,23 +251,33 @@ def _unless_gone(move: Callable[..., None], *names: str) -> bool:
 
 
 def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
-    """Roll back undecided branches of our own coordinators that are gone; returns their xids.
+    """Roll back undecided branches of our own coordinators that are gone, and what an administrator decided to roll
+    back and left there; returns their xids.
 
     First the coordinator's lock is tested, then the decision is looked for: the other way round, a coordinator that
     decides and ends in between would be taken for one that never decided.
     """
-    list_prepared(store)
+    look_again(store, deadline)
     done = []
     for xid in list(store.prepared.images):
-        if xid.format_id not in FORMATS_BOUND_TO_A_LIFE or not store.xids.is_free(coordinator_byte(xid.gtrid)):
+        reason = _why_settled(store, xid)
+        if reason is None:
             continue
         try:
             # A forwarder that was killed says nothing about the messages of its round.
-            rollback_prepared(store, xid, deadline, "its coordinator is gone", count=xid.format_id != FORMAT_ROUND)
+            rollback_prepared(store, xid, deadline, reason, count=xid.format_id != FORMAT_ROUND)
             done.append(xid)
         except UnknownBranch:
             continue
     return done
+
+
+def _why_settled(store: Store, xid: Xid) -> str | None:
+    if heuristic_fact(store.index, xid) == ROLLED_BACK:
+        return _BY_ADMINISTRATOR
+    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and store.xids.is_free(coordinator_byte(xid.gtrid)):
+        return "its coordinator is gone"
+    return None
 
 
 def finish_moves(store: Store) -> list[Xid]:
@@ -302,9 +315,7 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
     told are copied and flushed first. Branches whose owner is still voting when the deadline passes, and those whose
     coordinator is one of ours that lives, are left out."""
     settle_the_dead(store, deadline)
-    settle_all(store, deadline)
-    catch_up(store)
-    list_prepared(store)
+    look_again(store, deadline)
     found = []
     for xid in sorted(store.prepared.images):
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
@@ -324,41 +335,50 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
 # -- an administrator's decisions, facts until the coordinator forgets them --------------------------------------------
 
 COMMITTED, ROLLED_BACK = "committed", "rolled back"
+_BY_ADMINISTRATOR = "an administrator rolled it back"
 
 
 def _fact_key(xid: Xid) -> str:
     return f"heuristic:{xid}"
 
 
-def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """What an administrator decided, or None."""
-    catch_up(store)
-    found = store.index.facts.get(_fact_key(xid))
+def heuristic_fact(index: Index, xid: Xid) -> str | None:
+    """What an administrator decided about the branch, as far as the index knows, or None."""
+    found = index.facts.get(_fact_key(xid))
     return None if found is None else str(found[1])
 
 
+def heuristic_outcome(store: Store, xid: Xid) -> str | None:
+    """What an administrator decided, or None."""
+    catch_up(store)
+    return heuristic_fact(store.index, xid)
+
+
 def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
-    """Decide in the coordinator's place. The fact is durable no later than the decision."""
+    """Decide in the coordinator's place. The fact is the decision: a commit adopts the branch with it in one file; a
+    rollback is decided once it is published, and who dies behind that leaves the rest to whoever looks next."""
     draft = Draft()
     draft.fact(_fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
         commit_prepared(store, xid, deadline, told=False, draft=draft)
         return
-    if not is_prepared(store, xid):
-        raise UnknownBranch(xid, store.index.adopted.get(xid))
-    retries.commit_draft(store, draft, deadline, flush=True)
-    try:
-        rollback_prepared(store, xid, deadline, "an administrator rolled it back")
-    except UnknownBranch as error:
-        if error.committed_by is not None:  # its coordinator was faster: the fact would be a lie
-            forget(store, xid, deadline)
-        raise
+    undecided = _still_prepared(store, [xid], [_voted_image(store, xid)], deadline)
+    retries.commit_draft(store, draft, deadline, flush=True, check=undecided)
+    _finish_rollback(store, xid, deadline)
+
+
+def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
+    with suppress(UnknownBranch):  # somebody finished it already
+        rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
 
 
 def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Drop the fact; False if there is none."""
-    if heuristic_outcome(store, xid) is None:
+    """Drop the fact, once it has been acted on; False if there is none."""
+    outcome = heuristic_outcome(store, xid)
+    if outcome is None:
         return False
+    if outcome == ROLLED_BACK:
+        _finish_rollback(store, xid, deadline)
     draft = Draft()
     draft.fact(_fact_key(xid), None)
     retries.commit_draft(store, draft, deadline, flush=True)

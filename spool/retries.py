@@ -5,7 +5,7 @@ What happens is decided by pure functions; it becomes visible as a commit of its
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +101,10 @@ def count_failures(
         commit_draft(store, draft, deadline, flush=False)
 
 
-def commit_draft(store: Store, draft: Draft, deadline: Deadline, *, flush: bool) -> int:
-    """Commit a draft that needs no claims and no other branch; returns its number."""
+def commit_draft(
+    store: Store, draft: Draft, deadline: Deadline, *, flush: bool, check: Callable[[], None] | None = None
+) -> int:
+    """Commit a draft that needs no claims and adopts no branch; returns its number. ``check``: see ``commit``."""
     xid = new_local_xid()
     byte = xid_byte(xid)
     store.xids.lock(byte, deadline, f"the branch {xid}")
@@ -113,7 +115,7 @@ def commit_draft(store: Store, draft: Draft, deadline: Deadline, *, flush: bool)
         except BaseException:
             file.abandon()
             raise
-        number = commit(store, file, deadline, flush=flush)
+        number = commit(store, file, deadline, flush=flush, check=check)
     finally:
         store.xids.unlock(byte)
     catch_up(store)

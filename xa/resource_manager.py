@@ -172,6 +172,7 @@ class ResourceManager:
                 try:
                     decide.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
                 except decide.UnknownBranch as error:
+                    self._answer_decided(xid)  # just now, by an administrator
                     raise self._nota(error) from None
             self._forget_here(xid)
         return XA_OK

@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool import draft, layout
+from spool.decide import decide_heuristically
 from spool.intake import Intake
 from spool.reclaim import reclaim
 from tests.crash.harness import Explorer, Tally
@@ -95,6 +96,13 @@ def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
     _prepare(space, ledger)
     with ledger.becoming(THREE, surely=False):
         decide(space, "rollback")
+
+
+def _administrator(space: spool.Space, ledger: Ledger) -> None:
+    """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
+    _prepare(space, ledger)
+    with ledger.becoming(THREE):
+        decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
 
 
 # Its reply is held; what it would take is gone.
@@ -230,6 +238,7 @@ HISTORIES = (
         {**DECIDED, BACK_AFTER_TAKEN: {"rollback": THREE.got("a")}},
         frozenset([IN_DOUBT, BACK_AFTER_TAKEN]),
     ),
+    History("an administrator's rollback", _three_messages, THREE, _administrator, DECIDED),
     History("adoption", _three_messages, THREE, _adoption, DECIDED),
     History("adopted and reclaimed", _three_messages, THREE, _adopted_and_reclaimed, DECIDED),
     History(
