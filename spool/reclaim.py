@@ -7,7 +7,7 @@ a removal never goes before what it removes.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from spool import layout
@@ -25,8 +25,11 @@ from spool.visibility import catch_up
 _BATCH_FILES = 10_000
 
 
-def next_to_go(files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int) -> list[int]:
-    """The numbers whose files nothing needs any more, given that what is not in ``files`` is durably gone.
+def next_to_go(
+    files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
+) -> list[int]:
+    """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
+    durably gone.
 
     Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target.
     """
@@ -35,9 +38,10 @@ def next_to_go(files: Mapping[int, FileState], idle: Iterable[int], published: i
         for number in idle
         if number < published
         and number <= durable
+        and number not in going
         and not files[number].facts
         and not files[number].taken
-        and files.keys().isdisjoint(files[number].targets)
+        and all(target in going or target not in files for target in files[number].targets)
     )
 
 
@@ -55,10 +59,11 @@ def reclaim(store: Store) -> int:
             _flush_unflushed(store)
             catch_up(store)
             _finish_taken(store)
-            while batch := _plan(store):
-                _record_totals(store, batch)
-                _remove(store, batch)
-                removed += len(batch)
+            while levels := _plan(store):
+                _record_totals(store, [number for level in levels for number in level])
+                for level in levels:
+                    _remove(store, level)
+                    removed += len(level)
     except FlushFailed:
         store.stop()
     except (OSError, SpoolError) as error:
@@ -72,10 +77,21 @@ def _must_wait(store: Store) -> bool:
     return not store.disk.ordered and store.counters.read().suspect
 
 
-def _plan(store: Store) -> list[int]:
+def _plan(store: Store) -> list[list[int]]:
+    """What can go, level behind level: a full disk has room for one record of it, and not for one a level."""
+    levels: list[list[int]] = []
+    going: set[int] = set()
+    durable = store.counters.read().durable
     with store.mutex:
         index = store.index
-        return next_to_go(index.files, index.idle, index.applied, store.counters.read().durable)[:_BATCH_FILES]
+        newest = index.applied
+        while len(going) < _BATCH_FILES and (
+            level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
+        ):
+            levels.append(level)
+            going.update(level)
+            newest = index.applied + 1  # the record of the first level will be
+    return levels
 
 
 def _flush_unflushed(store: Store) -> None:
@@ -122,7 +138,7 @@ def _finish_taken(store: Store) -> None:
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
-    """What the batch contributed to the counts since the space was created, and that it goes, before its files go."""
+    """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
     with store.mutex:
         index = store.index
         fresh = [number for number in batch if not index.files[number].folded]

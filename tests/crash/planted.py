@@ -72,7 +72,8 @@ BUGS = (
         (("for name in (layout.prepared(xid), layout.committed(number, place)):",
           "for name in (layout.committed(number),):"),), "adopt, take and reclaim by two"),
     Bug("removals go before what they remove", reclaim.next_to_go,
-        (("        and files.keys().isdisjoint(files[number].targets)\n", ""),), "adopt, take and reclaim by two"),
+        (("        and all(target in going or target not in files for target in files[number].targets)\n", ""),),
+        "adopt, take and reclaim by two"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
 )  # fmt: skip
