@@ -336,9 +336,22 @@ class Index:
             self.facts[key] = (number, value, expiry)
             state.facts += 1
             for folded in value["folded"] if key == TOTALS_FACT else ():
-                if folded in self.files:  # its counts are in the fact now, also for who does not see it go
-                    self.files[folded].tally.clear()
-                    self.files[folded].folded = True
+                if folded in self.files:
+                    self._give_up(folded)
+
+    def _give_up(self, number: int) -> None:
+        """Reclaim has recorded that the number goes, since nothing in it lived: its counts are in that record now, and
+        what it holds is gone, even if somebody puts the file back and what removed it is gone as well."""
+        state = self.files[number]
+        state.folded = True
+        state.tally.clear()
+        if state.live:
+            moved = [run for (owner, _), run in self._moved.items() if owner == number]
+            for run in [*self._runs.get(number, ()), *moved]:
+                for first, count in list(run.pieces()):
+                    self._detach(run, first, count)
+            state.live = 0
+            self._rest(number)
 
     def _rest(self, number: int) -> None:
         """None of the number's messages lives any more: its runs are forgotten, and its files may go, unless one is
