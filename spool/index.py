@@ -345,6 +345,7 @@ class Index:
         state = self.files[number]
         state.folded = True
         state.tally.clear()
+        self._forget_facts(number)
         if state.live:
             moved = [run for (owner, _), run in self._moved.items() if owner == number]
             for run in [*self._runs.get(number, ()), *moved]:
@@ -374,6 +375,9 @@ class Index:
         self.idle.discard(number)
         for xid in state.adopted:
             self.adopted.pop(xid, None)
+        self._forget_facts(number)
+
+    def _forget_facts(self, number: int) -> None:
         for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
             del self.facts[key]
 

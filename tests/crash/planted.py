@@ -73,7 +73,7 @@ BUGS = (
           "for name in (layout.committed(number),):"),), "adopt, take and reclaim by two"),
     Bug("removals go before what they remove", reclaim.next_to_go,
         (("        and all(target in going or target not in files for target in files[number].targets)\n", ""),),
-        "adopt, take and reclaim by two"),
+        "half of a commit is taken, and reclaim"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
 )  # fmt: skip

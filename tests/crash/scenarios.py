@@ -340,6 +340,14 @@ def _streaming(stage: Stage) -> None:
     stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
 
 
+def _half_taken(stage: Stage) -> None:
+    """One of two messages of a commit is taken: what says so stays as long as the commit does."""
+
+    pair, last = putting(stage.book, "H", group=2), putting(stage.book, "I")
+    stage.process("H", one_after_the_other(pair, getting(stage.book, "H"), last, reclaiming))
+    stage.newcomer("O", opening(getting(stage.book, "O")))
+
+
 def _one_flush_fails(stage: Stage) -> None:
     def stopping(program: Program) -> Program:
         def run(space: spool.Space) -> None:
@@ -380,6 +388,7 @@ SCENARIOS = (
     Scenario("adopt, take and reclaim by two", _adopt_take_and_reclaim, ("m0",), _in_doubt, "7"),
     Scenario("a coordinator decides and ends", _coordinator_ends, ("m0",), model="7b"),
     Scenario("run/ deleted while closed", _run_deleted_while_closed, ("m0",), model="8b"),
+    Scenario("half of a commit is taken, and reclaim", _half_taken, ()),
     Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="9"),
     Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="10"),
     Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="11"),
