@@ -9,7 +9,8 @@ kills its worker stands alone; that one is counted as tried.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from forwarder.effects import Effect, Rules
@@ -17,10 +18,11 @@ from forwarder.services import Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
 from spool.decide import settle_the_dead
-from spool.errors import ProtocolError, SystemFailure
+from spool.errors import NotOpen, ProtocolError, SystemFailure
 from spool.locks import coordinator_byte
 from spool.retries import count_failures
 from spool.space import Space
+from spool.store import Store
 from spool.transaction import Transaction
 
 log = logging.getLogger("spool.forwarder")
@@ -76,35 +78,45 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
     """
     store = space._store
     round_id = os.urandom(_ROUND_ID_BYTES)
-    byte = coordinator_byte(round_id)
-    if not store.xids.try_lock(byte):
-        raise ProtocolError(f"the round {round_id.hex()} exists already")
     transaction = Transaction(store, space._undertaker, timeout=None, noted=False)
-    try:
+    with _coordinating(store, round_id, transaction):
         held = transaction.hold(route.queue, limit, timeout=timeout)
         if not held:
             return RoundResult()
-        result = _forward(space, transaction, route, job, round_id, held, tasks)
-    finally:
-        transaction.abandon()
-        store.xids.unlock(byte)
-    settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
+        config = space.queues()
+        rules = Rules(config[route.queue], frozenset(config), route.on_failure)
+        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
+        with store.gate:
+            result = _commit(store, transaction, blocks)
+    with store.gate:
+        settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
     return result
 
 
-def _forward(
-    space: Space, transaction: Transaction, route: Route, job: Job, round_id: bytes, held: list[HeldMessage], tasks: int
-) -> RoundResult:
-    """Let tasks deliver what the transaction holds, and commit the branches that they name."""
-    config = space.queues()
-    rules = Rules(config[route.queue], frozenset(config), route.on_failure)
+@contextmanager
+def _coordinating(store: Store, round_id: bytes, transaction: Transaction) -> Iterator[None]:
+    """Hold the lock on a round's id, and its transaction; a space that was closed meanwhile has let go of both."""
+    byte = coordinator_byte(round_id)
+    with store.gate:
+        if not store.xids.try_lock(byte):
+            raise ProtocolError(f"the round {round_id.hex()} exists already")
+    try:
+        yield
+    finally:
+        with suppress(NotOpen), store.gate:
+            transaction.abandon()
+            store.xids.unlock(byte)
+
+
+def _commit(store: Store, transaction: Transaction, blocks: list[Block]) -> RoundResult:
+    """Commit the branches that the tasks name, and set aside what they could not read."""
     result, adopt = RoundResult(), []
-    for block in _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks):
+    for block in blocks:
         if block.error:
             raise SystemFailure(f"a task could not write its branch: {block.error}")
         result.add(block)
         for position, reason in block.damaged:
-            set_aside(space._store, position, reason, space._store.deadline())
+            set_aside(store, position, reason, store.deadline())
         if block.vote is not None:
             adopt.append(block.vote.xid)
     if adopt:
@@ -130,7 +142,8 @@ def _deliver(space: Space, job: Job, whole: Chunk, tasks: int) -> list[Block]:
 def _buried(space: Space, chunk: Chunk, error: TaskDied) -> Block:
     """The message whose task died: a try, counted at once, while its claim is held."""
     reason = f"the worker that handled it died: {_first_line(error)}"
-    count_failures(space._store, [chunk.messages[0].position], reason, space._store.deadline())
+    with space._store.gate:
+        count_failures(space._store, [chunk.messages[0].position], reason, space._store.deadline())
     return Block(effects={Effect.RETRIED: 1}, reason=reason)
 
 

@@ -28,11 +28,6 @@ class Claims:
         self._held: dict[int, set[int]] = {}
         self._mutex = threading.Lock()
 
-    def close(self) -> None:
-        for handle in self._handles.values():
-            self.disk.close(handle)
-        self._handles.clear()
-
     def held(self, number: int) -> Set[int]:
         """The ordinals of that number that this process has claimed."""
         return self._held.get(number, _NONE)

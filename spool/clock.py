@@ -4,9 +4,11 @@ Wall time is only ever compared with wall time that was stored (due times, ages)
 monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
 """
 
+import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from spool import interrupts
 from spool.errors import SystemFailure
 
 POLL_MIN_SECONDS = 0.00005
@@ -29,12 +31,22 @@ class Clock:
 
 
 class Deadline:
-    """A point in monotonic time after which waiting stops; ``seconds=None`` never does."""
+    """A point in monotonic time after which waiting stops; ``seconds=None`` never does.
 
-    def __init__(self, clock: Clock, seconds: float | None) -> None:
+    ``check`` is called after each pause, and raises if there is nothing to wait for any more.
+    """
+
+    def __init__(self, clock: Clock, seconds: float | None, check: Callable[[], None] | None = None) -> None:
+        self._check = check or _no_check
         self.clock = clock
         self.seconds = seconds
         self._at = None if seconds is None else clock.monotonic() + seconds
+
+    def unchecked(self) -> "Deadline":
+        """The same point in time, for who must come to an end once he has begun."""
+        other = copy.copy(self)
+        other._check = _no_check
+        return other
 
     def remaining(self) -> float:
         """Seconds left: infinite without a limit, 0.0 when it has passed."""
@@ -55,7 +67,13 @@ class Deadline:
             if left <= 0:
                 return
             self.clock.sleep(min(pause, left))
+            interrupts.admit()
+            self._check()
             pause = min(pause * 1.5, slowest_seconds)
+
+
+def _no_check() -> None:
+    pass
 
 
 class WaitExpired(SystemFailure):

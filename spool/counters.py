@@ -90,9 +90,6 @@ class Counters:
         self.handle = open_or_create(disk, COUNTERS)
         self._stopped_here = False
 
-    def close(self) -> None:
-        self.disk.close(self.handle)
-
     def read(self) -> Page:
         data = self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
         if self._stopped_here:

@@ -19,9 +19,10 @@ import os
 import signal
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import filelock
 
@@ -71,37 +72,78 @@ class FileIdentity(NamedTuple):
         return other is not None and (self.device, self.inode) == (other.device, other.inode)
 
 
+# Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
+# copy that it does not know of, and with it the locks of its parent.
+_opening = threading.RLock()
+os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
+
+
 class Disk:
-    """The files of one space on a real file system.
+    """The files of one space on a real file system, for one opening of it at a time.
 
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
     """
 
+    _disowned = False
+
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self.flushes = 0
+        self._handles: dict[int, None] = {}  # open ones, in the order in which they were opened
         self.ordered = _renames_are_ordered(self.root) if os.path.isdir(self.root) else False
 
     def path(self, name: str) -> str:
+        if self._disowned:
+            raise _not_open()
         return f"{self.root}/{name}" if name else self.root
+
+    # -- handles ------------------------------------------------------------------------------------------------
+
+    def _opened(self, opener: Callable[..., int], *args: Any) -> int:
+        with _opening:
+            handle = opener(*args)
+            self._handles[handle] = None
+        return handle
+
+    def _ours(self, handle: int) -> int:
+        """A number that this disk has closed may be another file's by now."""
+        if handle not in self._handles:
+            raise _not_open()
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._closed(handle)
+
+    def _closed(self, handle: int) -> None:
+        del self._handles[self._ours(handle)]
+        os.close(handle)
+
+    def close_all(self) -> None:
+        """What was opened last goes first; the kernel lets go of the locks."""
+        for handle in reversed(list(self._handles)):
+            with suppress(OSError):  # the number is free all the same (close(2))
+                self.close(handle)
+
+    def disown(self) -> None:
+        """In a forked child: its copies are closed, nothing is unlocked, and nothing more is done to the files."""
+        self._disowned = True
+        self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
 
     def create(self, name: str) -> int:
         """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
-        return os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return self._opened(os.open, self.path(name), flags, FILE_MODE)
 
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
-        handle = os.open(self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = self._opened(os.open, self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
+            self._closed(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
         return handle
-
-    def close(self, handle: int) -> None:
-        os.close(handle)
 
     def rename(self, source: str, target: str) -> None:
         """Atomically; replaces the target."""
@@ -134,11 +176,12 @@ class Disk:
 
     def set_mode(self, name: str, mode: int) -> None:
         """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
-        handle = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = self._opened(os.open, self.path(name), flags)
         try:
             os.fchmod(handle, mode)
         finally:
-            os.close(handle)
+            self._closed(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
         """Of what lies under the name itself (a symlink is not followed), or None."""
@@ -171,6 +214,8 @@ class Disk:
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
         """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
+        if handle not in self._handles:
+            raise _not_open()
         if length > _SMALL_READ_BYTES:
             length = max(0, min(length, os.fstat(handle).st_size - offset))
         data = os.pread(handle, length, offset)
@@ -188,7 +233,7 @@ class Disk:
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         """All of it, or OSError (a short write goes on; a full disk then says so)."""
-        written = os.pwrite(handle, data, offset)
+        written = os.pwrite(self._ours(handle), data, offset)
         while written < len(data):
             step = os.pwrite(handle, memoryview(data)[written:], offset + written)
             if step == 0:
@@ -196,16 +241,16 @@ class Disk:
             written += step
 
     def truncate(self, handle: int, length: int) -> None:
-        os.ftruncate(handle, length)
+        os.ftruncate(self._ours(handle), length)
 
     def handle_identity(self, handle: int) -> FileIdentity:
-        return _identity(os.fstat(handle))
+        return _identity(os.fstat(self._ours(handle)))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
     def flush(self, handle: int) -> None:
         """The file's bytes, to the platter; on an ordered file system also every rename before."""
-        self._flushed(os.fsync, handle)
+        self._flushed(os.fsync, self._ours(handle))
 
     def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
@@ -216,18 +261,18 @@ class Disk:
 
     def flush_directory(self, name: str) -> None:
         """The directory's names."""
-        handle = os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.flush(handle)
         finally:
-            os.close(handle)
+            self._closed(handle)
 
     def make_durable(self, handle: int, directory: str) -> None:
         """The file's bytes, and the name in ``directory`` that it was just renamed to."""
         if self.ordered:
             self.flush(handle)
         else:  # the directory's flush is what makes the name durable, so the file's need not carry its times
-            self._flushed(os.fdatasync, handle)
+            self._flushed(os.fdatasync, self._ours(handle))
             self.flush_directory(directory)
 
     # -- locks --------------------------------------------------------------------------------------------------
@@ -236,23 +281,24 @@ class Disk:
         """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
         kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
         try:
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+            fcntl.fcntl(self._ours(handle), fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
         except (BlockingIOError, PermissionError):
             return False
         return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
+        release = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0)
+        fcntl.fcntl(self._ours(handle), fcntl.F_OFD_SETLK, release)
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(self._ours(handle), fcntl.F_OFD_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else (found, size)
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Who holds the byte, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for error texts only."""
-        inode = os.fstat(handle).st_ino
+        inode = os.fstat(self._ours(handle)).st_ino
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -287,7 +333,8 @@ class Disk:
         A read lease is granted only when nobody has the file open for writing. The signal is moved to SIGURG, ignored
         by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
         """
-        handle = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = self._opened(os.open, self.path(name), flags)
         try:
             fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -298,7 +345,7 @@ class Disk:
         except OSError:
             return None
         finally:
-            os.close(handle)
+            self._closed(handle)
 
     # -- the machine --------------------------------------------------------------------------------------------
 
@@ -310,6 +357,10 @@ class Disk:
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
         return _NETWORK.get(_file_system_magic(self.root))
+
+
+def _not_open() -> OSError:
+    return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
 
 
 def _lines(path: str) -> list[str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from spool import layout
 from spool.dropped import is_unfinished, puts_of
-from spool.errors import InvalidArgument
+from spool.errors import InvalidArgument, NotOpen
+from spool.gate import step
 from spool.quarantine import quarantine
 from spool.space import Space
 from spool.store import speaking
@@ -69,7 +70,8 @@ class Intake:
             else:
                 self._run_until_stopped()
         finally:
-            self._taking.leave()
+            with suppress(NotOpen):  # closing the space let go of them, too
+                self._taking.leave()
             self._waiting.clear()  # whoever gets the directories' bytes next finds them there
         return self.counts
 
@@ -136,6 +138,7 @@ class Intake:
                 for taken in self._taking.take(queue, arrivals[start : start + _BATCH_FILES]):
                     yield from self._if_complete(taken)
 
+    @step
     @speaking("looking for dropped files")
     def _queues(self) -> list[str]:
         known = self.space.queues()
@@ -147,6 +150,7 @@ class Intake:
                 self._report(f"{layout.DROP}/{name}", f"there is no queue {name}: create it, or remove the folder")
         return found
 
+    @step
     @speaking("looking for dropped files")
     def _arrivals(self, queue: str) -> list[str]:
         """Complete files, by the time of their last change, then by name."""
@@ -193,6 +197,7 @@ class Intake:
         if size is not None:
             yield taken, size
 
+    @step
     @speaking("looking at a dropped file")
     def _complete_size(self, taken: Taken) -> int | None:
         """In bytes; None if the file is gone, or still has a writer and waits."""
@@ -206,6 +211,7 @@ class Intake:
 
     # -- committing -------------------------------------------------------------------------------------------------
 
+    @step
     def _commit(self, batch: list[Taken]) -> None:
         """The files' messages in one commit, which names them; then they go."""
         transaction = self.space.transaction(timeout=None)

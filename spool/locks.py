@@ -26,11 +26,7 @@ class LockFile:
         self.disk = disk
         self.name = name
         self.handle = open_or_create(disk, name)
-        try:
-            self._identity = disk.handle_identity(self.handle)
-        except BaseException:
-            disk.close(self.handle)
-            raise
+        self._identity = disk.handle_identity(self.handle)
         self._held: set[int] = set()
         self._mutex = threading.Lock()
 
@@ -81,9 +77,6 @@ class LockFile:
                 f"{self.name} was deleted while the space is in use, so locks no longer keep processes apart: "
                 "close the space in every process, then open it again"
             )
-
-    def close(self) -> None:
-        self.disk.close(self.handle)
 
 
 def open_or_create(disk: Disk, name: str) -> int:

@@ -12,7 +12,7 @@ from spool import layout
 from spool.clock import Deadline, WaitExpired
 from spool.counters import Page
 from spool.disk import FlushFailed
-from spool.errors import CommitUnknown, CorruptedFile, SpaceStopped, SystemFailure, TransactionTimeout
+from spool.errors import CommitUnknown, CorruptedFile, NotOpen, SpaceStopped, SystemFailure, TransactionTimeout
 from spool.format import encode_header, stamp
 from spool.locks import NUMBER
 from spool.quarantine import quarantine
@@ -41,11 +41,11 @@ def commit(
         if flush:
             assert file.handle is not None
             store.disk.make_durable(file.handle, layout.COMMITTED)
-        publish(store, number, deadline, flushed=flush)
+        publish(store, number, deadline.unchecked(), flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: nobody may take this number for a whole one
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
-    except (WaitExpired, SpaceStopped) as error:
+    except (WaitExpired, SpaceStopped, NotOpen) as error:
         raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
     except OSError as error:
         raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error

@@ -228,8 +228,3 @@ class BodyCache:
             found = self._open.pop((number, adoption), None)
             if found is not None:
                 self.disk.close(found.handle)
-
-    def close(self) -> None:
-        for file in self._open.values():
-            self.disk.close(file.handle)
-        self._open.clear()

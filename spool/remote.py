@@ -7,6 +7,7 @@ whoever meets it.
 
 from typing import NamedTuple
 
+from spool import interrupts
 from spool.clock import Clock
 from spool.consume import HeldMessage
 from spool.decide import publish_prepared
@@ -14,6 +15,7 @@ from spool.disk import Disk
 from spool.draft import Draft
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.format import BRANCH_ID_BYTES, BranchEntry
+from spool.gate import step
 from spool.locks import coordinator_byte, xid_byte
 from spool.reader import read_bodies
 from spool.store import Store
@@ -40,21 +42,20 @@ class RemoteBranch:
         self.xid = xid
         self.draft = Draft()
         self._id = branch_id
-        self._store = Store(Disk(path), Clock())
         self._handles: dict[str, int] = {}
-        try:
+        disk = Disk(path)
+        with interrupts.deferred(disk.close_all):
+            self._store = Store(disk, Clock())
             self._store.check_usable()
             self._check_coordinator()
             if not self._store.xids.try_lock(xid_byte(xid)):
                 raise ProtocolError(f"another process is writing the branch {xid}")
-        except BaseException:
-            self._store.close_files()
-            raise
 
     def _check_coordinator(self) -> None:
         if self._store.xids.is_free(coordinator_byte(self.xid.gtrid)):
             raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
 
+    @step
     def read(self, message: HeldMessage) -> bytes:
         """The body; CorruptedFile if it is damaged."""
         for last in (False, True):
@@ -83,6 +84,7 @@ class RemoteBranch:
                 continue
         raise CorruptedFile(f"{names[-1]} is missing")
 
+    @step
     def prepare(self) -> Vote | None:
         """Vote yes, durably; None if there is nothing in the branch."""
         if self.draft.empty:
@@ -102,8 +104,4 @@ class RemoteBranch:
 
     def close(self) -> None:
         """Let go of the xid; the vote, if there was one, stands."""
-        if not self._store.closed:
-            self._store.closed = True
-            for handle in self._handles.values():
-                self._store.disk.close(handle)
-            self._store.close_files()
+        self._store.gate.close()

@@ -2,13 +2,12 @@
 
 import os
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from spool import consume, layout
+from spool import consume, interrupts, layout
 from spool.arguments import check_queue
 from spool.association import associated
 from spool.clock import Clock
@@ -18,14 +17,16 @@ from spool.errors import (
     DiskFailure,
     Empty,
     NotASpace,
+    NotOpen,
     QueueExists,
     SpaceExists,
     SpaceStopped,
     SpoolError,
     UnsafeFileSystem,
 )  # fmt: skip
+from spool.gate import step
 from spool.locks import ALIVE, CONFIG, OPEN
-from spool.message import Message
+from spool.message import Message, Position
 from spool.notes import Undertaker
 from spool.ranges import positions
 from spool.reclaim import reclaim
@@ -62,7 +63,6 @@ class Space:
         self._housekeeping = threading.Lock()
         self.recovery: RecoveryReport = _open_files(self._store)
         self._reclaimed_at = self._store.index.applied
-        _open_spaces.add(self)
 
     @property
     def path(self) -> str:
@@ -70,12 +70,14 @@ class Space:
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
+    @step
     def create_queue(self, name: str, **options: Any) -> QueueConfig:
         """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
         self._store.check_usable()
         with self._store.disk_errors(f"creating queue {name}"):
             return add_queue(self._store, name, **options)
 
+    @step
     @speaking("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
         """Every queue by name."""
@@ -94,6 +96,7 @@ class Space:
         """
         return self.put_many(queue, (body,), transaction=transaction, **options)[0]
 
+    @step
     def put_many(
         self, queue: str, bodies: Iterable[Any], *, transaction: Transaction | _Join | None = JOIN, **options: Any
     ) -> list[str]:
@@ -127,6 +130,7 @@ class Space:
             queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
         )[0]
 
+    @step
     def get_many(
         self,
         queue: str,
@@ -145,12 +149,14 @@ class Space:
         own = self._own_transaction()
         try:
             found = own.get_many(queue, max_messages, **asked)
+            interrupts.admit()  # from here on they are gone, whether the caller hears of them or not
             own.commit()
         finally:
             own.abandon()
         self._reclaim_now_and_then()
         return found
 
+    @step
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
         self._store.check_usable()
@@ -184,19 +190,25 @@ class Space:
                 for first, count in run.pieces()
             ]
         for position in positions(pieces):
-            store.check_usable()
-            with store.mutex:
-                run = store.index.find(position)
-                if run is None or run.queue.name != queue or position in store.prepared.held:
-                    continue  # taken since we looked, or in doubt
-            try:
-                with store.disk_errors(f"reading messages of queue {queue}"):
-                    message = consume.peek(store, position)
-            except CorruptedFile:
-                continue  # a get sets it aside, check names it
+            message = self._peek(queue, position)
             if message is not None:
                 yield message
 
+    @step
+    @speaking("reading messages")
+    def _peek(self, queue: str, position: Position) -> Message | None:
+        store = self._store
+        store.check_usable()
+        with store.mutex:
+            run = store.index.find(position)
+            if run is None or run.queue.name != queue or position in store.prepared.held:
+                return None  # taken since we looked, or in doubt
+        try:
+            return consume.peek(store, position)
+        except CorruptedFile:
+            return None  # a get sets it aside, check names it
+
+    @step
     @speaking("looking for a message")
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
@@ -207,6 +219,7 @@ class Space:
     def stats(self) -> dict[str, QueueStats]: ...
     @overload
     def stats(self, queue: str) -> QueueStats: ...
+    @step
     @speaking("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
         """One queue's ``QueueStats``, or all queues' by name."""
@@ -217,6 +230,7 @@ class Space:
 
     # -- what happened, and what is wrong --------------------------------------------------------------------------
 
+    @step
     @speaking("checking the space")
     def check(self, repair: bool = False) -> "list[Finding]":
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
@@ -225,6 +239,7 @@ class Space:
         self._store.check_usable()
         return check(self._store, repair=repair)
 
+    @step
     @speaking("looking into quarantine")
     def quarantined(self) -> "list[Finding]":
         """What lies in quarantine, with the reasons."""
@@ -236,17 +251,23 @@ class Space:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of everything; a transaction that is still open is rolled back by the next who looks."""
-        if self._store.closed:
-            return
+        """Let go of everything, once the calls of other threads have ended; those that wait end at once, by NotOpen.
+
+        A transaction that is still open is rolled back by the next who looks.
+        """
+        with interrupts.deferred(self._store.gate.end):
+            if not self._store.closed:
+                self._tidy_up()
+                self._store.gate.close()
+
+    def _tidy_up(self) -> None:
+        """Housekeeping: if it fails, the next opener does it."""
         try:
-            if not self._store.counters.read().stopped:
-                self._reclaim_now_and_then(every=64)
-        except (OSError, SpaceStopped):
-            pass  # housekeeping: the next opener does it
-        self._store.closed = True
-        self._store.close_files()
-        _open_spaces.discard(self)
+            with self._store.gate:
+                if not self._store.counters.read().stopped:
+                    self._reclaim_now_and_then(every=64)
+        except (OSError, SpaceStopped, NotOpen):
+            pass
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +289,7 @@ class Space:
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
         return associated(self._store) if isinstance(transaction, _Join) else transaction
 
+    @step
     @speaking("looking at the queue")
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
@@ -304,7 +326,6 @@ def _os_errors(doing: str) -> Iterator[None]:
         raise DiskFailure(error.errno or 0, text) from error
 
 
-@_os_errors("making the queue space")
 def create(
     path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
 ) -> Space:
@@ -313,33 +334,42 @@ def create(
     SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system`` (see ``SpaceConfig``).
     """
     config = space_config(options, {})
-    root = os.fspath(path)
-    if disk is None:
-        if os.path.exists(os.path.join(root, layout.SETTINGS)):
-            raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
-        try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
-        except FileExistsError:
-            raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
-        disk = Disk(root)
-    if disk.exists(layout.SETTINGS):
+    disk = disk or _new_directory(os.fspath(path))
+    with interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
+        if disk.exists(layout.SETTINGS):
+            raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
+        _check_file_system(disk, config.network_file_system)
+        for name in layout.DIRECTORIES:
+            disk.make_directory(name)
+            disk.flush_directory(name)
+        disk.flush_directory("")
+        replace_file(disk, layout.SETTINGS, render_new(config).encode())
+        return Space(disk, clock or Clock())
+
+
+@_os_errors("making the queue space")
+def _new_directory(root: str) -> Disk:
+    if os.path.exists(os.path.join(root, layout.SETTINGS)):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
-    _check_file_system(disk, config.network_file_system)
-    for name in layout.DIRECTORIES:
-        disk.make_directory(name)
-        disk.flush_directory(name)
-    disk.flush_directory("")
-    replace_file(disk, layout.SETTINGS, render_new(config).encode())
-    return Space(disk, clock or Clock())
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
+    return Disk(root)
 
 
-@_os_errors("opening the queue space")
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
-    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem."""
+    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem.
+
+    Ctrl-C waits until it is open, and closes it again; a second one does not wait.
+    """
     root = os.fspath(path)
     if disk is None and not os.path.isdir(root):
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {root}")
-    return Space(disk or Disk(root), clock or Clock())
+    with _os_errors("opening the queue space"):
+        disk = disk or Disk(root)
+    with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
+        return Space(disk, clock or Clock())
 
 
 def _check_file_system(disk: Disk, asked_for: str | None) -> None:
@@ -355,27 +385,22 @@ def _open_files(store: Store) -> "RecoveryReport":
     """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
     from recovery import scan
 
-    try:
-        with store.disk_errors("opening the space"):
-            _check_file_system(store.disk, store.config.network_file_system)
-            for name in layout.DIRECTORIES:
-                store.disk.make_directory(name)
-            store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
-            alone = not store.control.held_elsewhere(ALIVE)
-            if not alone:
-                store.counters.read().check()
-            report = scan.scan(store, alone=alone)
-            if alone:
-                _stock(store)
-            if not store.control.try_lock(ALIVE, shared=True):
-                raise SpaceStopped("the space is being opened by something that does not follow the protocol")
-            store.control.unlock(OPEN)
-            store.refresh_settings()
-    except BaseException:
-        store.closed = True
-        store.close_files()
-        raise
-    return report
+    with store.disk_errors("opening the space"):
+        _check_file_system(store.disk, store.config.network_file_system)
+        for name in layout.DIRECTORIES:
+            store.disk.make_directory(name)
+        store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
+        alone = not store.control.held_elsewhere(ALIVE)
+        if not alone:
+            store.counters.read().check()
+        report = scan.scan(store, alone=alone)
+        if alone:
+            _stock(store)
+        if not store.control.try_lock(ALIVE, shared=True):
+            raise SpaceStopped("the space is being opened by something that does not follow the protocol")
+        store.control.unlock(OPEN)
+        store.refresh_settings()
+        return report
 
 
 def _stock(store: Store) -> None:
@@ -417,22 +442,3 @@ def replace_file(disk: Disk, name: str, data: bytes) -> None:
         disk.make_durable(handle, name.rpartition("/")[0])
     finally:
         disk.close(handle)
-
-
-# -- fork ---------------------------------------------------------------------------------------------------------
-
-_open_spaces: "weakref.WeakSet[Space]" = weakref.WeakSet()
-
-
-def _close_in_child() -> None:
-    """A forked child shares its parent's locks: it closes its copies of the descriptors, and unlocks nothing."""
-    for space in list(_open_spaces):
-        store = space._store
-        if not store.closed:
-            store.closed = True
-            store.closed_because = "the space was opened before this process was forked: open it again in the child"
-            store.close_files()
-    _open_spaces.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)

@@ -8,19 +8,22 @@ mutex guards the index and what is cached beside it; it is never held while some
 """
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from spool import layout, locks
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.counters import Counters, Page
 from spool.disk import Disk, FlushFailed
-from spool.errors import DiskFailure, InvalidArgument, NotASpace, NotOpen, SpoolError
+from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpoolError
 from spool.format import Header
+from spool.gate import Gate
 from spool.index import Commit, Index
 from spool.message import Position
 from spool.pool import Pool
@@ -64,23 +67,26 @@ def targets(image: FileImage) -> Iterator[Position]:
 
 
 class Store:
-    """One open space, as one process (more exactly: one ``spool.open``) sees it."""
+    """One open space, as one process (more exactly: one ``spool.open``) sees it.
+
+    Whoever makes one closes its disk if that fails, and its gate in the end.
+    """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self.disk = disk
         self.clock = clock
+        self.gate = Gate(disk.close_all)
+        _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = self.config.flush == "ordered"
         if not disk.exists(layout.RUN):  # somebody removed it while no process was here
             disk.make_directory(layout.RUN)
-        with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
-            self.counters = _kept(opened, Counters(disk))
-            self.control = _kept(opened, locks.LockFile(disk, layout.CONTROL))
-            self.numbers = _kept(opened, locks.LockFile(disk, layout.NUMBERS))
-            self.xids = _kept(opened, locks.LockFile(disk, layout.XIDS))
-            self.pool = Pool(disk)
-            opened.pop_all()
+        self.counters = Counters(disk)
+        self.control = locks.LockFile(disk, layout.CONTROL)
+        self.numbers = locks.LockFile(disk, layout.NUMBERS)
+        self.xids = locks.LockFile(disk, layout.XIDS)
+        self.pool = Pool(disk)
         self.claims = Claims(disk)
         self.bodies = BodyCache(disk)
         self.mutex = threading.RLock()
@@ -88,14 +94,12 @@ class Store:
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
-        self.closed = False
-        self.closed_because = "the space is closed: open it again"
         self.after_commit: list[Callable[[], None]] = []
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
-        return Deadline(self.clock, seconds)
+        return Deadline(self.clock, seconds, self.gate.check)
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
@@ -138,10 +142,13 @@ class Store:
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
+    @property
+    def closed(self) -> bool:
+        return self.gate.closed
+
     def check_usable(self) -> Page:
         """The counters as they are now, of a space that is open and has not stopped."""
-        if self.closed:
-            raise NotOpen(self.closed_because)
+        self.gate.check()
         try:
             return self.counters.read().check()
         except OSError as error:
@@ -168,6 +175,8 @@ class Store:
 
     def spoken(self, doing: str, error: OSError) -> OSError:
         """The error as a caller is to see it."""
+        if self.gate.abandoned:
+            self.gate.check()
         if isinstance(error, SpoolError):
             return error
         if isinstance(error, FlushFailed):
@@ -186,10 +195,19 @@ class Store:
             **fields,  # type: ignore[arg-type]
         )
 
-    def close_files(self) -> None:
-        """Close every descriptor; the kernel lets go of the locks."""
-        for part in (self.bodies, self.claims, self.xids, self.numbers, self.control, self.counters):
-            part.close()
+
+# A forked child shares its parent's locks: it closes its copies of the descriptors, and unlocks nothing.
+_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+def _disown() -> None:
+    for store in list(_stores):
+        store.disk.disown()
+        store.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 P = ParamSpec("P")
@@ -214,18 +232,6 @@ def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return speaks
 
     return around
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
-
-
-def _kept(stack: ExitStack, part: C) -> C:
-    stack.callback(part.close)
-    return part
 
 
 def advice(error: OSError) -> str:

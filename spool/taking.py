@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spool import layout
 from spool.errors import SpoolError
+from spool.gate import step
 from spool.locks import dropping_byte, taken_byte
 from spool.publication import settle_all
 from spool.store import Store, speaking
@@ -56,6 +57,7 @@ class Taking:
         self._directories: dict[str, str] = {}
         self._used: set[tuple[str, str]] = set()
 
+    @step
     @speaking("taking dropped files")
     def take(self, queue: str, names: list[str]) -> list[Taken]:
         """Move dropped files where nobody else can open them by name; what can be had of them, and what turned out to
@@ -140,6 +142,7 @@ class Taking:
 
     # -- what others left -------------------------------------------------------------------------------------------
 
+    @step
     @speaking("finishing dropped files")
     def finish_dead_intakes(self) -> list[Taken]:
         """What intakes took before they died: removed if a commit names it, else returned, to be read where it lies."""
@@ -191,6 +194,7 @@ class Taking:
                 self._disk.flush_directory(folder)
             self._disk.unlink(taken.first)
 
+    @step
     def leave(self) -> None:
         """Remove empty taking directories and let go of them all; what still has a writer waits for the next intake."""
         for directory in self._directories.values():

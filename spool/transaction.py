@@ -9,11 +9,11 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from spool import consume, decide, publication, retries
+from spool import consume, decide, interrupts, publication, retries
 from spool.arguments import check_queue, check_wanted, encoded
 from spool.association import Association, associate, dissociate
 from spool.clock import WaitExpired
@@ -24,12 +24,14 @@ from spool.errors import (
     NO_ROOM,
     CommitUnknown,
     Empty,
+    NotOpen,
     ProtocolError,
     SpoolError,
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
+from spool.gate import step
 from spool.index import Commit, Part
 from spool.locks import xid_byte
 from spool.message import Message, attributes_of, message_id
@@ -96,6 +98,7 @@ class Transaction:
         """Add a message; returns its id. Options as in ``Space.put``."""
         return self.put_many(queue, (body,), content_type=content_type, **options)[0]
 
+    @step
     def put_many(
         self, queue: str, bodies: Iterable[Any], *, content_type: str | None = None, **options: Any
     ) -> list[str]:
@@ -121,6 +124,7 @@ class Transaction:
                 self._file = BranchFile(self._store.disk, self.xid)
             self._file.stream(self._draft)
 
+    @step
     def take_dropped(self, directory: str, name: bytes) -> None:
         """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
         with self._lock:
@@ -141,6 +145,7 @@ class Transaction:
         0 not at all, None for ever. Empty if there is none."""
         return self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)[0]
 
+    @step
     def get_many(
         self,
         queue: str,
@@ -172,6 +177,7 @@ class Transaction:
                 if found:
                     return found
 
+    @step
     def hold(self, queue: str, max_messages: int, *, timeout: float | None = 0) -> list[HeldMessage]:
         """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
 
@@ -210,6 +216,7 @@ class Transaction:
     def rollback_only(self) -> bool:
         return self._rollback_only is not None
 
+    @step
     def commit(self, adopt: Sequence[Xid] = ()) -> None:
         """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush.
 
@@ -268,6 +275,7 @@ class Transaction:
         file = self._file = BranchFile(self._store.disk, self.xid)
         return file, file.complete(header, self._draft, pool)
 
+    @step
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
 
@@ -283,6 +291,7 @@ class Transaction:
             self._end(State.PREPARED)
             return True
 
+    @step
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
         """Undo it all. What it held is available again after the queue's retry delay, with one try more counted."""
         with self._lock:
@@ -291,9 +300,12 @@ class Transaction:
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Roll back unless it has ended; for the engine's own transactions, whose failed gets count no try."""
+        """Roll back unless it has ended; for the engine's own transactions, whose failed gets count no try.
+
+        What a closed space left is rolled back by the next who looks.
+        """
         if self.state is State.ACTIVE:
-            with self._lock:
+            with suppress(NotOpen), self._store.gate, self._lock:
                 if self._file is not None:
                     self._file.abandon()
                 self._end(State.ROLLED_BACK)
@@ -353,6 +365,7 @@ class Transaction:
                 raise TransactionTimeout(str(error)) from None
             self._locked = True
 
+    @step
     def lock_xid_now(self) -> bool:
         """For a branch of a coordinator: False if somebody else has this xid."""
         self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
@@ -390,18 +403,23 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._associations.append(associate(self._store, self))
-        return self
+        with interrupts.deferred(self._leave):
+            self._associations.append(associate(self._store, self))
+            return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self.state is State.ACTIVE:
-                if kind is None and not self.rollback_only:
-                    self.commit()
-                elif not self._store.closed:
-                    self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
-        finally:
-            self._left = len(self._associations) == 1
-            dissociate(self._associations.pop())
+        with interrupts.deferred():  # (no step: who leaves a closed space leaves its transaction, too)
+            try:
+                if self.state is State.ACTIVE:
+                    if kind is None and not self.rollback_only:
+                        self.commit()
+                    elif not self._store.closed:
+                        self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        self._left = len(self._associations) == 1
+        dissociate(self._associations.pop())

@@ -70,6 +70,10 @@ class SimulatedDisk(Disk):
         self._handle(handle)
         self.machine.close(handle)
 
+    def close_all(self) -> None:
+        for number in [number for number, handle in self.machine.handles.items() if handle.process is self][::-1]:
+            self.close(number)
+
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source, target)
         self._rename(source, target)

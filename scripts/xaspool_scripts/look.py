@@ -17,7 +17,7 @@ class LookingDisk(Disk):
     def create(self, name: str) -> int:
         if not name.startswith(f"{layout.RUN}/"):
             self._refuse(name)
-        return os.memfd_create(os.path.basename(name), os.MFD_CLOEXEC)
+        return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def rename(self, source: str, target: str) -> None:
         self._refuse(source)

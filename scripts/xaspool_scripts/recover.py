@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,8 +109,10 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
 
     if not os.path.isdir(path):
         raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {path}")
-    store = Store(LookingDisk(path), Clock())
-    with closing(_Files(store)):
+    disk = LookingDisk(path)
+    with ExitStack() as opened:
+        opened.callback(disk.close_all)
+        store = Store(disk, Clock())
         alone = not store.control.held_elsewhere(ALIVE) and not store.control.held_elsewhere(OPEN)
         begun = store.clock.monotonic()
         report = plan(store, alone=alone)
@@ -118,13 +120,6 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         if alone and store.control.held_elsewhere(ALIVE):
             report.alone = False  # somebody came while we looked, and does what was planned
         return report, [] if report.alone else _others(store)
-
-
-class _Files:
-    """A store's descriptors."""
-
-    def __init__(self, store: "Store") -> None:
-        self.close = store.close_files
 
 
 def _others(store: "Store") -> list[str]:

@@ -85,8 +85,7 @@ def make(root: Path) -> Zoo:
 
 def kill(space: spool.Space) -> None:
     """What the kernel does when a process dies: its locks go, its files stay."""
-    space._store.closed = True
-    space._store.close_files()
+    space._store.gate.close_at_once("it died")
 
 
 def newest(space: spool.Space) -> str:

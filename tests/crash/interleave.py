@@ -203,7 +203,7 @@ class Interleaver:
             ) from error
         finally:
             for space in stage.spaces:
-                space._store.closed = True
+                space._store.gate.closed = True
         self.count.schedules += 1
         self.count.kills += len(schedule.kills)
         self.count.cuts += schedule.was_cut
@@ -243,7 +243,7 @@ class Interleaver:
         if damage:
             raise Unexplained(f"damage: {damage}")
         machine.kill(disk)
-        space._store.closed = True
+        space._store.gate.closed = True
         return sight
 
     def _open_again(self, machine: Machine, sight: Sight) -> None:

@@ -4,6 +4,7 @@ A step that returns has happened. One that raises a clear error has not, unless 
 (CommitUnknown, XA_RETRY, XAER_RMFAIL): then it has happened whole, or not at all.
 """
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -261,7 +262,9 @@ def _round(actor: Actor) -> None:
     tx = Transaction(store, space._undertaker, noted=False)
     try:
         held = tx.hold("a", 2)
-        with mock.patch("spool.remote.Disk", return_value=store.disk):
+        disk = copy.copy(store.disk)
+        disk._handles = {}
+        with mock.patch("spool.remote.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
     finally:

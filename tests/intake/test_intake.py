@@ -218,8 +218,7 @@ def intake_dies_at(path: Path, step: int) -> bool:
     except Died:
         return True
     finally:
-        space._store.closed = True
-        space._store.close_files()  # what the kernel does for a process that is gone
+        space._store.gate.close_at_once("it died")  # what the kernel does for a process that is gone
     return False
 
 

@@ -40,7 +40,7 @@ def test_a_range_is_claimed_around_everything_that_others_hold(
         assert seen == held
     finally:
         for claims in (*others, ours):
-            claims.close()
+            claims.disk.close_all()
 
 
 def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
@@ -54,8 +54,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a note, and a branch that streams"
         bury_the_dead(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
-        doomed._store.closed = True
-        doomed._store.close_files()  # what the kernel does for a process that is killed
+        doomed._store.gate.close_at_once("it died")  # what the kernel does for a process that is killed
         reclaim(space._store)
         assert list((tmp_path / "space" / "active").iterdir()) == []
         assert space.show(wanted).attempts == 1

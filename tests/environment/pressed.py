@@ -1,0 +1,149 @@
+"""A real disk at whose every call something happens, and what a test asks of a space afterwards."""
+
+import inspect
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import spool
+import xa
+from spool.disk import Disk
+from spool.intake import Intake
+
+_NO_CALLS = {"path", "close_all", "disown", "boot_id", "network_file_system", "exclusively"}
+CALLS = [name for name, found in inspect.getmembers(Disk, inspect.isfunction) if name[0] != "_"]
+CALLS = [name for name in CALLS if name not in _NO_CALLS]
+_NUMBERS = re.compile(r"[0-9][0-9A-Za-z_.-]*")
+
+OLD = ["old 1", "old 2", "old 3"]
+NEW = ["new 1", "new 2"]
+DROPPED = ["dropped"]
+
+
+class PressedDisk(Disk):
+    """``press`` is called before or after the n-th call from now, or at every one (``every``). It flushes nothing."""
+
+    def __init__(self, root: str, press: Callable[[], None] = lambda: signal.raise_signal(signal.SIGINT)) -> None:
+        self.left = 0
+        self.after = False
+        self.every = False
+        self.calls: list[str] = []
+        self.press = press
+        super().__init__(root)
+
+    def arm(self, n: int, *, after: bool = False) -> None:
+        self.left, self.after, self.calls = n, after, []
+
+    @property
+    def is_armed(self) -> bool:
+        """The n-th call has not come."""
+        return self.left > 0
+
+    def disarm(self) -> None:
+        self.left, self.every = 0, False
+
+    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+        self.flushes += 1
+
+
+def _pressing(name: str) -> Callable[..., Any]:
+    def call(self: PressedDisk, *args: Any, **options: Any) -> Any:
+        self.calls.append(f"{name} {_NUMBERS.sub('#', args[0]) if args and isinstance(args[0], str) else ''}")
+        self.left -= 1
+        now = self.left == 0 or self.every
+        if now and not self.after:
+            self.press()
+        result = getattr(Disk, name)(self, *args, **options)
+        if now and self.after:
+            self.press()
+        return result
+
+    return call
+
+
+for _name in CALLS:
+    setattr(PressedDisk, _name, _pressing(_name))
+
+
+def furnish(path: Path, consumed: int = 1) -> None:
+    """Make a space with the messages ``OLD``, some that were consumed, and one file in ``drop/``."""
+    with spool.create(path, disk=PressedDisk(_made(path))) as space:
+        space.create_queue("orders", retries=100)
+        for n in range(consumed):
+            space.put("orders", f"gone {n}")
+            space.get("orders")
+        space.put_many("orders", OLD)
+    (path / "drop" / "orders" / "file").write_text(DROPPED[0])
+
+
+def telling(calls: list[str], *, all_: bool) -> Iterator[int]:
+    """Which calls to press at, from 1 on, and the one after the last: all, or of each sequence of two the first."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for n in range(1, len(calls) + 1):
+        pair = tuple(calls[max(0, n - 2) : n])
+        seen[pair] += 1
+        if all_ or seen[pair] == 1:
+            yield n
+    yield len(calls) + 1
+
+
+def _made(path: Path) -> str:
+    path.mkdir(parents=True)
+    return str(path)
+
+
+def opened(path: Path) -> tuple[spool.Space, PressedDisk]:
+    disk = PressedDisk(str(path))
+    return spool.open(path, disk=disk), disk
+
+
+def descriptors() -> set[str]:
+    """What this process has open, with its numbers."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:
+            continue  # the listing's own
+    return found
+
+
+def text(message: spool.Message) -> str:
+    return message.body.decode() if isinstance(message.body, bytes) else str(message.body)
+
+
+def roll_back_what_is_in_doubt(space: spool.Space) -> None:
+    rm = xa.ResourceManager(space)
+    for xid in rm.recover():
+        rm.rollback(xid)
+
+
+def contents(space: spool.Space) -> list[str]:
+    """What is in the queue, once nothing is in doubt and everything dropped has come; each message can be taken."""
+    roll_back_what_is_in_doubt(space)
+    Intake(space).run(once=True)
+    found = []
+    for message in list(space.browse("orders")):
+        with space.transaction() as transaction:
+            assert transaction.get("orders", message_id=message.id).id == message.id, "it is free to be taken"
+            transaction.set_rollback_only()
+        found.append(text(message))
+    return sorted(found)
+
+
+def expect_whole(path: Path, space: spool.Space, *allowed: list[str]) -> None:
+    """One of these states, here and for who opens the space next, who is alone: nothing stayed locked."""
+    with space:
+        assert [f for f in space.check() if f.kind != "in doubt"] == []
+        found = contents(space)
+        assert found in [sorted([*state, *DROPPED]) for state in allowed]
+    with spool.open(path, disk=PressedDisk(str(path))) as again:
+        assert again.recovery.alone
+        assert again.recovery.findings == []
+        assert contents(again) == found
+        again.put("orders", "goes on")
+        assert again.check() == []

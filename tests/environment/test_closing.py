@@ -1,0 +1,266 @@
+"""A space that is closed while threads are inside it: their calls end first, and no descriptor is used after."""
+
+import itertools
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool.intake import Intake
+from spool.locks import NUMBER
+from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
+from tests.environment.test_interrupts import HISTORIES, History, calls_of
+
+# A task that runs on notices that its round has ended.
+ENDINGS = spool.NotOpen | spool.TransactionRolledBack
+
+
+class WatchedDisk(PressedDisk):
+    """Knows what was asked of it after its files were closed."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.is_closed = False
+        self.late: list[str] = []
+
+    def close_all(self) -> None:
+        super().close_all()
+        self.is_closed = True
+
+
+def _watched(name: str) -> Callable[..., Any]:
+    def call(self: WatchedDisk, *args: Any, **options: Any) -> Any:
+        if self.is_closed:
+            self.late.append(name)
+        return getattr(PressedDisk, name)(self, *args, **options)
+
+    return call
+
+
+for _name in CALLS:
+    setattr(WatchedDisk, _name, _watched(_name))
+
+
+class Waiting(threading.Event):
+    """Tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.is_waited_for.set()
+        return super().wait(timeout)
+
+
+class Inside(threading.Thread):
+    """A history in a thread of its own, and how it ended."""
+
+    def __init__(self, history: Callable[[spool.Space], None], space: spool.Space) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self.arrived = threading.Event()  # where it is held, or at its end
+        self._history, self._space = history, space
+
+    def run(self) -> None:
+        try:
+            self._history(self._space)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.arrived.set()
+
+
+def hold(arrived: threading.Event, go_on: threading.Event) -> None:
+    arrived.set()
+    assert go_on.wait(60)
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
+def test_closing_waits_for_a_call_wherever_it_is(
+    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[::5]
+    before = descriptors()
+    for n in calls:
+        path = memory / str(n)
+        furnish(path, history.consumed)
+        disk = WatchedDisk(str(path))
+        space = spool.open(path, disk=disk)
+        space._store.gate._is_shut = waiting = Waiting()
+        inside, go_on = Inside(history.run, space), threading.Event()
+        disk.press = partial(hold, inside.arrived, go_on)
+        disk.arm(n)
+        inside.start()
+        assert inside.arrived.wait(60)
+        is_held = not disk.is_armed
+        disk.disarm()
+        closer = threading.Thread(target=space.close)
+        closer.start()
+        if is_held:
+            assert waiting.is_waited_for.wait(60)
+            assert not disk.is_closed
+        go_on.set()
+        inside.join(60)
+        closer.join(60)
+        assert isinstance(inside.error, spool.NotOpen | spool.TransactionRolledBack | None) or "space is closed" in str(
+            inside.error
+        ), inside.error
+        assert disk.is_closed
+        assert disk.late == []
+        assert descriptors() == before
+        with pytest.raises(spool.NotOpen):
+            space.put("orders", "too late")
+        expect_whole(path, spool.open(path, disk=PressedDisk(str(path))), *history.allowed)
+    record_property("closings at a call of the disk", len(calls))
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_many_threads_end_and_what_they_were_told_is_there(memory: Path, round_: int) -> None:
+    furnish(memory / "space")
+    before = descriptors()
+    disk = WatchedDisk(str(memory / "space"))
+    space = spool.open(memory / "space", disk=disk)
+    space.create_queue("empty")
+    put: list[str] = []
+    started = threading.Semaphore(0)
+    errors: list[BaseException] = []
+
+    def put_many(name: str) -> None:
+        try:
+            for n in itertools.count():
+                space.put("orders", f"{name} {n}")
+                put.append(f"{name} {n}")
+                started.release()
+        except spool.NotOpen:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    def wait_for_what_never_comes() -> None:
+        try:
+            started.release()
+            space.get("empty", timeout=None)
+        except spool.NotOpen:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=put_many, args=(name,)) for name in "abc"]
+    threads += [threading.Thread(target=wait_for_what_never_comes)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10 + 7 * round_):
+        assert started.acquire(timeout=60)
+    closers = [threading.Thread(target=space.close) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    for thread in (*threads, *closers):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    assert disk.late == []
+    assert descriptors() == before
+    with spool.open(memory / "space") as again:
+        assert again.recovery.alone
+        found = {str(message.body) for message in again.browse("orders")}
+        assert set(put) <= found, "acknowledged"
+        assert again.check() == []
+
+
+def test_who_closes_from_inside_a_call_does_not_wait_for_himself(memory: Path) -> None:
+    """As a handler of SIGTERM does that comes in the middle of a put."""
+    furnish(memory / "space")
+    before = descriptors()
+    disk = WatchedDisk(str(memory / "space"))
+    space = spool.open(memory / "space", disk=disk)
+    usual = signal.signal(signal.SIGTERM, lambda *_: space.close())
+    disk.press = lambda: signal.raise_signal(signal.SIGTERM)
+    disk.arm(10)
+    try:
+        space.put_many("orders", NEW)
+    except spool.NotOpen:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert disk.late == []
+    assert descriptors() == before
+    expect_whole(memory / "space", spool.open(memory / "space"), OLD, [*OLD, *NEW])
+
+
+def test_an_intake_in_another_thread_ends(memory: Path) -> None:
+    furnish(memory / "space")
+    space = spool.open(memory / "space", disk=PressedDisk(str(memory / "space")))
+    taken = threading.Event()
+    intake = Intake(space, progress=lambda counts: taken.set())
+    inside = Inside(lambda _: intake.run() and None, space)
+    inside.start()
+    assert taken.wait(60)
+    space.close()
+    inside.join(60)
+    assert isinstance(inside.error, spool.NotOpen)
+    expect_whole(memory / "space", spool.open(memory / "space"), OLD)
+
+
+def test_a_commit_that_has_its_number_is_finished(memory: Path) -> None:
+    """Though it waits for an earlier one: nobody is told "unknown" because the space is closed meanwhile."""
+    furnish(memory / "space")
+    disk = WatchedDisk(str(memory / "space"))
+    space = spool.open(memory / "space", disk=disk)
+    space._store.gate._is_shut = waiting = Waiting()
+    first = Inside(lambda space: space.put("orders", NEW[0]) and None, space)
+    second = Inside(lambda space: space.put("orders", NEW[1]) and None, space)
+    go_on, tries = threading.Event(), threading.Semaphore(0)
+
+    def look() -> None:
+        if threading.current_thread() is first and disk.calls[-1] == "make_durable ":
+            hold(first.arrived, go_on)
+        elif threading.current_thread() is second and disk.calls[-1] == "make_durable ":
+            second.arrived.set()
+        elif threading.current_thread() is second and second.arrived.is_set():
+            tries.release()
+
+    disk.press, disk.every = look, True
+    first.start()
+    assert first.arrived.wait(60)
+    second.start()
+    assert second.arrived.wait(60)
+    closer = threading.Thread(target=space.close)
+    closer.start()
+    assert waiting.is_waited_for.wait(60)
+    for _ in range(100):
+        assert tries.acquire(timeout=60)
+    go_on.set()
+    for thread in (first, second, closer):
+        thread.join(60)
+    assert (first.error, second.error, disk.late) == (None, None, [])
+    expect_whole(memory / "space", spool.open(memory / "space"), [*OLD, *NEW])
+
+
+def test_who_waits_for_a_lock_hears_at_once_that_the_space_is_closed(memory: Path) -> None:
+    furnish(memory / "space")
+    disk = WatchedDisk(str(memory / "space"))
+    space = spool.open(memory / "space", disk=disk)
+    with spool.open(memory / "space") as other:
+        assert other._store.control.try_lock(NUMBER)
+        waits = threading.Event()
+
+        def look() -> None:
+            if disk.calls.count("lock ") > 10:
+                waits.set()
+
+        disk.press, disk.every = look, True
+        inside = Inside(lambda space: space.put_many("orders", NEW) and None, space)
+        inside.start()
+        assert waits.wait(60)
+        space.close()
+        inside.join(60)
+        assert isinstance(inside.error, spool.NotOpen), "and not a timeout, half a minute later"
+        assert disk.late == []
+        other._store.control.unlock(NUMBER)
+    expect_whole(memory / "space", spool.open(memory / "space"), OLD)

@@ -1,0 +1,300 @@
+"""Whatever handles SIGINT: a signal inside a step reaches its handler when the step ends, once, and nothing is lost."""
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import spool
+from spool import gate as gate_module
+from spool import interrupts
+from spool.gate import Gate
+from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
+
+press = partial(signal.raise_signal, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _the_usual_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert interrupts._deferral.depth == 0
+    signal.signal(signal.SIGINT, before)
+
+
+class Counting:
+    """A handler that raises nothing."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.calls += 1
+
+
+def test_a_handler_of_ones_own_is_called_when_the_step_ends() -> None:
+    counting, gate = Counting(), Gate(lambda: None)
+    signal.signal(signal.SIGINT, counting)
+    with gate, gate:
+        press()
+        assert counting.calls == 0
+    assert counting.calls == 1
+    assert signal.getsignal(signal.SIGINT) is counting
+    press()
+    assert counting.calls == 2
+
+
+def test_each_signal_reaches_the_handler_and_the_second_one_at_once() -> None:
+    counting, gate = Counting(), Gate(lambda: None)
+    signal.signal(signal.SIGINT, counting)
+    with gate:
+        press()
+        press()
+        assert counting.calls == 2
+        press()
+    assert counting.calls == 3
+    assert not gate.closed, "nothing was raised, so nothing is torn"
+
+
+def test_a_second_one_that_raises_tears_the_step_and_closes_the_space() -> None:
+    shut: list[str] = []
+    gate = Gate(lambda: shut.append("shut"))
+    with pytest.raises(KeyboardInterrupt), gate, gate:
+        press()
+        press()
+    assert shut == ["shut"]
+    with pytest.raises(spool.NotOpen, match="torn by KeyboardInterrupt: open the space again"), gate:
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_the_systems_own_handling_is_left_alone(handler: signal.Handlers) -> None:
+    signal.signal(signal.SIGINT, handler)
+    with Gate(lambda: None):
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_process_that_dies_by_it_is_recovered(memory: Path) -> None:
+    furnish(memory / "space")
+    code = """if True:
+        import signal, sys
+        from tests.environment.pressed import opened
+        from pathlib import Path
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        space, disk = opened(Path(sys.argv[1]))
+        disk.arm(30)
+        space.put_many("orders", ["new 1", "new 2"])
+        space.get_many("orders", 5)
+    """
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code, memory / "space"], cwd=root, check=False, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    expect_whole(memory / "space", opened(memory / "space")[0], OLD, [*OLD, *NEW])
+
+
+def test_a_handler_that_was_set_inside_a_step_stays() -> None:
+    counting = Counting()
+    with Gate(lambda: None):
+        signal.signal(signal.SIGINT, counting)
+    assert signal.getsignal(signal.SIGINT) is counting
+
+
+def test_asyncio_cancels_its_task_and_the_put_was_whole(memory: Path) -> None:
+    furnish(memory / "space")
+    space, disk = opened(memory / "space")
+    said: list[str] = []
+
+    async def main() -> None:
+        disk.arm(10)
+        space.put_many("orders", NEW)
+        said.append("put")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            said.append("cancelled")
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert said == ["put", "cancelled"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    expect_whole(memory / "space", space, [*OLD, *NEW])
+
+
+def test_a_handler_of_the_event_loop_is_called_once(memory: Path) -> None:
+    furnish(memory / "space")
+    space, disk = opened(memory / "space")
+
+    async def main() -> int:
+        calls, called = Counting(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, lambda: (calls(2, None), called.set()))
+        disk.arm(10)
+        space.put_many("orders", NEW)
+        await called.wait()
+        await asyncio.sleep(0)
+        return calls.calls
+
+    assert asyncio.run(main()) == 1
+    expect_whole(memory / "space", space, [*OLD, *NEW])
+
+
+def test_the_main_thread_is_not_kept_from_it_by_a_step_of_another(memory: Path) -> None:
+    furnish(memory / "space")
+    space, disk = opened(memory / "space")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    disk.press = hold
+    disk.arm(10)
+    thread = threading.Thread(target=space.put_many, args=("orders", NEW))
+    thread.start()
+    assert inside.wait(60)
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    go_on.set()
+    thread.join()
+    expect_whole(memory / "space", space, [*OLD, *NEW])
+
+
+def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> None:
+    furnish(memory / "space")
+    space, disk = opened(memory / "space")
+    space.get_many("orders", 3)
+
+    def calls_until_it_waits() -> None:
+        if disk.calls.count("read_at ") > 50:
+            disk.every = False
+            press()
+
+    disk.press, disk.every, disk.calls = calls_until_it_waits, True, []
+    with pytest.raises(KeyboardInterrupt):
+        space.get("orders", timeout=None)
+    assert not space._store.closed
+    expect_whole(memory / "space", space, [])
+
+
+# -- between any two instructions of the mechanism itself -------------------------------------------------------------
+
+MECHANISM = {interrupts.__file__, gate_module.__file__}
+
+
+class Instructions:
+    """Presses at the n-th bytecode of the mechanism: more often than Python itself would let a signal in."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in MECHANISM:
+            return None
+        frame.f_trace_opcodes = True
+        return self.opcode
+
+    def opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                press()
+        return self.opcode
+
+
+def two_steps(gate: Gate) -> None:
+    with gate, gate:
+        pass
+
+
+def with_one_noted(gate: Gate) -> None:
+    with gate:
+        press()
+
+
+def given_up(gate: Gate) -> None:
+    with gate:
+        press()
+        interrupts.admit()
+
+
+@pytest.mark.parametrize("step", [two_steps, with_one_noted, given_up])
+def test_at_each_instruction_of_entering_and_leaving(
+    step: Callable[[Gate], None], record_property: Callable[[str, object], None]
+) -> None:
+    """It comes out as KeyboardInterrupt, nobody stays inside, and the next step is deferred and undeferred as ever."""
+    usual = sys.gettrace()
+    for at in itertools.count(1):
+        shut: list[str] = []
+        gate = Gate(partial(shut.append, "shut"))
+        instructions, came = Instructions(at), False
+        try:
+            sys.settrace(instructions)
+            step(gate)
+        except KeyboardInterrupt:
+            came = True
+        finally:
+            sys.settrace(usual)
+        if instructions.left > 0:
+            break
+        assert came
+        assert not gate._inside
+        assert gate.closed == bool(shut)
+        counting = Counting()
+        with Gate(lambda: None):
+            assert interrupts._deferral.depth == 1
+        assert interrupts._deferral.depth == 0
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, counting)
+        with Gate(lambda: None):
+            press()
+            assert counting.calls == 0, "what was noted before is forgotten"
+        assert counting.calls == 1
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    record_property("interrupts at an instruction of the deferral", at - 1)
+
+
+def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
+    furnish(memory / "space")
+    before = descriptors()
+    space, _ = opened(memory / "space")
+    with space._store.gate:
+        pid = os.fork()
+        if pid == 0:
+            restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            os._exit(0 if restored and descriptors() <= before else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        press_was_held = interrupts._deferral.depth == 1
+    assert press_was_held
+    expect_whole(memory / "space", space, OLD)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``signal`` runs the handlers of whatever is pending first, and one of SIGTERM may well raise SystemExit."""
+    calls = itertools.count(1)
+
+    def with_one_pending(number: int, handler: Any) -> Any:
+        if next(calls) == at:
+            raise SystemExit
+        return signal.signal(number, handler)
+
+    monkeypatch.setattr(interrupts, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
+    with pytest.raises(SystemExit), Gate(lambda: None):
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert interrupts._deferral.depth == 0

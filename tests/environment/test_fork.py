@@ -1,0 +1,223 @@
+"""A forked child cannot use its parent's open space, and does the parent no harm, however it ends."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
+from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        yield space
+
+
+def in_a_child(action: Callable[[], object]) -> str:
+    """What the action returned or raised in a forked child."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = repr(action())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda space: space.put("orders", b"one"),
+        lambda space: space.get("orders"),
+        lambda space: space.transaction(),
+        lambda space: space.stats(),
+        lambda space: list(space.browse("orders")),
+    ],
+    ids=["put", "get", "transaction", "stats", "browse"],
+)
+def test_a_forked_child_is_told_to_open_the_space_itself(
+    space: spool.Space, call: Callable[[spool.Space], object]
+) -> None:
+    said = in_a_child(lambda: call(space))
+    assert said == "NotOpen: the space was opened before this process was forked: open it again in the child"
+
+
+def test_a_transaction_that_was_open_at_the_fork_is_closed_in_the_child_only(space: spool.Space) -> None:
+    space.put("orders", b"one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        assert in_a_child(transaction.commit).startswith("NotOpen: ")
+        assert in_a_child(lambda: space.put("orders", b"two")).startswith("NotOpen: ")
+        space.put("orders", b"three")
+    assert [message.body for message in space.browse("orders")] == [b"three"]
+
+
+def test_a_child_does_not_let_go_of_what_its_parent_holds(space: spool.Space) -> None:
+    space.put("orders", b"one")
+    with spool.open(space.path) as other, space.transaction() as transaction:
+        transaction.get("orders")
+        in_a_child(space.close)
+        with pytest.raises(spool.Empty):
+            other.get("orders")
+    assert space.stats("orders").dequeued == 1
+
+
+def test_a_child_that_is_killed_leaves_the_parent_as_it_was(space: spool.Space) -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+        os._exit(0)
+    space.put("orders", b"one")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert space.get("orders").body == b"one"
+
+
+def test_a_child_that_outlives_its_parents_claims_does_not_keep_them(space: spool.Space) -> None:
+    space.put("orders", b"one")
+    with spool.open(space.path) as other:
+        transaction = other.transaction()
+        transaction.get("orders")
+        ready, started = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(started, b".")
+            signal.pause()
+            os._exit(0)
+        try:
+            os.read(ready, 1)
+            other.close()
+            assert space.get("orders").attempts == 1
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_a_child_opens_the_space_for_itself(space: spool.Space) -> None:
+    def put_in_the_child() -> str:
+        with spool.open(space.path) as own:
+            return own.put("orders", b"from the child")
+
+    said = in_a_child(put_in_the_child)
+    message = space.get("orders")
+    assert (repr(message.id), message.body) == (said, b"from the child")
+
+
+# -- in the middle of a call ------------------------------------------------------------------------------------------
+
+
+class Forked:
+    """Forks where a disk is pressed, and the child goes on with the call; ``said`` tells what became of it."""
+
+    def __init__(self) -> None:
+        self.pid = -1
+        self._pipe = os.pipe()
+
+    def __call__(self) -> None:
+        self.pid = os.fork()
+
+    @property
+    def is_child(self) -> bool:
+        return self.pid == 0
+
+    def say(self, text: str) -> None:
+        os.write(self._pipe[1], text.encode())
+
+    def said(self) -> str:
+        os.close(self._pipe[1])
+        with os.fdopen(self._pipe[0]) as file:
+            said = file.read()
+        if self.pid > 0:
+            assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+        return said
+
+
+def tell_and_end(forked: Forked, space: spool.Space, path: Path, ended: str) -> None:
+    """What a child has to say: how its call ended, what it still has open, how the next call ends."""
+    left = {name for name in descriptors() if str(path) in name}
+    try:
+        space.put("orders", "from the child")
+        following = "returned"
+    except BaseException as error:
+        following = f"{type(error).__name__}: {error}"
+    forked.say(f"{ended}\n{sorted(left)}\n{following}")
+    os._exit(0)
+
+
+TOLD = "the space was opened before this process was forked: open it again in the child"
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.run.__name__)
+def test_at_each_call_of_the_disk_the_child_is_told_and_the_parent_goes_on(
+    history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    """The child closes its copies, unlocks and moves nothing, and hears one clear error, wherever the fork was."""
+    calls = list(telling(calls_of(history, memory / "calls"), all_=request.config.getoption("--long")))[:-1:6]
+    before = descriptors()
+    for n in calls:
+        path = memory / str(n)
+        furnish(path, history.consumed)
+        space, disk = opened(path)
+        disk.press = forked = Forked()
+        disk.arm(n)
+        ended = "returned"
+        try:
+            history.run(space)
+        except BaseException as error:
+            ended = f"{type(error).__name__}: {error}"
+        if forked.is_child:
+            tell_and_end(forked, space, path, ended)
+        told, left, following = forked.said().splitlines()
+        # (An intake that had nothing more to do than to leave returns what it did.)
+        assert told in (f"NotOpen: {TOLD}", f"XAError: XAER_RMFAIL: {TOLD}") or history.run is take_in
+        assert left == "[]"
+        assert following == f"NotOpen: {TOLD}"
+        assert ended == "returned", "the parent noticed nothing"
+        expect_whole(path, space, list(history.after))
+        assert descriptors() == before
+    record_property("forks at a call of the disk", len(calls))
+
+
+def test_while_the_space_is_opened_the_child_does_not_get_it(
+    memory: Path, record_property: Callable[[str, object], None]
+) -> None:
+    furnish(memory / "calls")
+    probe = PressedDisk(str(memory / "calls"))
+    spool.open(memory / "calls", disk=probe).close()
+    before = descriptors()
+    calls = list(telling(probe.calls, all_=False))[4:-5:4]
+    for n in calls:
+        path = memory / str(n)
+        furnish(path)
+        disk = PressedDisk(str(path))
+        disk.press = forked = Forked()
+        disk.arm(n)
+        try:
+            space = spool.open(path, disk=disk)
+            ended = "returned"
+        except BaseException as error:
+            ended = f"{type(error).__name__}: {error}"
+        if forked.is_child:
+            forked.say(f"{ended}\n{sorted(name for name in descriptors() if str(path) in name)}")
+            os._exit(0)
+        told, left = forked.said().splitlines()
+        assert "opened" in told
+        assert told.startswith(("NotOpen: ", "DiskFailure: "))
+        assert left == "[]"
+        assert ended == "returned"
+        expect_whole(path, space, OLD)
+        assert descriptors() == before
+    record_property("forks at a call of opening", len(calls))
