@@ -83,6 +83,7 @@ class Forwarder:
         self._progress = progress
         self._say = say or log.info
         self._stop = threading.Event()
+        self._is_stopping = False
         self._mutex = threading.Lock()
 
     def run(self, once: bool = False) -> Summary:
@@ -105,7 +106,9 @@ class Forwarder:
 
     def stop(self) -> None:
         """Finish the rounds that are under way, then return from ``run``. For signal handlers and other threads."""
-        self._stop.set()
+        if not self._is_stopping:  # a second signal may come while the first one's handler holds the event's lock
+            self._is_stopping = True
+            self._stop.set()
 
     def _check(self, space: Space) -> None:
         """Everything about the routes that can be known before a message is taken."""
@@ -127,9 +130,12 @@ class Forwarder:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
+        try:
+            _join(threads)
+        except BaseException:  # Ctrl-C, where no handler calls ``stop``
+            self.stop()
+            _join(threads)
+            raise
 
     def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
         limit, pause = _FIRST_ROUND_MESSAGES, _FIRST_PAUSE_SECONDS
@@ -168,6 +174,12 @@ class Forwarder:
             if self._progress is not None and result.messages:
                 self._progress(route.queue, result)
         return result
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
 
 
 def next_limit(limit: int, messages: int, seconds: float) -> int:

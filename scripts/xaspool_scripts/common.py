@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from xaspool_scripts.start import INTERRUPTED, write_at_once
+
 if TYPE_CHECKING:
     from spool.space import Space
 
-FAILED, NOTHING_THERE, INTERRUPTED = 1, 3, 130
+FAILED, NOTHING_THERE = 1, 3
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
@@ -77,6 +79,7 @@ def _complain(program: str, error: BaseException) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
+        _say(program, "interrupted")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return FAILED
@@ -138,6 +141,11 @@ def _log_to_stderr(program: str) -> None:
 def note(text: str) -> None:
     """Something to know that is not data. May be called from any thread."""
     _say(_running[-1], text)
+
+
+def note_at_once(text: str) -> None:
+    """For handlers of signals, which may interrupt who is writing to the same stream: it cannot be entered twice."""
+    write_at_once(f"{_running[-1]}: {text}")
 
 
 def _say(program: str, text: str) -> None:

@@ -14,6 +14,7 @@ from xaspool_scripts.common import (
     SingleProgram,
     json_option,
     note,
+    note_at_once,
     opened,
     space_option,
     space_path,
@@ -99,8 +100,8 @@ def _ready(routes: dict[str, str]) -> dict[str, int]:
 
 def _stop_on_signals(forwarder: "Forwarder") -> None:
     def stop(number: int, frame: Any) -> None:
-        note("finishing the round")
         forwarder.stop()
+        note_at_once("finishing the round")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

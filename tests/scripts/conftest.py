@@ -73,7 +73,7 @@ def run(path: Path) -> Run:
 
 def start(program: str, *args: object, **options: Any) -> "subprocess.Popen[bytes]":
     """A program as a process of its own."""
-    code = f"from xaspool_scripts.{program.removeprefix('spool-')} import main; main()"
+    code = f"from xaspool_scripts.start import {program.removeprefix('spool-')} as main; main()"
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], **options)
 

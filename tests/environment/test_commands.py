@@ -1,0 +1,220 @@
+"""Ctrl-C while a program runs, real processes: exit code 130 and one line, or its own clean end; never a traceback.
+
+A line may be empty first: it follows the terminal's own ^C.
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import spool
+from forwarder import Forwarder
+from tests.environment.pressed import OLD, PressedDisk, expect_whole, furnish
+from xaspool_scripts import common, forward
+
+# Python tells a hook of everything that matters: imports, opened files, locks. At one of these SIGINT comes.
+PROGRAM = """if True:
+    import signal, sys, threading
+    name, at, counted = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    sys.argv[:4] = [f"spool-{name}"]
+    seen = 0
+
+    def hook(event, args):
+        global seen
+        seen += 1
+        if seen == at and threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+
+    import xaspool_scripts.start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.addaudithook(hook)
+    try:
+        getattr(xaspool_scripts.start, name)()
+    finally:
+        if at == 0:
+            with open(counted, "w") as file:
+                file.write(str(seen))
+"""
+
+# (program, arguments, exit code of a clean end, whether Ctrl-C may end it cleanly)
+COMMANDS = {
+    "put": ("admin", ("message", "put", "orders", "--body", "new 1"), False),
+    "check": ("admin", ("check",), False),
+    "recover": ("recover", (), False),
+    "intake": ("intake", ("--once",), True),
+}
+
+
+def run(program: str, at: int, directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", PROGRAM, program, str(at), str(directory / "counted"), *words]
+    return subprocess.run(
+        [*command, "-s", str(directory / "space")] if program != "admin" else
+        [*command[:6], "-s", str(directory / "space"), *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wherever_it_comes_the_program_ends_in_one_line(
+    name: str, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    program, words, cleanly = COMMANDS[name]
+    furnish(memory / "0" / "space")
+    clean = run(program, 0, memory / "0", *words)
+    events = int((memory / "0" / "counted").read_text())
+    points = 300 if request.config.getoption("--long") else 10
+    for at in range(1, events, max(1, events // points)):
+        path = memory / str(at) / "space"
+        furnish(path)
+        done = run(program, at, memory / str(at), *words)
+        if (cleanly and done.returncode == 0) or (done.returncode == clean.returncode and done.stdout == clean.stdout):
+            assert done.stderr == clean.stderr
+        else:
+            assert done.returncode == 130, (at, done)
+            assert done.stderr.lstrip("\n") == f"spool-{program}: interrupted\n", (at, done)
+        space = spool.open(path, disk=PressedDisk(str(path)))
+        assert space.recovery.alone
+        expect_whole(path, space, OLD, [*OLD, "new 1"])
+    record_property("interrupts of a program", len(range(1, events, max(1, events // points))))
+
+
+def test_spool_forward_ends_in_one_line_before_spark_is_there(memory: Path) -> None:
+    furnish(memory / "space")
+    words = ("--route", "orders=http://localhost:1/", "--once")
+    for at in (1, 200, 1000):
+        done = run("forward", at, memory, *words)
+        assert (done.returncode, done.stderr.lstrip("\n")) == (130, "spool-forward: interrupted\n"), (at, done)
+
+
+HANDLING = ("forward.py", "forwarder.py", "threading.py", "common.py", "start.py")
+
+
+class Instructions:
+    """A signal comes again at the n-th bytecode of what handles it."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.endswith(
+            ("forward.py", "forwarder.py", "threading.py", "common.py", "start.py")
+        ):
+            return None
+        frame.f_trace_opcodes = True
+        return self.opcode
+
+    def opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGTERM)
+        return self.opcode
+
+
+@pytest.mark.timeout(60)
+def test_a_second_signal_in_the_forwarders_handler_waits_for_nobody(
+    memory: Path, capfd: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    usual, at = sys.gettrace(), 0
+    try:
+        while True:
+            at += 1
+            forwarder = Forwarder(str(memory), {"orders": "http://localhost:1/"})
+            forward._stop_on_signals(forwarder)
+            instructions = Instructions(at)
+            sys.settrace(instructions)
+            signal.raise_signal(signal.SIGTERM)
+            sys.settrace(usual)
+            assert forwarder._stop.is_set()
+            if instructions.left > 0:
+                break
+    finally:
+        sys.settrace(usual)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert set(capfd.readouterr().err.splitlines()) == {f"{common._running[-1]}: finishing the round"}
+    record_property("second signals in the forwarder's handler", at - 1)
+
+
+class Pressing(io.RawIOBase):
+    """A standard error at whose every write a signal comes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb")
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def write(self, data: Any) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return os.write(self.fileno(), data)
+
+
+def test_a_signal_that_comes_while_something_is_said_is_answered_all_the_same(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffered stream refuses to be entered twice; the handler does not."""
+    usual = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    forwarder = Forwarder(str(memory), {"orders": "http://localhost:1/"})
+    stream = io.TextIOWrapper(io.BufferedWriter(Pressing(memory / "said")), write_through=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    try:
+        forward._stop_on_signals(forwarder)
+        common.note("forwarding")
+        stream.flush()
+    finally:
+        signal.signal(signal.SIGTERM, usual[0])
+        signal.signal(signal.SIGINT, usual[1])
+    assert forwarder._stop.is_set()
+    program = common._running[-1]
+    assert set((memory / "said").read_text().splitlines()) == {
+        f"{program}: finishing the round", f"{program}: forwarding"
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_signals_to_spool_forward_let_the_round_finish(tmp_path: Path) -> None:
+    """Three of them while the service works: each message of the round is answered, and the exit code is 0."""
+    (tmp_path / "slow_services.py").write_text(
+        "import os, time\n"
+        "def answer(message):\n"
+        "    open('reached', 'w').close()\n"
+        "    while not os.path.exists('go_on'): time.sleep(0.01)\n"
+        "    return b'answer'\n"
+    )
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("replies")
+        space.create_queue("requests", reply_queue="replies")
+        space.put_many("requests", ["one", "two"])
+    code = "from xaspool_scripts.start import forward; forward()"
+    words = ["--master", "local[1]", "--json", "--route", "requests=python:slow_services:answer", "-s", "space"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (tmp_path / "reached").exists():
+            assert process.poll() is None, process.stderr
+            threading.Event().wait(0.05)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        (tmp_path / "go_on").touch()
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert json.loads(out)["errors"] == []
+    with spool.open(tmp_path / "space") as space:
+        assert space.stats("replies").ready == 2
+        assert space.recovery.alone
