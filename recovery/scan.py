@@ -14,7 +14,7 @@ from spool.notes import count_note
 from spool.publication import finish
 from spool.quarantine import quarantine
 from spool.store import Store, log
-from spool.visibility import list_prepared, read_all, rebuild
+from spool.visibility import read_all, rebuild
 from spool.xid import Xid
 
 __all__ = ["Finding", "RecoveryReport", "check", "plan", "quarantined", "scan"]
@@ -55,7 +55,6 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     for decision in decisions:
         if decision not in early:
             _do(store, decision, deadline)
-    list_prepared(store)
     report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
     report.in_doubt = sorted(map(str, store.prepared.images))
     report.published = store.index.applied

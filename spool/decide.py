@@ -117,7 +117,6 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
         number = adopt(store, BranchFile(store.disk, own), draft or Draft(), entry, [xid], deadline)
     finally:
         store.xids.unlock(xid_byte(own))
-    catch_up(store)
     move_adopted(store, number, [(1, xid)])
     return number
 

@@ -81,7 +81,7 @@ BUGS = (
 AS_IT_LIES = Bug("an untold branch adopted as it lies", decide.make_durable,
                  (("copy_over(store, layout.prepared(xid))", "pass"),), "prepare, commit by another, take")  # fmt: skip
 
-# Both are noticed where a committer stops in one of few places while a rollback is under way (see ``test_planted``).
+# Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
     "a rollback that does not look for a commit", decide.rollback_prepared,
     ((f"{_SETTLES}        if xid in store.index.adopted or not", "        if not"),),

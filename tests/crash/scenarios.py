@@ -81,6 +81,16 @@ def _prepare_and_roll_back(stage: Stage) -> None:
     stage.process("T", getting(stage.book, "T", 2))
 
 
+def _vote_beside_a_take(stage: Stage) -> None:
+    stage.process("P", preparing(stage.book))
+    stage.process("T", getting(stage.book, "T", 2))
+
+
+def _rollback_beside_takes(stage: Stage) -> None:
+    stage.process("R", deciding(stage.book, "rollback"))
+    stage.process("T", getting(stage.book, "T", 2))
+
+
 def _in_doubt(space: spool.Space, book: Book) -> None:
     prepare(book, space)
 
@@ -381,6 +391,8 @@ SCENARIOS = (
     Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="3"),
     Scenario("an opener beside a new number", _open_beside_a_number, ("m0",), model="13"),
     Scenario("prepare, rollback by another, take", _prepare_and_roll_back, ("m0", "m1"), model="3 and 14"),
+    Scenario("a vote beside a take", _vote_beside_a_take, ("m0", "m1")),
+    Scenario("a rollback beside takes", _rollback_beside_takes, ("m0", "m1"), _in_doubt),
     Scenario("an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "10c"),
     Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="4"),
     Scenario("commit, rollback and commit race", _three_decide, ("m0", "m1"), _in_doubt, "5 and 8"),

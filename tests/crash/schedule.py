@@ -77,13 +77,15 @@ class Actor:
 
 class Schedule:
     """One run of some actors: by a plan; beyond it each runs until it waits or ends, then the first that can go on.
-    ``numbers``: switch at random as well, that ``often`` a step."""
+    ``numbers``: switch at random as well, that ``often`` a step. ``trace``: (actor, call) of each step; ``told``: the
+    same calls with what they are about, in words."""
 
     def __init__(self, machine: Machine, *, numbers: random.Random | None = None, often: float = 0.1) -> None:
         self.machine = machine
         self.actors: list[Actor] = []
         self.steps = 0
         self.trace: list[tuple[int, str]] = []
+        self.told: list[str] = []
         self.kills: list[str] = []
         self.was_cut = False
         self._plan: dict[int, list[Choice]] = {}
@@ -129,7 +131,7 @@ class Schedule:
 
     # -- at a step ----------------------------------------------------------------------------------------------------
 
-    def reached(self, disk: SimulatedDisk, call: str) -> None:
+    def reached(self, disk: SimulatedDisk, call: str, args: tuple[object, ...] = ()) -> None:
         """An actor is about to make a call."""
         actor = self._by_ident.get(_thread.get_ident())
         if actor is None or call in _PRIVATE or disk.dead:
@@ -139,6 +141,7 @@ class Schedule:
             raise Livelock(f"no end after {self.steps} steps")
         actor.process = disk
         self.trace.append((self.actors.index(actor), call))
+        self.told.append(" ".join((call, *map(str, args))))
         following = actor
         for choice in self._plan.get(self.steps, ()):
             if isinstance(choice, Cut):
@@ -224,7 +227,7 @@ class ScheduledDisk(SimulatedDisk):
         self.schedule = schedule
 
     def _step(self, call: str, *args: object) -> None:
-        self.schedule.reached(self, call)
+        self.schedule.reached(self, call, args)
         super()._step(call, *args)
 
 

@@ -1,0 +1,51 @@
+"""Who stops at the narrowest place of a step, however far another comes meanwhile, loses and doubles nothing."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash.stops import Stop, die_and_cut, die_in_turn, explorer_of, stop_in_turn
+
+RACE = "commit, rollback and commit race"
+_COMMIT, _ROLLBACK, _OTHER_COMMIT = range(3)
+
+STOPS = (
+    Stop("a list of prepared branches is never read between a vote's new version and its new name",
+         "a vote beside a take", 0, r"rename_new \S+ prepared/", 1),
+    Stop("a list of prepared branches is never read between a rollback's new version and the old name's end",
+         "a rollback beside takes", 0, "unlink prepared/", 1),
+    Stop("nobody rolls back a branch while its bytes are made durable", RACE, _COMMIT, r"rename \S+copy prepared/",
+         _ROLLBACK),
+    Stop("nobody commits a branch whose rollback is at its last step", RACE, _ROLLBACK, "unlink prepared/", _COMMIT),
+    Stop("nobody rolls back a branch while its commit is flushed", RACE, _COMMIT, "flush", _ROLLBACK),
+    Stop("who waited for the number lock looks for a commit of his branch", RACE, _COMMIT, r"lock \d+ 2 ",
+         _OTHER_COMMIT),
+    Stop("a committed branch is not made durable behind its move", "adopt, take and reclaim by two", 0, "flush", 1),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
+def test_however_far_another_comes_meanwhile(stop: Stop, record_property) -> None:
+    tried = stop_in_turn(stop)
+    record_property("narrow windows: schedules", tried)
+    assert tried > 1
+
+
+@pytest.mark.parametrize("stopped_at", ["rename ", "flush"])
+def test_a_rollback_looks_for_the_commit_of_who_died(stopped_at: str) -> None:
+    """At each step of a rollback, another process commits the branch, and dies before its branch is moved, or before
+    its commit is flushed."""
+    die_in_turn(explorer_of(RACE), _COMMIT, _ROLLBACK, stopped_at)
+
+
+def test_who_was_not_told_a_vote_makes_the_branch_durable() -> None:
+    """Its owner dies at its flush; another commits it; then the power fails."""
+    die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")

@@ -1,0 +1,59 @@
+"""Processes of a simulated machine to which something happens just before a call: another one acts, or they die."""
+
+from collections.abc import Callable
+from typing import Any
+
+import spool
+from spool import layout
+from tests.machine import NO_FILES, Machine, PowerCut
+from tests.simdisk import ROOT, SimulatedDisk
+
+
+class Meanwhile(SimulatedDisk):
+    """One process's disk."""
+
+    def before(self, call: str, action: Callable[[], object], about: str = "") -> None:
+        """Before the next such call of ``about`` (how one of its names begins), an action takes place, once."""
+        inner = getattr(super(), call)
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(name, str) and name.startswith(about) for name in (*args, "")):
+                delattr(self, call)
+                action()
+            return inner(*args, **kwargs)
+
+        setattr(self, call, first)
+
+    def die(self) -> None:
+        """Nothing that is tried afterwards, to unwind, comes to anything."""
+        self.machine.kill(self)
+
+    def dies_before(self, call: str, step: Callable[[], object], about: str = "") -> None:
+        """The process dies in this step, just before that call."""
+        self.before(call, self.die, about)
+        try:
+            step()
+        except PowerCut:
+            return
+        raise AssertionError(f"it did not come to {call} {about}")
+
+
+class Processes:
+    """Those who have opened one space, with the queue *orders*."""
+
+    def __init__(self, *, ordered: bool = True) -> None:
+        self.machine = Machine(NO_FILES, ordered=ordered)
+        with spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock) as space:
+            space.create_queue("orders")
+
+    def open(self) -> tuple[spool.Space, Meanwhile]:
+        disk = Meanwhile(self.machine)
+        return spool.open(ROOT, disk=disk, clock=self.machine.clock), disk
+
+    def newest(self) -> int:
+        """The highest number in committed/."""
+        found = (layout.parse_committed(name) for name in SimulatedDisk(self.machine).names(layout.COMMITTED))
+        return max(one.number for one in found if one is not None)
+
+    def space(self) -> spool.Space:
+        return self.open()[0]

@@ -1,0 +1,324 @@
+"""What one process did a moment ago, another sees: at every question, and again where it decides (DESIGN §5)."""
+
+from collections.abc import Callable
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import decide, layout
+from spool.consume import peek
+from spool.decide import UnknownBranch
+from spool.errors import BadMessageId, SpaceStopped
+from spool.locks import coordinator_byte
+from spool.message import Position
+from spool.notes import bury_the_dead
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+from tests.spool.meanwhile import Meanwhile, Processes
+
+XID = Xid(7, b"one", b"")
+ROUND = Xid(FORMAT_ROUND, b"round", b"1")
+
+
+Watched = tuple[spool.Space, Meanwhile]
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture
+def space(processes: Processes) -> spool.Space:
+    return processes.space()
+
+
+@pytest.fixture
+def other(processes: Processes, space: spool.Space) -> spool.Space:
+    return processes.space()
+
+
+@pytest.fixture
+def watched(processes: Processes, space: spool.Space) -> Watched:
+    """A process to which things happen."""
+    return processes.open()
+
+
+def prepare(space: spool.Space, xid: Xid = XID, *, take: bool = False) -> None:
+    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch.put("orders", "new")
+    if take:
+        branch.get("orders")
+    branch.prepare()
+
+
+def commit(space: spool.Space, *, told: bool = True) -> int:
+    return decide.commit_prepared(space._store, XID, space._store.deadline(1), told=told)
+
+
+def rollback(space: spool.Space) -> None:
+    decide.rollback_prepared(space._store, XID, space._store.deadline(1))
+
+
+def bodies(space: spool.Space) -> list[object]:
+    return [message.body for message in space.browse("orders")]
+
+
+def take_and_reclaim(space: spool.Space) -> None:
+    """The first message's file goes, and another's takes its place in the line."""
+    space.get("orders")
+    space.put("orders", "newest")
+    assert reclaim(space._store)
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_what_another_process_put_is_there_for_every_question(space: spool.Space, other: spool.Space) -> None:
+    wanted = space.put("orders", "one")
+    assert other.show(wanted).body == "one"
+    space.put("orders", "two")
+    assert bodies(other) == ["one", "two"]
+    space.put("orders", "three")
+    assert other.stats()["orders"].ready == 3
+    space.put("orders", "four")
+    assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
+
+
+def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
+    space: spool.Space, other: spool.Space
+) -> None:
+    space.put("orders", "one")
+    assert bodies(other) == ["one"]
+    prepare(space, take=True)
+    assert bodies(other) == []
+    rollback(space)
+    assert bodies(other) == ["one"]
+    prepare(space, take=True)
+    assert other.stats()["orders"].in_doubt == 2, "what it takes and what it adds"
+    rollback(space)
+    assert other.stats()["orders"].in_doubt == 0
+
+
+def test_check_looks_at_what_another_process_put_a_moment_ago(space: spool.Space, other: spool.Space) -> None:
+    space.put("orders", "one")
+    disk, name = space._store.disk, layout.committed(space._store.index.applied)
+    handle = disk.open(name, write=True)
+    disk.write_at(handle, disk.handle_identity(handle).size - 1, b"?")
+    disk.close(handle)
+    assert [(finding.kind, finding.name) for finding in other.check()] == [(Kind.DAMAGED, name)]
+
+
+def test_check_finds_no_fault_with_what_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
+    checker, disk = watched
+    space.put("orders", "one")
+    disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
+    assert checker.check() == []
+    assert bodies(checker) == ["newest"]
+
+
+def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
+    space: spool.Space, watched: Watched
+) -> None:
+    reader, disk = watched
+    wanted = space.put("orders", "one")
+    assert bodies(reader) == ["one"]
+    reader._store.bodies.forget(1, 0)
+    disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
+    with pytest.raises(BadMessageId):
+        reader.show(wanted)
+    assert peek(reader._store, Position(1, 0)) is None
+
+
+def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        transaction.rollback()
+    space._store.disk.unlink(layout.claim_file(1))
+    with pytest.raises(SpaceStopped):
+        space.get("orders")
+
+
+# -- branches ---------------------------------------------------------------------------------------------------------
+
+
+def committed_and_not_moved(processes: Processes) -> int:
+    """Another process commits the branch, and dies before it moves it."""
+    committer, disk = processes.open()
+    disk.dies_before("rename", lambda: commit(committer), "prepared/")
+    return processes.newest()
+
+
+def committed_and_not_published(processes: Processes) -> int:
+    """Another process commits the branch, and dies before its commit is visible."""
+    committer, disk = processes.open()
+    disk.dies_before("make_durable", lambda: commit(committer), "committed")
+    return processes.newest()
+
+
+HOW_IT_DIED = pytest.mark.parametrize("committed", [committed_and_not_moved, committed_and_not_published])
+
+
+@HOW_IT_DIED
+@pytest.mark.parametrize(
+    "decision", [commit, lambda space: commit(space, told=False), rollback], ids=["commit", "untold commit", "rollback"]
+)
+def test_a_branch_that_was_committed_by_one_who_died_is_decided(
+    processes: Processes,
+    space: spool.Space,
+    committed: Callable[[Processes], int],
+    decision: Callable[[spool.Space], object],
+) -> None:
+    """The second decision is refused, says which commit it was, and writes nothing."""
+    space.put("orders", "one")
+    prepare(space, take=True)
+    number = committed(processes)
+    with pytest.raises(UnknownBranch) as refused:
+        decision(space)
+    assert refused.value.committed_by == number
+    assert space._store.counters.read().published == number
+    assert bodies(space) == ["new"]
+
+
+def test_who_asks_for_a_branch_that_was_committed_and_moved_is_told_by_which_commit(
+    space: spool.Space, other: spool.Space
+) -> None:
+    prepare(space)
+    number = commit(other)
+    with pytest.raises(UnknownBranch) as refused:
+        commit(space)
+    assert refused.value.committed_by == number
+
+
+@pytest.mark.parametrize("told", [True, False])
+@HOW_IT_DIED
+def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(
+    processes: Processes, space: spool.Space, committed: Callable[[Processes], int], told: bool
+) -> None:
+    prepare(space)
+    committed(processes)
+    assert decide.in_doubt(space._store, space._store.deadline(1), told=[XID] if told else []) == []
+
+
+def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
+    processes: Processes, space: spool.Space
+) -> None:
+    prepare(space)
+    number = committed_and_not_moved(processes)
+    assert not decide.is_prepared(space._store, XID)
+    assert bodies(processes.space()) == ["new"]
+    assert space._store.disk.exists(layout.committed(number, 1))
+
+
+def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
+    prepare(space)
+    number = committed_and_not_moved(processes)
+    assert decide.finish_moves(space._store) == [XID]
+    assert space._store.disk.exists(layout.committed(number, 1))
+
+
+def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
+    prepare(space)
+    decide.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
+    assert decide.heuristic_outcome(space._store, XID) == decide.COMMITTED
+
+
+def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_get(
+    space: spool.Space, other: spool.Space, watched: Watched
+) -> None:
+    space.put("orders", "one")
+    doomed, disk = watched
+    assert doomed._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    prepare(doomed, ROUND, take=True)
+    assert bodies(other) == []
+    assert decide.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"
+    disk.die()
+    assert other.get("orders").body == "one"
+
+
+def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
+    prepare(space, ROUND)
+    assert decide.settle_the_dead(other._store, other._store.deadline()) == [ROUND]
+
+
+# -- housekeeping beside the living -----------------------------------------------------------------------------------
+
+
+def _put(space: spool.Space) -> None:
+    space.put("orders", "one")
+
+
+def _commit_a_branch(space: spool.Space) -> None:
+    prepare(space)
+    commit(space)
+
+
+def _roll_back_a_get(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        transaction.rollback()
+
+
+@pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _roll_back_a_get])
+def test_whoever_cleans_up_leaves_the_files_of_the_living(
+    space: spool.Space, watched: Watched, step: Callable[[spool.Space], object]
+) -> None:
+    """Just before each of them gets the name that keeps it."""
+    living, disk = watched
+    seen: list[set[str]] = []
+
+    def clean() -> None:
+        seen.append(set(space._store.disk.names(layout.ACTIVE)))
+        bury_the_dead(space._store, space._store.deadline())
+        assert set(space._store.disk.names(layout.ACTIVE)) == seen[-1]
+        disk.before("rename_new", clean, "active/")
+
+    disk.before("rename_new", clean, "active/")
+    step(living)
+    assert seen
+    assert all(seen)
+
+
+def test_whoever_cleans_up_leaves_a_branch_that_streams(space: spool.Space, other: spool.Space) -> None:
+    with space.transaction() as transaction:
+        transaction.put_many("orders", [bytes(1 << 20)] * 20)
+        bury_the_dead(other._store, other._store.deadline())
+    assert space.stats("orders").ready == 20
+
+
+def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    consumer, disk = watched
+    transaction = consumer.transaction()
+    transaction.get("orders")
+    disk.dies_before("make_durable", transaction.commit, "committed")
+    bury_the_dead(space._store, space._store.deadline())
+    assert bodies(space) == []
+    assert space._store.counters.read().published == 2, "nothing else was written"
+
+
+def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spool.Space, watched: Watched) -> None:
+    doomed, disk = watched
+    wanted = doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    disk.die()
+    bury_the_dead(space._store, space._store.deadline())
+    assert space.show(wanted).attempts == 1
+
+
+def test_a_death_is_counted_once_though_two_find_the_note(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """While one counts, another leaves the note to it."""
+    counting, disk = watched
+    doomed, its_disk = processes.open()
+    wanted = doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    its_disk.die()
+    disk.before("rename_new", lambda: bury_the_dead(space._store, space._store.deadline(0.05)), "active/")
+    bury_the_dead(counting._store, counting._store.deadline())
+    assert space.show(wanted).attempts == 1
