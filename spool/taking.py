@@ -146,7 +146,6 @@ class Taking:
     @speaking("finishing dropped files")
     def finish_dead_intakes(self) -> list[Taken]:
         """What intakes took before they died: removed if a commit names it, else returned, to be read where it lies."""
-        catch_up(self._store)
         found: list[Taken] = []
         for directory in sorted(self._disk.names(layout.ACTIVE)):
             if not directory.startswith(layout.TAKEN_PREFIX):

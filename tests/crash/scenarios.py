@@ -233,6 +233,20 @@ def _two_threads(stage: Stage) -> None:
     stage.process("C", getting(stage.book, "C"))
 
 
+def _two_create_queues(stage: Stage) -> None:
+    """A queue that is lost would take its message with it."""
+
+    def creating(letter: str) -> Program:
+        def run(space: spool.Space) -> None:
+            space.create_queue(letter.lower())
+            stage.book.put(space, f"{letter} puts", letter.lower(), f"{letter}0")
+
+        return run
+
+    stage.process("X", creating("X"))
+    stage.process("Y", creating("Y"))
+
+
 def taking_in(space: spool.Space) -> None:
     Intake(space).run(once=True)
 
@@ -407,6 +421,7 @@ SCENARIOS = (
     Scenario("an opener beside a live branch", _opener_beside_a_branch, ("m0", "m1"), model="12"),
     Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="13"),
     Scenario("two threads of a process", _two_threads, ("m0",)),
+    Scenario("two create queues", _two_create_queues),
     Scenario("two intakes", _two_intakes, (), _drop, afterwards=taking_in),
     Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
     Scenario("a commit that cannot be made visible", _cannot_be_made_visible, ("m0",), disk=FailingCounters),

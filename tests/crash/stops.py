@@ -21,6 +21,7 @@ class Stop(NamedTuple):
     first: int
     before: str
     second: int
+    rules: Rules = Rules.ORDERED
 
 
 def explorer_of(scenario: str, rules: Rules = Rules.ORDERED) -> Interleaver:
@@ -40,7 +41,7 @@ def calls_of(schedule: Schedule, actor: int, described: str = "") -> list[int]:
 
 def stop_in_turn(stop: Stop) -> int:
     """How many schedules were played; none, and the window is not there any more."""
-    explorer = explorer_of(stop.scenario)
+    explorer = explorer_of(stop.scenario, stop.rules)
     begin = (Switch(1, stop.first),)
     for step in calls_of(explorer.play(begin), stop.first, stop.before):
         plan = (*begin, Switch(step, stop.second))

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.stops import Stop, die_and_cut, die_in_turn, explorer_of, stop_in_turn
+from tests.survivors import Rules
 
 RACE = "commit, rollback and commit race"
 _COMMIT, _ROLLBACK, _OTHER_COMMIT = range(3)
+CLAIM = r"lock \d+ \d{8} "  # of a message: its number's bits lie above its ordinal's
 
 STOPS = (
     Stop("a list of prepared branches is never read between a vote's new version and its new name",
@@ -22,6 +24,14 @@ STOPS = (
     Stop("who waited for the number lock looks for a commit of his branch", RACE, _COMMIT, r"lock \d+ 2 ",
          _OTHER_COMMIT),
     Stop("a committed branch is not made durable behind its move", "adopt, take and reclaim by two", 0, "flush", 1),
+    Stop("who locked a message looks for a vote about it", "a vote beside a take", 1, CLAIM, 0),
+    Stop("who locked a message looks for its removal", "a claim beside a removal", 1, CLAIM, 0),
+    Stop("who locked a message looks for a removal that nobody can see yet", "a commit that cannot be made visible", 1,
+         CLAIM, 0),
+    Stop("numbers are given out one at a time", "commits beside takes", 0, r"rename_new \S+ committed/", 1),
+    Stop("a number is published after those before it, by its writer", "commits beside takes", 0, "flush", 1),
+    Stop("two who create queues lose none", "two create queues", 0, "rename space.toml.tmp", 1),
+    Stop("two intakes do not take one file while it has two names", "two intakes", 0, "link drop/", 1, Rules.STRICT),
 )  # fmt: skip
 
 

@@ -24,6 +24,10 @@ class Meanwhile(SimulatedDisk):
 
         setattr(self, call, first)
 
+    def waits_for(self, call: str) -> bool:
+        """Whether such an action has not taken place."""
+        return call in vars(self)
+
     def die(self) -> None:
         """Nothing that is tried afterwards, to unwind, comes to anything."""
         self.machine.kill(self)

@@ -7,15 +7,17 @@ import pytest
 import spool
 from recovery.report import Kind
 from spool import decide, layout
+from spool.clock import WaitExpired
 from spool.consume import peek
 from spool.decide import UnknownBranch
-from spool.errors import BadMessageId, SpaceStopped
+from spool.errors import BadMessageId, CommitUnknown, SpaceStopped, SpoolError, TransactionTimeout
 from spool.locks import coordinator_byte
 from spool.message import Position
 from spool.notes import bury_the_dead
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
+from tests.simdisk import ROOT
 from tests.spool.meanwhile import Meanwhile, Processes
 
 XID = Xid(7, b"one", b"")
@@ -62,6 +64,13 @@ def rollback(space: spool.Space) -> None:
     decide.rollback_prepared(space._store, XID, space._store.deadline(1))
 
 
+def start_streaming(space: spool.Space) -> Transaction:
+    """A branch whose file lies in active/ before it ends."""
+    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=None)
+    branch.put_many("orders", [bytes(1 << 20)] * 20)
+    return branch
+
+
 def bodies(space: spool.Space) -> list[object]:
     return [message.body for message in space.browse("orders")]
 
@@ -100,6 +109,11 @@ def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
     assert other.stats()["orders"].in_doubt == 2, "what it takes and what it adds"
     rollback(space)
     assert other.stats()["orders"].in_doubt == 0
+    prepare(space, take=True)
+    with pytest.raises(spool.Empty):
+        other.get("orders")
+    rollback(space)
+    assert other.get("orders").body == "one"
 
 
 def test_check_looks_at_what_another_process_put_a_moment_ago(space: spool.Space, other: spool.Space) -> None:
@@ -114,6 +128,7 @@ def test_check_looks_at_what_another_process_put_a_moment_ago(space: spool.Space
 def test_check_finds_no_fault_with_what_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
     checker, disk = watched
     space.put("orders", "one")
+    assert bodies(checker) == ["one"]
     disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
     assert checker.check() == []
     assert bodies(checker) == ["newest"]
@@ -140,6 +155,22 @@ def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) ->
     space._store.disk.unlink(layout.claim_file(1))
     with pytest.raises(SpaceStopped):
         space.get("orders")
+
+
+def test_a_number_is_not_published_before_those_of_living_writers(space: spool.Space, watched: Watched) -> None:
+    """Nor finished in their place: whoever comes waits."""
+    slow, disk = watched
+
+    def come_behind() -> None:
+        with pytest.raises(CommitUnknown, match="commit 1 is held by"):
+            space.put("orders", "two")
+        assert bodies(space) == []
+
+    disk.before("make_durable", come_behind)
+    slow.put("orders", "one")
+    assert bodies(space) == ["one"]
+    space.put("orders", "three")
+    assert bodies(space) == ["one", "two", "three"]
 
 
 # -- branches ---------------------------------------------------------------------------------------------------------
@@ -322,3 +353,107 @@ def test_a_death_is_counted_once_though_two_find_the_note(
     disk.before("rename_new", lambda: bury_the_dead(space._store, space._store.deadline(0.05)), "active/")
     bury_the_dead(counting._store, counting._store.deadline())
     assert space.show(wanted).attempts == 1
+
+
+def test_no_try_is_counted_for_who_lives(space: spool.Space, other: spool.Space) -> None:
+    wanted = space.put("orders", "one")
+    space.transaction().get("orders")
+    bury_the_dead(other._store, other._store.deadline())
+    assert other.show(wanted).attempts == 0
+
+
+def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: Watched) -> None:
+    """One waits while the other takes its number's bytes."""
+    first, disk = watched
+    space.put_many("orders", ["one", "two"])
+
+    def come_too_early() -> None:
+        with pytest.raises(TransactionTimeout):
+            space.transaction().get("orders")
+
+    disk.before("create", come_too_early, layout.claim_file(0))
+    first.transaction().get("orders")
+    space.transaction().get("orders")
+    assert {first._store.claims.owner, space._store.claims.owner} == {1, 2}
+
+
+def test_who_reclaims_knows_what_others_took_and_forgets_no_count(space: spool.Space, other: spool.Space) -> None:
+    """The files that hold messages go before those that removed them: two batches, each with its counts."""
+    space.put("orders", "one")
+    other.get("orders")
+    other.put("orders", "newest")
+    assert reclaim(space._store) == 2
+    assert (other.stats("orders").enqueued, other.stats("orders").dequeued) == (2, 1)
+
+
+def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) -> None:
+    first, disk = watched
+    first.put("orders", "one")
+    first.get("orders")
+    first.put("orders", "newest")
+    counts = []
+    disk.before("rename", lambda: counts.append(reclaim(space._store)), layout.COMMITTED)
+    assert reclaim(first._store) == 2
+    assert counts == [0]
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_opens_beside_another_is_not_alone(processes: Processes, space: spool.Space) -> None:
+    assert space.recovery.alone
+    assert not processes.space().recovery.alone
+
+
+def test_two_never_open_at_once(processes: Processes) -> None:
+    """Or both would be alone, and recover."""
+    disk = Meanwhile(processes.machine)
+
+    def come_too_early() -> None:
+        with pytest.raises(WaitExpired):
+            processes.space()
+
+    disk.before("names", come_too_early, layout.COMMITTED)
+    assert spool.open(ROOT, disk=disk, clock=processes.machine.clock).recovery.alone
+
+
+def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(processes: Processes) -> None:
+    """Somebody deleted run/control while a commit was under way: no two processes may work on one number."""
+    writer, disk = processes.open()
+
+    def open_beside() -> None:
+        disk.unlink(layout.CONTROL)
+        with pytest.raises(SpoolError, match="has a writer"):
+            processes.space()
+
+    disk.before("make_durable", open_beside)
+    writer.put("orders", "one")
+    assert not disk.waits_for("make_durable")
+
+
+def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """Its name had been a dead one's, whose file somebody else removed."""
+    doomed, disk = watched
+    start_streaming(doomed)
+    disk.die()
+    living: list[Transaction] = []
+
+    def come_up() -> None:
+        bury_the_dead(space._store, space._store.deadline())
+        living.append(start_streaming(space))
+
+    opener = Meanwhile(processes.machine)
+    opener.before("names", lambda: opener.before("names", come_up, layout.COMMITTED), layout.COMMITTED)
+    spool.open(ROOT, disk=opener, clock=processes.machine.clock)
+    living[0].commit()
+    assert space.stats("orders").ready == 20
+
+
+@pytest.mark.parametrize("name", [layout.CONTROL, layout.NUMBERS, layout.XIDS])
+def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: str) -> None:
+    space._store.disk.unlink(name)
+    with pytest.raises(SpaceStopped, match="deleted"):
+        prepare(space)
+        space.put("orders", "one")
