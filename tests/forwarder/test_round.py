@@ -13,7 +13,11 @@ from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
 from forwarder.task import Block, Chunk, deliver
-from spool.errors import SystemFailure
+from spool.decide import settle_the_dead
+from spool.errors import ProtocolError, SystemFailure
+from spool.locks import coordinator_byte
+from spool.remote import RemoteBranch
+from spool.xid import FORMAT_ROUND, Xid
 
 Answer = Callable[[Request], Outcome]
 _answers: dict[str, Answer] = {}
@@ -69,6 +73,34 @@ def bodies(space: spool.Space, queue: str) -> list[object]:
 
 def echo(request: Request) -> Outcome:
     return Replied(b"re: " + request.raw)
+
+
+def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:
+    """Another process looks after each task, and when all have voted."""
+    space.put_many("work", [b"%d" % i for i in range(4)])
+    with spool.open(space.path) as other:
+
+        def looked_at(chunks: list[Chunk]) -> list[Block]:
+            blocks = []
+            for chunk in chunks:
+                blocks += in_process([chunk])
+                assert settle_the_dead(other._store, other._store.deadline()) == []
+            return blocks
+
+        assert forward(space, echo, job=looked_at).effects == {Effect.DELIVERED: 4}
+        assert len(bodies(other, "replies")) == 4
+
+
+def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> None:
+    """A task that is tried again while its first try lives has another xid, or none."""
+    xid = Xid(FORMAT_ROUND, b"round", b"1")
+    with spool.open(space.path) as coordinator:
+        assert coordinator._store.xids.try_lock(coordinator_byte(xid.gtrid))
+        first = RemoteBranch(space.path, xid, bytes(12))
+        with pytest.raises(ProtocolError):
+            RemoteBranch(space.path, xid, bytes(12))
+        first.close()
+        RemoteBranch(space.path, xid, bytes(12)).close()
 
 
 def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
