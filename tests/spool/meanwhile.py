@@ -5,8 +5,19 @@ from typing import Any
 
 import spool
 from spool import layout
+from spool.transaction import Transaction
+from spool.xid import Xid
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
+
+
+def prepare(space: spool.Space, xid: Xid, *, queue: str = "orders", take: bool = False) -> None:
+    """A branch that puts a message, and takes one if asked to."""
+    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch.put(queue, "new")
+    if take:
+        branch.get(queue)
+    branch.prepare()
 
 
 class Meanwhile(SimulatedDisk):

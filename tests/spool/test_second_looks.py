@@ -18,6 +18,7 @@ from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.simdisk import ROOT
+from tests.spool import meanwhile
 from tests.spool.meanwhile import Meanwhile, Processes
 
 XID = Xid(7, b"one", b"")
@@ -49,11 +50,7 @@ def watched(processes: Processes, space: spool.Space) -> Watched:
 
 
 def prepare(space: spool.Space, xid: Xid = XID, *, take: bool = False) -> None:
-    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
-    branch.put("orders", "new")
-    if take:
-        branch.get("orders")
-    branch.prepare()
+    meanwhile.prepare(space, xid, take=take)
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:

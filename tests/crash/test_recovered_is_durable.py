@@ -1,0 +1,95 @@
+"""What an opener made of what a power cut left, the next power cut leaves as it is: numbers and branches."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import layout
+from tests.crash.programs import XID
+from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.spool.meanwhile import prepare
+from tests.survivors import Rules, survivors
+
+BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _opened(image: Image, rules: Rules, boot: int) -> tuple[Machine, spool.Space]:
+    machine = Machine(image, boot=boot, ordered=rules.engine_is_told_ordered)
+    return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+
+
+def _bodies(space: spool.Space) -> list[object]:
+    return [message.body for message in space.browse("a")]
+
+
+def _with_one(rules: Rules) -> Image:
+    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        space.create_queue("a")
+        space.put("a", "one")
+    return machine.image()
+
+
+def _cut_puts(image: Image, rules: Rules) -> Iterator[Machine]:
+    """Machines whose power failed at each step of a put."""
+    machine, space = _opened(image, rules, 1)
+    begin = len(machine.trace)
+    space.put("a", "two")
+    steps = [n for n, (call, _) in enumerate(machine.trace, 1) if n > begin and call in CHANGES]
+    for step in [*steps, len(machine.trace) + 1]:
+        machine, space = _opened(image, rules, 1)
+        machine.crash_at(step)
+        try:
+            space.put("a", "two")
+        except PowerCut:
+            pass
+        machine.crash_at(None)
+        yield machine
+
+
+@BY_RULES
+def test_a_number_that_an_opener_finished_stays_as_it_is(rules: Rules) -> None:
+    """Whole, or empty in place of a torn one; the next commit says that all before it is durable."""
+    kinds = set()
+    seen = set()
+    with repeatable(3):
+        for step, machine in enumerate(_cut_puts(_with_one(rules), rules)):
+            for survivor in survivors(machine, rules, limit=8, seed=step):
+                second, space = _opened(survivor.image, rules, 2)
+                made = {finding.kind for finding in space.recovery.findings} & MADE
+                if not made or survivor.image in seen:
+                    continue
+                seen.add(survivor.image)
+                kinds |= made
+                there = _bodies(space)
+                space.put("a", "three")
+                for after in survivors(second, rules, limit=8, seed=step):
+                    _, third = _opened(after.image, rules, 3)
+                    assert _bodies(third) == [*there, "three"], after.story
+                    assert [one for one in third.check() if one.kind is Kind.DAMAGED] == [], after.story
+    assert kinds >= {Kind.FINISHED, Kind.TORN}
+
+
+@BY_RULES
+def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
+    """The commit that adopted it is gone: damage, but no reason to lose the vote."""
+    machine, space = _opened(_with_one(rules), rules, 1)
+    prepare(space, XID, queue="a")
+    space._store.disk.rename(layout.prepared(XID), layout.committed(2, 1))
+    second, space = _opened(machine.image(), rules, 2)
+    assert Kind.RETURNED in {finding.kind for finding in space.recovery.findings}
+    for survivor in survivors(second, rules, limit=50, seed=1):
+        _, third = _opened(survivor.image, rules, 3)
+        assert third.recovery.in_doubt == [str(XID)], survivor.story
