@@ -1,31 +1,18 @@
 """``scripts/mutate``: leave out each flush, lock, verification and second look in turn, and see whether a test fails.
 
-Each mutant is a copy of the tree, tested stage by stage, the quickest first, until one fails. What no test notices is
-printed; what cannot be noticed stands, with the reason, in ``unnoticeable.toml`` and is not run.
+The test that noticed a call last time is tried first, alone; the stages of the suite only if it passes. What no test
+notices is printed; what cannot be noticed stands, with the reason, in ``unnoticeable.toml`` and is not run.
 """
 
 import argparse
 import concurrent.futures
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
-import tomllib
-from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
 
+from tests.mutation.memory import noticed, remember, unnoticeable
 from tests.mutation.sites import Site, all_sites
-
-ROOT = Path(__file__).resolve().parents[2]
-STAGES = (
-    ("tests/spool", "tests/xa", "tests/intake"),
-    ("tests/crash",),
-    ("tests/faults", "tests/environment", "tests/corruption", "tests/recovery", "tests/kills"),
-    ("tests/forwarder", "tests/scripts", "tests/torture"),
-)
-STAGE_SECONDS = 900
+from tests.mutation.trial import ROOT, STAGES, UNNOTICED, Verdict, run_stages, run_tests, tree_without
 
 
 def main() -> int:
@@ -34,89 +21,76 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", help="the calls whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default 1)")
     parser.add_argument("--stages", type=int, default=len(STAGES), help="the first so many stages of tests only")
+    parser.add_argument("--record", action="store_true", help="remember in noticed.toml which test noticed")
     options = parser.parse_args()
-    known = unnoticeable()
+    known, memory = unnoticeable(), noticed()
     sites = [site for site in all_sites(ROOT) if not options.only or options.only in site.name]
+    if not sites:
+        parser.error(f"no call's name contains {options.only!r}: see --list")
     if options.list:
         for site in sites:
             print(f"{site.path}:{site.line}  {site.name}{'  (cannot be noticed)' if site.name in known else ''}")
         return 0
-    if not sites:
-        parser.error(f"no call's name contains {options.only!r}: see --list")
-    print("First without any change ...", flush=True)
-    if (failed := _run(None, options.stages)) != "unnoticed":
-        print(f"The suite fails already: {failed}. Nothing can be said about mutants.")
-        return 1
-    return _report(sites, known, options)
-
-
-def unnoticeable() -> dict[str, str]:
-    """Reasons, by the calls' names."""
-    found: dict[str, str] = tomllib.loads((Path(__file__).parent / "unnoticeable.toml").read_text())
-    return found
-
-
-def _report(sites: list[Site], known: dict[str, str], options: argparse.Namespace) -> int:
     todo = [site for site in sites if site.name not in known]
+    if failed := _fails_already(todo, memory, options.stages):
+        print(f"The suite fails already, {failed}: nothing can be said about mutants.")
+        return 1
     begun = time.monotonic()
-    outcomes: Counter[str] = Counter()
-    left: list[Site] = []
+    verdicts = _try(todo, memory, options)
+    return _report(sites, known, verdicts, (time.monotonic() - begun) / 60)
+
+
+def _fails_already(todo: Sequence[Site], memory: dict[str, list[str]], stages: int) -> str:
+    """What fails without any change, of the tests that will be run; "" if nothing does."""
+    print("First without any change ...", flush=True)
+    told = [memory[site.name] for site in todo if site.name in memory]
+    together = sorted({test for test, *options in told if not options})
+    with tree_without(None) as tree:
+        for arguments in [together] * bool(together) + [one for one in told if len(one) > 1]:
+            if (verdict := run_tests(tree, arguments)).text != UNNOTICED.text:
+                return verdict.text
+        if len(told) < len(todo):
+            verdict = run_stages(tree, stages)
+            return verdict.text if verdict.noticed else ""
+    return ""
+
+
+def _try(todo: Sequence[Site], memory: dict[str, list[str]], options: argparse.Namespace) -> dict[str, Verdict]:
+    """Verdicts by name, printed as they come."""
+    verdicts = {}
+    begun = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results = pool.map(lambda site: _run(site, options.stages), todo)
-        for place, (site, outcome) in enumerate(zip(todo, results, strict=True), 1):
+        results = pool.map(lambda site: _verdict(site, memory.get(site.name), options.stages), todo)
+        for place, (site, verdict) in enumerate(zip(todo, results, strict=True), 1):
             minutes = (time.monotonic() - begun) / 60
-            print(f"[{place}/{len(todo)} {minutes:.0f} min] {outcome}: {site.path}:{site.line} {site.name}", flush=True)
-            outcomes["unnoticed" if outcome == "unnoticed" else "noticed"] += 1
-            if outcome == "unnoticed":
-                left.append(site)
-    print(f"\n{len(todo)} calls left out, one at a time: {outcomes['noticed']} noticed, {len(left)} not.")
+            how = f"noticed {verdict.text}" if verdict.noticed else verdict.text.upper()
+            print(f"[{place}/{len(todo)} {minutes:.0f} min] {site.path}:{site.line} {site.name}: {how}", flush=True)
+            verdicts[site.name] = verdict
+            if options.record and verdict.test:
+                memory[site.name] = [verdict.test]
+                remember(memory)
+    return verdicts
+
+
+def _verdict(site: Site, remembered: list[str] | None, stages: int) -> Verdict:
+    with tree_without(site) as tree:
+        if remembered is not None and (verdict := run_tests(tree, remembered)).noticed:
+            return Verdict(True, verdict.text)  # (and nothing new to remember)
+        return run_stages(tree, stages)
+
+
+def _report(sites: Sequence[Site], known: dict[str, str], verdicts: dict[str, Verdict], minutes: float) -> int:
+    left = [site for site in sites if site.name in verdicts and not verdicts[site.name].noticed]
+    excused = [site for site in sites if site.name in known]
+    print(
+        f"\n{len(sites)} calls: {len(verdicts) - len(left)} noticed when they were left out, {len(left)} not noticed, "
+        f"{len(excused)} that cannot be noticed; {minutes:.0f} minutes."
+    )
     for site in left:
         print(f"  not noticed: {site.path}:{site.line} {site.name}")
-    for name in sorted(known):
-        if any(site.name == name for site in sites):
-            print(f"  cannot be noticed: {name}: {known[name]}")
+    for site in excused:
+        print(f"  cannot be noticed: {site.name}: {known[site.name]}")
     return 1 if left else 0
-
-
-def _run(site: Site | None, stages: int) -> str:
-    """Which test noticed, or "unnoticed"."""
-    with tempfile.TemporaryDirectory(prefix="xaspool-mutant-") as directory:
-        tree = Path(directory) / "tree"
-        _copy(tree)
-        if site is not None:
-            mutant = tree / site.path
-            mutant.write_text(site.left_out(mutant.read_text()))
-        for stage in STAGES[:stages]:
-            failed = _test(tree, [path for path in stage if (tree / path).exists()])
-            if failed:
-                return failed
-    return "unnoticed"
-
-
-def _copy(tree: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        if (ROOT / name).exists():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
-
-
-def _test(tree: Path, paths: list[str]) -> str | None:
-    """The first failure's line of pytest's summary, or None if everything passed."""
-    if not paths:
-        return None
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *paths]
-    environment = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=tree, capture_output=True, text=True, timeout=STAGE_SECONDS, env={**os.environ, **environment}
-        )
-    except subprocess.TimeoutExpired:
-        return f"noticed, it hangs in {paths[0]} and more"
-    if done.returncode == 0:
-        return None
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return f"noticed by {lines[0].split()[1]}" if lines else f"noticed, pytest ended with {done.returncode}"
 
 
 if __name__ == "__main__":

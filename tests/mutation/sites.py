@@ -12,27 +12,56 @@ from typing import NamedTuple
 
 PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
-# What stands for a call, by the called name; {receiver} is what stands before the dot, {first} the first argument.
+# What stands for a call, by the called name: what its caller would see if it had been made, and had found nothing.
+# {receiver} is what stands before the dot, {first}, {second} and {last} are arguments.
 _NOTHING = "None"
 _COUNTERS = "{first}.counters.read()"
 _HELD = "(not {receiver}._held.add({first}))"
 _STAND_INS = {
+    # flushes
     "flush": _NOTHING,
     "flush_directory": _NOTHING,
+    "_flushed": _NOTHING,
     "make_durable": _NOTHING,
-    "verify": _NOTHING,
-    "_verify": _NOTHING,
-    "look_again": _NOTHING,
-    "catch_up": _NOTHING,
-    "_lock_xid": _NOTHING,
-    "settle_all": _COUNTERS,
-    "settle_to": _COUNTERS,
-    "list_prepared": _COUNTERS,
+    # locks, and looks at locks
     "lock": _HELD,
     "try_lock": _HELD,
     "lock_xid_now": "True",
+    "_lock_xid": _NOTHING,
     "with_number_lock": "{first}.control._held.add(2)",
+    "exclusively": "__import__('contextlib').nullcontext(True)",
+    "is_free": "True",
+    "owner_is_dead": "False",
+    "has_writer": "False",
+    "_has_writer": "False",
+    # verifications
+    "verify": _NOTHING,
+    "_verify": _NOTHING,
+    "check_usable": "{receiver}.counters.read()",
+    "_check_coordinator": _NOTHING,
+    "prove": "__import__('spool.reader').reader.read_image({first}, {second})",
+    "prove_section": _NOTHING,
+    "_prove": _NOTHING,
+    "carries": "True",
+    "same_file": "True",
+    "_is_taken": "False",
+    "_must_wait": "False",
+    # looks again
+    "look_again": _NOTHING,
+    "catch_up": _NOTHING,
+    "apply_up_to": _NOTHING,
+    "highest_issued": "{second}.issued",
+    "settle_all": _COUNTERS,
+    "settle_to": _COUNTERS,
+    "list_prepared": _COUNTERS,
+    "refresh": _NOTHING,
+    "refresh_settings": _NOTHING,
 }
+# Comparisons with what proves a content or binds it to its name, and with counters that are read again: what they are
+# without it.
+_PROOFS = ("crc", "checksum", ".links", "header.number", "found == number")
+_COMPARED = {ast.Eq: "True", ast.NotEq: "False"}
+_COUNTED = {ast.GtE: "False", ast.Lt: "False"}
 
 
 class Site(NamedTuple):
@@ -62,7 +91,7 @@ def sites_of(source: str, path: str) -> list[Site]:
     seen: Counter[str] = Counter()
     found = []
     for call, where in _calls(ast.parse(source), ""):
-        stand_in = _stand_in(call)
+        stand_in = _stand_in(call) if isinstance(call, ast.Call) else _without_comparison(call)
         if stand_in is None:
             continue
         name = f"{path} {where}: {ast.unparse(call)}"
@@ -85,13 +114,13 @@ def _line_starts(source: str) -> list[int]:
     return starts
 
 
-def _calls(node: ast.AST, where: str) -> Iterator[tuple[ast.Call, str]]:
-    """(call, the function and class around it)."""
+def _calls(node: ast.AST, where: str) -> Iterator[tuple[ast.Call | ast.Compare, str]]:
+    """(call or comparison, the function and class around it)."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             yield from _calls(child, f"{where}.{child.name}" if where else child.name)
         else:
-            if isinstance(child, ast.Call):
+            if isinstance(child, ast.Call | ast.Compare):
                 yield child, where
             yield from _calls(child, where)
 
@@ -103,10 +132,26 @@ def _stand_in(call: ast.Call) -> str | None:
         name, receiver = call.func.id, ""
     else:
         return None
+    if name == "check" and "counters.read()" in receiver:
+        return f"({receiver})"  # of the flag that says that a flush failed
+    if name == "held_elsewhere":
+        return "False" if call.args else "[]"
+    if name == "_still_there":
+        return ast.unparse(call.args[2]) if len(call.args) > 2 else "True"
     pattern = _STAND_INS.get(name)
     if pattern is None or (name == "lock" and receiver.endswith("_mutex")):
         return None
     if name == "lock" and receiver.endswith("disk"):
         return "True"  # the seam's own call says whether it got the range
-    first = ast.unparse(call.args[0]) if call.args else ""
-    return pattern.format(receiver=receiver, first=first)
+    first, second = [*map(ast.unparse, call.args), "", ""][:2]
+    return pattern.format(receiver=receiver, first=first, second=second)
+
+
+def _without_comparison(one: ast.Compare) -> str | None:
+    if len(one.ops) != 1:
+        return None
+    text, kind = ast.unparse(one), type(one.ops[0])
+    stand_in = _COMPARED.get(kind) if any(proof in text for proof in _PROOFS) else None
+    if stand_in is None and "counters.read()" in text:
+        stand_in = _COUNTED.get(kind)
+    return stand_in and f"(({ast.unparse(one.left)}, {ast.unparse(one.comparators[0])}), {stand_in})[1]"

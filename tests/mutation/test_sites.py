@@ -2,8 +2,9 @@
 
 import ast
 
-from tests.mutation.__main__ import ROOT, unnoticeable
+from tests.mutation.memory import noticed, unnoticeable
 from tests.mutation.sites import all_sites, sites_of
+from tests.mutation.trial import ROOT
 
 
 def test_a_call_is_left_out_as_if_it_had_been_made() -> None:
@@ -27,5 +28,22 @@ def test_every_site_is_found_once_and_every_mutant_is_a_program() -> None:
         assert ast.dump(ast.parse(site.left_out(source))) != ast.dump(ast.parse(source)), site.name
 
 
-def test_the_calls_that_cannot_be_noticed_are_still_there() -> None:
-    assert set(unnoticeable()) <= {site.name for site in all_sites(ROOT)}
+def test_a_comparison_is_left_out_as_if_it_had_agreed() -> None:
+    (one,) = sites_of("def f(a):\n    if crc32(a) != a.checksum or not a:\n        raise E\n", "spool/x.py")
+    assert "if ((crc32(a), a.checksum), False)[1] or not a:" in one.left_out(
+        "def f(a):\n    if crc32(a) != a.checksum or not a:\n        raise E\n"
+    )
+
+
+def test_what_is_remembered_is_about_calls_that_are_there_and_tests_that_are_there() -> None:
+    sites = {site.name for site in all_sites(ROOT)}
+    assert set(unnoticeable()) <= sites
+    assert set(noticed()) <= sites - unnoticeable().keys()
+    for test, *_ in noticed().values():
+        path, _, name = test.partition("::")
+        assert name.partition("[")[0].rpartition("::")[2] in (ROOT / path).read_text(), test
+
+
+def test_every_call_is_remembered() -> None:
+    """Or excused; a new one: scripts/mutate --record --only its name."""
+    assert {site.name for site in all_sites(ROOT)} <= noticed().keys() | unnoticeable().keys()
