@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # the text of the call.
 STAGES: tuple[tuple[str, ...], ...] = (
     ("tests/spool/test_second_looks.py", "tests/intake", "tests/xa", "tests/spool", "-m", "not strace and not root"),
-    ("tests/crash/test_stops.py", "tests/crash/test_recovered_is_durable.py", "tests/crash/test_creating.py"),
+    ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
     ("tests/corruption", "tests/scripts", "tests/forwarder/test_round.py", "tests/forwarder/test_session.py"),
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),
     ("tests/faults", "tests/recovery", "tests/kills", "tests/torture", "tests/forwarder"),

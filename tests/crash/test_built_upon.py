@@ -1,4 +1,5 @@
-"""What an opener made of what a power cut left, the next power cut leaves as it is: numbers and branches."""
+"""What a later step builds upon is durable before: what an opener made of what a power cut left, what reclaim counts as
+flushed or as gone. Then the power fails again."""
 
 import logging
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ import pytest
 import spool
 from recovery.report import Kind
 from spool import layout
+from spool.intake import Intake
+from spool.reclaim import reclaim
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
@@ -93,3 +96,49 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     for survivor in survivors(second, rules, limit=50, seed=1):
         _, third = _opened(survivor.image, rules, 3)
         assert third.recovery.in_doubt == [str(XID)], survivor.story
+
+
+def _gone(space: spool.Space) -> None:
+    """All is taken; what nothing needs any more goes."""
+    space.get_many("a", 10)
+    space.put("a", "newest")
+    assert reclaim(space._store)
+
+
+@BY_RULES
+def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
+    """A commit without a flush of its own, below one that says that all before it is durable."""
+    machine, space = _opened(_with_one(rules), rules, 1)
+    with space.transaction() as transaction:
+        transaction.get("a")
+        transaction.rollback()
+    assert space._store.counters.read().durable == 1
+    reclaim(space._store)
+    assert space._store.counters.read().durable == 2
+    space.put("a", "two")
+    space.put("a", "three")
+    for survivor in survivors(machine, rules, limit=50, seed=1):
+        _, again = _opened(survivor.image, rules, 2)
+        assert _bodies(again) == ["one", "two", "three"], survivor.story
+        assert again.recovery.damaged == [], survivor.story
+
+
+@BY_RULES
+@pytest.mark.parametrize("lives", [True, False], ids=["its intake lives", "its intake has ended"])
+def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
+    """Or it would come again."""
+    machine, space = _opened(_with_one(rules), rules, 1)
+    disk = space._store.disk
+    handle = disk.create(f"{layout.DROP}/a/dropped")
+    disk.write_at(handle, 0, b"dropped")
+    disk.close(handle)
+    intake = Intake(space)
+    if lives:
+        intake.take_all()
+    else:
+        intake.run(once=True)
+    _gone(space)
+    for survivor in survivors(machine, rules, limit=50, seed=1):
+        _, again = _opened(survivor.image, rules, 2)
+        Intake(again).run(once=True)
+        assert _bodies(again) == ["newest"], survivor.story
