@@ -14,9 +14,12 @@ from spool.errors import BadMessageId, CommitUnknown, SpaceStopped, SpoolError, 
 from spool.locks import coordinator_byte
 from spool.message import Position
 from spool.notes import bury_the_dead
+from spool.publication import settle_all
 from spool.reclaim import reclaim
+from spool.space import replace_file
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
+from tests.machine import PowerCut
 from tests.simdisk import ROOT
 from tests.spool import meanwhile
 from tests.spool.meanwhile import Meanwhile, Processes
@@ -168,6 +171,67 @@ def test_a_number_is_not_published_before_those_of_living_writers(space: spool.S
     assert bodies(space) == ["one"]
     space.put("orders", "three")
     assert bodies(space) == ["one", "two", "three"]
+
+
+def dies_before_its_number_is_stored(disk: Meanwhile, step: Callable[[], object]) -> None:
+    """The file has its name, and the counters do not say so yet."""
+    disk.before("rename_new", lambda: disk.before("write_at", disk.die), layout.ACTIVE)
+    with pytest.raises(PowerCut):
+        step()
+
+
+def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
+    space: spool.Space, watched: Watched
+) -> None:
+    doomed, disk = watched
+    dies_before_its_number_is_stored(disk, lambda: doomed.put("orders", "one"))
+    space.put("orders", "two")
+    assert bodies(space) == ["one", "two"]
+
+
+def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    doomed, disk = watched
+    dies_before_its_number_is_stored(disk, lambda: doomed.get("orders"))
+    with pytest.raises(spool.Empty):
+        space.get("orders")
+
+
+def test_who_finishes_a_number_looks_whether_another_did(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    doomed, its_disk = processes.open()
+    its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
+    slow, disk = watched
+    disk.before("lock", lambda: space.put("orders", "two"))
+    settle_all(slow._store, slow._store.deadline())
+    assert slow._store.counters.read().published == 2
+
+
+def test_a_queue_that_another_process_made_is_there_at_once(space: spool.Space, other: spool.Space) -> None:
+    space.create_queue("more")
+    other.put("more", "one")
+    assert space.get("more").body == "one"
+    space.create_queue("third", retries=5)
+    assert other.queues()["third"].retries == 5
+
+
+def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, other: spool.Space) -> None:
+    """Settings are edited by people, who bump no version of their own; whoever creates a queue does."""
+    text = other._store.read_settings_text()
+    other.put("orders", "one")
+    assert other._store.config.max_body_bytes > 10
+    replace_file(space._store.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    space.create_queue("more")
+    with pytest.raises(spool.SpoolError, match="max_body_bytes"):
+        other.put("orders", "x" * 11)
+
+
+def test_a_process_does_not_read_back_what_it_committed_itself(processes: Processes, space: spool.Space) -> None:
+    space.put("orders", "one")
+    read = [args for call, args in processes.machine.trace if call == "open" and args[0] == layout.committed(1)]
+    assert space.stats("orders").ready == 1
+    assert [args for call, args in processes.machine.trace if call == "open" and args[0] == layout.committed(1)] == read
 
 
 # -- branches ---------------------------------------------------------------------------------------------------------
