@@ -126,12 +126,27 @@ def _calls(node: ast.AST, where: str) -> Iterator[tuple[ast.Call | ast.Compare, 
 
 
 def _stand_in(call: ast.Call) -> str | None:
+    value = _value_without(call)
+    if value is not None and any(isinstance(n, ast.Call) and _name(n)[0] in _STAND_INS for n in _inside(call)):
+        return f"(({', '.join(map(ast.unparse, call.args))},), {value})[1]"  # what is called for an argument still is
+    return value
+
+
+def _name(call: ast.Call) -> tuple[str, str]:
+    """What is called, and what stands before the dot."""
     if isinstance(call.func, ast.Attribute):
-        name, receiver = call.func.attr, ast.unparse(call.func.value)
-    elif isinstance(call.func, ast.Name):
-        name, receiver = call.func.id, ""
-    else:
-        return None
+        return call.func.attr, ast.unparse(call.func.value)
+    return (call.func.id if isinstance(call.func, ast.Name) else ""), ""
+
+
+def _inside(call: ast.Call) -> Iterator[ast.AST]:
+    for argument in call.args:
+        yield from ast.walk(argument)
+
+
+def _value_without(call: ast.Call) -> str | None:
+    """What a call's caller sees if it is left out."""
+    name, receiver = _name(call)
     if name == "check" and "counters.read()" in receiver:
         return f"({receiver})"  # of the flag that says that a flush failed
     if name == "held_elsewhere":
@@ -152,6 +167,8 @@ def _without_comparison(one: ast.Compare) -> str | None:
         return None
     text, kind = ast.unparse(one), type(one.ops[0])
     stand_in = _COMPARED.get(kind) if any(proof in text for proof in _PROOFS) else None
+    if text.endswith("header.number == -1"):
+        stand_in = "False"  # the number that says that the number is damaged
     if stand_in is None and "counters.read()" in text:
         stand_in = _COUNTED.get(kind)
     return stand_in and f"(({ast.unparse(one.left)}, {ast.unparse(one.comparators[0])}), {stand_in})[1]"
