@@ -1,0 +1,82 @@
+"""The pool of consumed files: what is in it is found, what is not durable there yet is not, and only what has one name is
+overwritten (DESIGN §10)."""
+
+import pytest
+
+from spool import layout
+from spool.pool import Pool
+from tests.machine import Machine
+from tests.simdisk import SimulatedDisk
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    machine = Machine()
+    disk = SimulatedDisk(machine)
+    for name in (layout.FREE, layout.COMMITTED, layout.ACTIVE):
+        disk.make_directory(name)
+    return disk
+
+
+def write(disk: SimulatedDisk, name: str, size: int) -> None:
+    handle = disk.create(name)
+    disk.write_at(handle, 0, bytes(size))
+    disk.close(handle)
+
+
+def taken(pool: Pool, size: int = 10) -> bool:
+    found = pool.take(f"{layout.ACTIVE}/taken", size)
+    if found is not None:
+        pool.disk.close(found[0])
+        pool.disk.unlink(f"{layout.ACTIVE}/taken")
+    return found is not None
+
+
+def test_what_others_gave_is_there_for_who_comes(disk: SimulatedDisk) -> None:
+    write(disk, f"{layout.FREE}/10-ab", 10)
+    assert taken(Pool(disk))
+
+
+def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) -> None:
+    pool = Pool(disk)
+    write(disk, f"{layout.FREE}/10-ab", 10)
+    assert any(taken(pool) for _ in range(100))
+
+
+def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
+    pool = Pool(disk)
+    write(disk, f"{layout.COMMITTED}/x", 10)
+    given = pool.give(f"{layout.COMMITTED}/x")
+    assert given is not None
+    assert not taken(pool)
+    assert not taken(Pool(disk)), "its new name is not durable yet"
+    pool.release([given])
+    assert taken(pool)
+
+
+def test_an_empty_pool_is_stocked_and_what_is_stocked_can_be_taken(disk: SimulatedDisk) -> None:
+    pool = Pool(disk)
+    pool.stock()
+    assert taken(pool)
+    assert taken(pool)
+    assert not taken(pool)
+
+
+def test_a_pool_that_was_cleared_is_stocked_anew(disk: SimulatedDisk) -> None:
+    for name in ("10-ab", "20-cd"):
+        write(disk, f"{layout.FREE}/{name}", 10)
+    pool = Pool(disk)
+    pool.clear(everything=True)
+    pool.stock()
+    assert len(disk.names(layout.FREE)) == 2
+
+
+def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk) -> None:
+    """Its bytes may still mean something under the other."""
+    write(disk, f"{layout.COMMITTED}/x", 10)
+    disk.link(f"{layout.COMMITTED}/x", f"{layout.COMMITTED}/y")
+    pool = Pool(disk)
+    assert pool.give(f"{layout.COMMITTED}/x") is None
+    disk.rename(f"{layout.COMMITTED}/x", f"{layout.FREE}/10-ab")
+    assert not taken(Pool(disk))
+    assert disk.names(layout.COMMITTED) == ["y"]
