@@ -314,7 +314,6 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
     told are copied and flushed first. Branches whose owner is still voting when the deadline passes, and those whose
     coordinator is one of ours that lives, are left out."""
     settle_the_dead(store, deadline)
-    look_again(store, deadline)
     found = []
     for xid in sorted(store.prepared.images):
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
