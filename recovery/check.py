@@ -21,7 +21,7 @@ from spool.publication import highest_issued
 from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
 from spool.reader import open_file
 from spool.store import Store
-from spool.visibility import being_reclaimed, carries, catch_up, list_prepared
+from spool.visibility import being_reclaimed, carries, catch_up
 from spool.xid import Xid
 
 
@@ -71,7 +71,6 @@ def told(findings: list[Finding]) -> list[Finding]:
 def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     """Everything that is wrong. ``ours``: whether reclaim is kept away by the caller; None: try it."""
     catch_up(store)
-    list_prepared(store)
     with store.mutex:
         files = {number: state.adopted for number, state in store.index.files.items()}
         damage = list(store.index.damage)

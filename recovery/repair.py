@@ -21,7 +21,7 @@ from spool.reader import read_header
 from spool.reclaim import balance
 from spool.space import add_queue
 from spool.store import Store, log
-from spool.visibility import catch_up, list_prepared, look_again, rebuild
+from spool.visibility import catch_up, look_again, rebuild
 from spool.xid import Xid
 
 _SECONDS = 30.0
@@ -133,7 +133,6 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
             store.control.unlock(NUMBER)
     finally:
         store.xids.unlock(byte)
-    list_prepared(store)
     return f"moved to {moved}"
 
 

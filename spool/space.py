@@ -425,7 +425,6 @@ def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
         store.counters.bump_settings()
     finally:
         store.control.unlock(CONFIG)
-    store.refresh_settings()
     return config
 
 

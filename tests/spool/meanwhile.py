@@ -39,6 +39,13 @@ class Meanwhile(SimulatedDisk):
         """Whether such an action has not taken place."""
         return call in vars(self)
 
+    def damage(self, name: str, offset: int = -1) -> None:
+        """Flip bits of one byte; a negative offset counts from the end."""
+        handle = self.open(name, write=True)
+        offset += self.handle_identity(handle).size if offset < 0 else 0
+        self.write_at(handle, offset, bytes([self.read_at(handle, offset, 1)[0] ^ 0xFF]))
+        self.close(handle)
+
     def die(self) -> None:
         """Nothing that is tried afterwards, to unwind, comes to anything."""
         self.machine.kill(self)
@@ -69,6 +76,10 @@ class Processes:
         """The highest number in committed/."""
         found = (layout.parse_committed(name) for name in SimulatedDisk(self.machine).names(layout.COMMITTED))
         return max(one.number for one in found if one is not None)
+
+    def disk(self) -> Meanwhile:
+        """For who looks at the files."""
+        return Meanwhile(self.machine)
 
     def space(self) -> spool.Space:
         return self.open()[0]

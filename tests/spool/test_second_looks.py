@@ -116,12 +116,12 @@ def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
     assert other.get("orders").body == "one"
 
 
-def test_check_looks_at_what_another_process_put_a_moment_ago(space: spool.Space, other: spool.Space) -> None:
+def test_check_looks_at_what_another_process_put_a_moment_ago(
+    processes: Processes, space: spool.Space, other: spool.Space
+) -> None:
     space.put("orders", "one")
-    disk, name = space._store.disk, layout.committed(space._store.index.applied)
-    handle = disk.open(name, write=True)
-    disk.write_at(handle, disk.handle_identity(handle).size - 1, b"?")
-    disk.close(handle)
+    name = layout.committed(space._store.index.applied)
+    processes.disk().damage(name)
     assert [(finding.kind, finding.name) for finding in other.check()] == [(Kind.DAMAGED, name)]
 
 
@@ -232,6 +232,20 @@ def test_a_process_does_not_read_back_what_it_committed_itself(processes: Proces
     read = [args for call, args in processes.machine.trace if call == "open" and args[0] == layout.committed(1)]
     assert space.stats("orders").ready == 1
     assert [args for call, args in processes.machine.trace if call == "open" and args[0] == layout.committed(1)] == read
+
+
+def test_check_knows_queues_that_another_process_made(space: spool.Space, other: spool.Space) -> None:
+    other.create_queue("more")
+    other.put("more", "one")
+    assert space.check() == []
+
+
+def test_check_finds_no_file_missing_that_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
+    checker, disk = watched
+    space.put("orders", "one")
+    disk.before("names", lambda: take_and_reclaim(space), layout.ACTIVE)
+    assert checker.check() == []
+    assert not disk.waits_for("names")
 
 
 # -- branches ---------------------------------------------------------------------------------------------------------
@@ -416,11 +430,76 @@ def test_a_death_is_counted_once_though_two_find_the_note(
     assert space.show(wanted).attempts == 1
 
 
-def test_no_try_is_counted_for_who_lives(space: spool.Space, other: spool.Space) -> None:
+def test_no_try_is_counted_for_who_lives(processes: Processes, space: spool.Space, other: spool.Space) -> None:
+    """And nobody waits for its death."""
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
+    begun = processes.machine.clock.time
     bury_the_dead(other._store, other._store.deadline())
+    assert processes.machine.clock.time == begun
     assert other.show(wanted).attempts == 0
+
+
+def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space, watched: Watched) -> None:
+    doomed, disk = watched
+    doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    disk.die()
+    assert space.get("orders").attempts == 1
+
+
+def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """A note is never flushed."""
+    doomed, disk = watched
+    first, second = doomed.put("orders", "one"), doomed.put("orders", "two")
+    transaction = doomed.transaction()
+    transaction.get("orders")
+    transaction.get("orders")
+    disk.die()
+    (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.NOTE_SUFFIX))
+    processes.disk().damage(f"{layout.ACTIVE}/{name}")
+    bury_the_dead(space._store, space._store.deadline())
+    assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
+
+
+# -- what a dead writer left ------------------------------------------------------------------------------------------
+
+
+def damaged_body(processes: Processes) -> None:
+    processes.disk().damage(layout.committed(2))
+
+
+def bytes_of_another(processes: Processes) -> None:
+    """A recycled file with its old, whole content."""
+    disk = processes.disk()
+    source, target = disk.open(layout.committed(1)), disk.open(layout.committed(2), write=True)
+    data = disk.read_at(source, 0, 1 << 20)
+    disk.truncate(target, len(data))
+    disk.write_at(target, 0, data)
+
+
+@pytest.mark.parametrize("leave", [damaged_body, bytes_of_another])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_dead_writer_left_is_proven_before_it_counts(
+    processes: Processes, leave: Callable[[Processes], None], alone: bool
+) -> None:
+    """Nobody was promised it: it goes to quarantine, and its number becomes an empty commit."""
+    space, its_disk = processes.open()
+    space.put("orders", "one")
+    doomed, disk = processes.open()
+    disk.dies_before("make_durable", lambda: doomed.put("orders", "two"), layout.COMMITTED)
+    leave(processes)
+    if alone:
+        its_disk.die()
+        space = processes.space()
+        found = [(one.kind, one.name) for one in space.recovery.findings if one.name == layout.committed(2)]
+        assert found == [(Kind.TORN, layout.committed(2))]
+    space.put("orders", "three")
+    assert bodies(space) == ["one", "three"]
+    assert len(space.quarantined()) == 1
+    assert [one for one in space.check() if one.kind is Kind.DAMAGED] == []
 
 
 def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: Watched) -> None:
@@ -455,7 +534,12 @@ def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) 
     first.get("orders")
     first.put("orders", "newest")
     counts = []
-    disk.before("rename", lambda: counts.append(reclaim(space._store)), layout.COMMITTED)
+
+    def come_too() -> None:
+        counts.append(reclaim(space._store))
+        assert space.check() == [], "nor is there anything to find"
+
+    disk.before("rename", come_too, layout.COMMITTED)
     assert reclaim(first._store) >= 2
     assert counts == [0]
 
