@@ -19,7 +19,7 @@ from spool.publication import settle_all, with_number_lock, write_empty
 from spool.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.reader import read_header
 from spool.reclaim import balance
-from spool.space import add_queue
+from spool.space import add_queue, keep_directory
 from spool.store import Store, log
 from spool.visibility import catch_up, look_again, rebuild
 from spool.xid import Xid
@@ -40,9 +40,11 @@ def repair(store: Store) -> list[Finding]:
 def _repair(store: Store) -> list[Finding]:
     """In rounds, because one thing may hide another: what a branch held is only known when it lies in its place."""
     for name in layout.DIRECTORIES:
-        store.disk.make_directory(name)
+        if not store.disk.exists(name):
+            keep_directory(store.disk, name)
     told: list[Finding] = []
     for _ in range(_ROUNDS):
+        settle_all(store, store.deadline())  # or what a dead writer committed would look as if nobody had decided it
         rebuild(store)  # as the files are now, not as they were when this process read them
         finish_moves(store)
         problems = look(store, ours=True)
@@ -169,8 +171,7 @@ def _make_queue(store: Store, problem: Problem) -> str:
 
 
 def _make_directory(store: Store, problem: Problem) -> str:
-    store.disk.make_directory(problem.finding.name)
-    store.disk.flush_directory(problem.finding.name)
+    keep_directory(store.disk, problem.finding.name)
     return "made"
 
 

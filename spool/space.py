@@ -340,9 +340,7 @@ def create(
             raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
         _check_file_system(disk, config.network_file_system)
         for name in layout.DIRECTORIES:
-            disk.make_directory(name)
-            disk.flush_directory(name)
-        disk.flush_directory("")
+            keep_directory(disk, name)
         replace_file(disk, layout.SETTINGS, render_new(config).encode())
         return Space(disk, clock or Clock())
 
@@ -388,7 +386,8 @@ def _open_files(store: Store) -> "RecoveryReport":
     with store.disk_errors("opening the space"):
         _check_file_system(store.disk, store.config.network_file_system)
         for name in layout.DIRECTORIES:
-            store.disk.make_directory(name)
+            if not store.disk.exists(name):  # somebody removed it
+                keep_directory(store.disk, name)
         store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
         alone = not store.control.held_elsewhere(ALIVE)
         if not alone:
@@ -418,14 +417,19 @@ def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
         text = store.read_settings_text()
         if name in store.read_settings().queues:
             raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
-        store.disk.make_directory(f"{layout.DROP}/{name}")
-        for directory in (f"{layout.DROP}/{name}", layout.DROP):
-            store.disk.flush_directory(directory)
+        keep_directory(store.disk, f"{layout.DROP}/{name}")
         replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
         store.counters.bump_settings()
     finally:
         store.control.unlock(CONFIG)
     return config
+
+
+def keep_directory(disk: Disk, name: str) -> None:
+    """A directory that is there, whatever happens: what is put into it must not be lost with it."""
+    disk.make_directory(name)
+    for directory in (name, name.rpartition("/")[0]):
+        disk.flush_directory(directory)
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:

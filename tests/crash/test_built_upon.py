@@ -2,19 +2,22 @@
 flushed or as gone. Then the power fails again."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import spool
 from recovery.report import Kind
 from spool import layout
+from spool.disk import Disk
+from spool.format import stamp
 from spool.intake import Intake
+from spool.reader import read_header
 from spool.reclaim import reclaim
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
-from tests.spool.meanwhile import prepare
+from tests.spool.meanwhile import Meanwhile, prepare
 from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
@@ -142,3 +145,77 @@ def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, liv
         _, again = _opened(survivor.image, rules, 2)
         Intake(again).run(once=True)
         assert _bodies(again) == ["newest"], survivor.story
+
+
+def _surplus(disk: Meanwhile) -> None:
+    handle = disk.open(layout.committed(1), write=True)
+    disk.write_at(handle, disk.handle_identity(handle).size, b"surplus")
+    disk.close(handle)
+
+
+def _number(disk: Meanwhile) -> None:
+    disk.damage(layout.committed(1), stamp(1)[0] + len(stamp(1)[1]) - 1)
+
+
+def _table(disk: Meanwhile) -> None:
+    handle = disk.open(layout.committed(1))
+    entry = read_header(disk, handle).sections[0]
+    disk.close(handle)
+    disk.damage(layout.committed(1), entry.offset + entry.table_bytes - 1)
+
+
+def _directory(disk: Meanwhile) -> None:
+    disk.remove_directory(f"{layout.DROP}/a")
+
+
+@BY_RULES
+@pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
+def test_what_was_repaired_stays_so(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
+    machine = Machine(_with_one(rules), ordered=rules.engine_is_told_ordered)
+    damage(Meanwhile(machine))
+    machine, space = _opened(machine.image(), rules, 1)
+    assert [one for one in space.check(repair=True) if one.action]
+    for survivor in survivors(machine, rules, limit=100, seed=1):
+        _, again = _opened(survivor.image, rules, 2)
+        assert again.check() == [], survivor.story
+
+
+@BY_RULES
+def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
+    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    for made in (*layout.DIRECTORIES, f"{layout.DROP}/a"):
+        if made == f"{layout.DROP}/a":
+            space.create_queue("a")
+        for survivor in survivors(machine, rules, limit=300, seed=1):
+            there = {path for path, _, data in survivor.image.files if data is None}
+            assert made in there, survivor.story
+
+
+@BY_RULES
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new_one(
+    rules: Rules, repair: bool
+) -> None:
+    """Made again by an opener, or by a repair."""
+    empty = Machine(_with_one(rules), ordered=rules.engine_is_told_ordered)
+    with spool.open(ROOT, disk=SimulatedDisk(empty), clock=empty.clock) as space:
+        space.get("a")
+    disk = SimulatedDisk(empty)
+    if not repair:
+        _remove(disk, layout.COMMITTED)
+    machine, space = _opened(empty.image(), rules, 1)
+    if repair:
+        _remove(space._store.disk, layout.QUARANTINE)
+        space.check(repair=True)
+    space.put("a", "two")
+    for survivor in survivors(machine, rules, limit=300, seed=1):
+        assert layout.QUARANTINE in {path for path, _, data in survivor.image.files if data is None}, survivor.story
+        _, again = _opened(survivor.image, rules, 2)
+        assert _bodies(again) == ["two"], survivor.story
+
+
+def _remove(disk: Disk, name: str) -> None:
+    for entry in disk.names(name):
+        disk.unlink(f"{name}/{entry}")
+    disk.remove_directory(name)

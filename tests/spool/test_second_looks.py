@@ -299,6 +299,25 @@ def test_who_asks_for_a_branch_that_was_committed_and_moved_is_told_by_which_com
     assert refused.value.committed_by == number
 
 
+def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
+    space: spool.Space, watched: Watched
+) -> None:
+    """Who was told the first one's vote does not commit the second."""
+    committer, disk = watched
+    prepare(space)
+
+    def again() -> None:
+        rollback(space)
+        prepare(space)
+
+    disk.before("write_at", again)
+    with pytest.raises(UnknownBranch):
+        commit(committer)
+    commit(space)
+    assert bodies(committer) == ["new"]
+    assert space.check() == []
+
+
 @pytest.mark.parametrize("told", [True, False])
 @HOW_IT_DIED
 def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(

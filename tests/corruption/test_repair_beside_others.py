@@ -1,0 +1,153 @@
+"""A repair beside others that work: what is held, decided or taken meanwhile stays theirs."""
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import decide, layout
+from spool.clock import WaitExpired
+from spool.reclaim import reclaim
+from spool.xid import Xid
+from tests.spool.meanwhile import Meanwhile, Processes, prepare
+
+XID = Xid(7, b"one", b"")
+VOTE = layout.prepared(XID)
+Watched = tuple[spool.Space, Meanwhile]
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture
+def space(processes: Processes) -> spool.Space:
+    return processes.space()
+
+
+@pytest.fixture
+def watched(processes: Processes, space: spool.Space) -> Watched:
+    """A process to which things happen."""
+    return processes.open()
+
+
+def repair(space: spool.Space) -> list[tuple[Kind, str]]:
+    """What was damaged and is still."""
+    return [(one.kind, one.name) for one in space.check(repair=True) if one.kind is Kind.DAMAGED and not one.action]
+
+
+def quarantined(space: spool.Space) -> list[str]:
+    return [finding.name for finding in space.quarantined()]
+
+
+def commit(space: spool.Space) -> None:
+    decide.commit_prepared(space._store, XID, space._store.deadline(1), told=True)
+
+
+def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, watched: Watched) -> None:
+    voting, disk = watched
+
+    def come_too_early() -> None:
+        disk.damage(VOTE)
+        assert repair(space) == [(Kind.DAMAGED, VOTE)]
+
+    disk.before("make_durable", come_too_early, layout.PREPARED)
+    prepare(voting, XID)
+    assert quarantined(space) == []
+    repair(space)
+    assert quarantined(space) == [f"{layout.QUARANTINE}/prepared.{XID}.msgpack"]
+
+
+@pytest.mark.parametrize(("call", "about"), [("rename", "prepared/"), ("make_durable", "committed")])
+def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_committed(
+    processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
+) -> None:
+    prepare(space, XID)
+    doomed, disk = watched
+    disk.dies_before(call, lambda: commit(doomed), about)
+    processes.disk().damage(VOTE)
+    assert repair(space) == []
+    assert not [name for name in quarantined(space) if name.startswith(f"{layout.QUARANTINE}/prepared")]
+    assert space.check() == []
+
+
+@pytest.mark.parametrize(("call", "about"), [("rename", "prepared/"), ("make_durable", "committed")])
+def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
+    processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
+) -> None:
+    """By one who dies: the next repair finds it among the committed ones."""
+    prepare(space, XID)
+    processes.disk().damage(VOTE)
+    doomed, its_disk = processes.open()
+    mending, disk = watched
+    disk.before("names", lambda: its_disk.dies_before(call, lambda: commit(doomed), about), layout.ACTIVE)
+    repair(mending)
+    assert not disk.waits_for("names")
+    assert not [name for name in quarantined(space) if name.startswith(f"{layout.QUARANTINE}/prepared")]
+    repair(mending)
+    assert space.check() == []
+
+
+def test_a_damaged_branch_that_is_just_being_committed_is_left_to_its_committer(
+    space: spool.Space, watched: Watched
+) -> None:
+    prepare(space, XID)
+    committer, disk = watched
+
+    def come_too_early() -> None:
+        disk.damage(VOTE)
+        assert repair(space) == [(Kind.DAMAGED, VOTE)]
+
+    disk.before("rename_new", come_too_early, layout.ACTIVE)
+    commit(committer)
+    assert quarantined(space) == []
+
+
+def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """Whoever lists just then waits; or what it held would look held for ever."""
+    space.put("orders", "one")
+    prepare(space, XID, take=True)
+    processes.disk().damage(VOTE)
+    mending, disk = watched
+
+    def list_too_early() -> None:
+        with pytest.raises(WaitExpired):
+            list(space.browse("orders"))
+
+    disk.before("rename", list_too_early, VOTE)
+    repair(mending)
+    assert not disk.waits_for("rename")
+    assert space.get("orders").body == "one"
+    assert mending.check() == []
+
+
+def test_a_damaged_message_that_another_takes_meanwhile_is_set_aside_once(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    space.put("orders", "one")
+    processes.disk().damage(layout.committed(1))
+    mending, disk = watched
+
+    def take() -> None:
+        with pytest.raises(spool.Empty):
+            space.get("orders")
+
+    disk.before("open", take, layout.claim_file(1))
+    repair(mending)
+    assert not disk.waits_for("open")
+    assert len(quarantined(space)) == 1
+    assert space.stats("orders").failed == 1
+
+
+def test_nobody_reclaims_while_files_are_repaired(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    space.get("orders")
+    space.put("orders", "newest")
+    mending, disk = watched
+    counts: list[int] = []
+    disk.before("open", lambda: counts.append(reclaim(space._store)), layout.COMMITTED)
+    repair(mending)
+    assert counts == [0]
+    assert reclaim(space._store) > 0
