@@ -390,15 +390,12 @@ def _open_files(store: Store) -> "RecoveryReport":
                 keep_directory(store.disk, name)
         store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
         alone = not store.control.held_elsewhere(ALIVE)
-        if not alone:
-            store.counters.read().check()
         report = scan.scan(store, alone=alone)
         if alone:
             _stock(store)
         if not store.control.try_lock(ALIVE, shared=True):
             raise SpaceStopped("the space is being opened by something that does not follow the protocol")
         store.control.unlock(OPEN)
-        store.refresh_settings()
         return report
 
 

@@ -1,4 +1,4 @@
-"""Two intakes of one space, one of which lives or died: each dropped file comes once."""
+"""An intake beside another that lives or died, and beside those who drop files: each file comes once, and whole."""
 
 from collections import Counter
 from contextlib import suppress
@@ -74,3 +74,34 @@ def test_what_a_dead_intake_had_taken_comes_once(processes: Processes, call: str
     take_in(other)
     assert found(other) == EACH_ONCE
     assert found(processes.space()) == EACH_ONCE
+
+
+def test_a_file_that_is_being_written_stays_where_its_writer_put_it(processes: Processes) -> None:
+    drop(processes, "a")
+    writer = processes.disk()
+    handle = writer.open(f"{layout.DROP}/orders/a", write=True)
+    space = processes.space()
+    take_in(space)
+    assert writer.exists(f"{layout.DROP}/orders/a")
+    writer.close(handle)
+    take_in(space)
+    assert found(space) == Counter([b"a"])
+
+
+@BY_ORDER
+def test_a_file_whose_writer_comes_while_it_is_taken_waits_for_it(processes: Processes) -> None:
+    drop(processes, "a")
+    writer = processes.disk()
+    handles: list[int] = []
+    space, disk = processes.open()
+    disk.before(
+        "rename_new" if disk.ordered else "link",
+        lambda: handles.append(writer.open(f"{layout.DROP}/orders/a", write=True)),
+        layout.DROP,
+    )
+    take_in(space)
+    assert found(space) == Counter()
+    writer.write_at(handles[0], 1, b"b")
+    writer.close(handles[0])
+    take_in(space)
+    assert found(space) == Counter([b"ab"])

@@ -93,6 +93,10 @@ def test_what_another_process_put_is_there_for_every_question(space: spool.Space
     space.put("orders", "three")
     assert other.stats()["orders"].ready == 3
     space.put("orders", "four")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        assert (other.stats()["orders"].ready, other.stats()["orders"].claimed) == (3, 1)
+        transaction.rollback()
     assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
 
 
