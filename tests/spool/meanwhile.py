@@ -23,17 +23,22 @@ def prepare(space: spool.Space, xid: Xid, *, queue: str = "orders", take: bool =
 class Meanwhile(SimulatedDisk):
     """One process's disk."""
 
-    def before(self, call: str, action: Callable[[], object], about: str = "") -> None:
-        """Before the next such call of ``about`` (how one of its names begins), an action takes place, once."""
+    def before(self, call: str, action: Callable[[], object], about: str = "", *, spare: int = 0) -> None:
+        """Before the next such call of ``about`` (how one of its names begins), an action takes place, once.
+        ``spare``: how many of those calls go by before."""
         inner = getattr(super(), call)
+        left = spare
 
-        def first(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
             if any(isinstance(name, str) and name.startswith(about) for name in (*args, "")):
-                delattr(self, call)
-                action()
+                left -= 1
+                if left < 0:
+                    delattr(self, call)
+                    action()
             return inner(*args, **kwargs)
 
-        setattr(self, call, first)
+        setattr(self, call, watched)
 
     def waits_for(self, call: str) -> bool:
         """Whether such an action has not taken place."""

@@ -252,6 +252,21 @@ def test_check_finds_no_file_missing_that_is_reclaimed_while_it_looks(space: spo
     assert not disk.waits_for("names")
 
 
+def test_nobody_reclaims_while_a_check_counts_files(space: spool.Space, watched: Watched) -> None:
+    checker, disk = watched
+    space.put("orders", "one")
+    counts: list[int] = []
+
+    def come_too() -> None:
+        space.get("orders")
+        space.put("orders", "newest")
+        counts.append(reclaim(space._store))
+
+    disk.before("names", come_too, layout.COMMITTED, spare=2)
+    assert checker.check() == []
+    assert counts == [0]
+
+
 # -- branches ---------------------------------------------------------------------------------------------------------
 
 
@@ -615,7 +630,7 @@ def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
         living.append(start_streaming(space))
 
     opener = Meanwhile(processes.machine)
-    opener.before("names", lambda: opener.before("names", come_up, layout.COMMITTED), layout.COMMITTED)
+    opener.before("names", come_up, layout.COMMITTED, spare=1)
     spool.open(ROOT, disk=opener, clock=processes.machine.clock)
     living[0].commit()
     assert space.stats("orders").ready == 20

@@ -1,0 +1,63 @@
+"""Branches whose files were exchanged, or whose bytes for a number are damaged: named, and mended or set aside."""
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import decide, layout
+from spool.format import stamp
+from spool.xid import Xid
+from tests.spool.meanwhile import Processes, prepare
+
+FIRST, SECOND = Xid(7, b"one", b""), Xid(7, b"two", b"")
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
+
+
+def damaged(space: spool.Space, *, repair: bool = False) -> list[str]:
+    return [finding.name for finding in space.check(repair=repair) if finding.kind is Kind.DAMAGED]
+
+
+def exchange(processes: Processes, one: str, other: str) -> None:
+    disk = processes.disk()
+    disk.rename(one, f"{layout.ACTIVE}/aside")
+    disk.rename(other, one)
+    disk.rename(f"{layout.ACTIVE}/aside", other)
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_branches_that_were_exchanged_are_named_and_not_served(processes: Processes, decided: bool) -> None:
+    space = processes.space()
+    names = []
+    for xid in (FIRST, SECOND):
+        prepare(space, xid)
+        names.append(layout.prepared(xid))
+        if decided:
+            number = decide.commit_prepared(space._store, xid, space._store.deadline(), told=True)
+            names[-1] = layout.committed(number, 1)
+    exchange(processes, *names)
+    assert damaged(space) == names
+    for opened in (processes.space(), space):
+        if not decided:
+            assert decide.in_doubt(opened._store, opened._store.deadline()) == []
+        else:
+            assert [message.body for message in processes.space().browse("orders")] == []
+    damaged(space, repair=True)
+    assert damaged(space) == []
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Processes, decided: bool) -> None:
+    space = processes.space()
+    prepare(space, FIRST)
+    name = layout.prepared(FIRST)
+    if decided:
+        name = layout.committed(decide.commit_prepared(space._store, FIRST, space._store.deadline(), told=True), 1)
+    offset, stamped = stamp(1)
+    processes.disk().damage(name, offset + len(stamped) - 1)
+    assert damaged(space) == [name]
+    damaged(space, repair=True)
+    assert damaged(space) == []
