@@ -49,6 +49,19 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
     assert damaged(space) == []
 
 
+def test_an_opener_puts_exchanged_branches_into_quarantine(processes: Processes) -> None:
+    """Neither can be committed: nobody knows what was voted."""
+    space, disk = processes.open()
+    for xid in (FIRST, SECOND):
+        prepare(space, xid)
+    exchange(processes, layout.prepared(FIRST), layout.prepared(SECOND))
+    disk.die()
+    again = processes.space()
+    assert again.recovery.in_doubt == []
+    assert {one.name for one in again.recovery.findings} >= {layout.prepared(FIRST), layout.prepared(SECOND)}
+    assert len(again.quarantined()) == 2
+
+
 @pytest.mark.parametrize("decided", [True, False])
 def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Processes, decided: bool) -> None:
     space = processes.space()

@@ -13,8 +13,9 @@ from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
 from forwarder.task import Block, Chunk, deliver
+from spool import decide
 from spool.decide import settle_the_dead
-from spool.errors import ProtocolError, SystemFailure
+from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.locks import coordinator_byte
 from spool.remote import RemoteBranch
 from spool.xid import FORMAT_ROUND, Xid
@@ -101,6 +102,29 @@ def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> Non
             RemoteBranch(space.path, xid, bytes(12))
         first.close()
         RemoteBranch(space.path, xid, bytes(12)).close()
+
+
+def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -> None:
+    """Looked at when it begins, and again before it votes."""
+    xid = Xid(FORMAT_ROUND, b"round", b"1")
+    with pytest.raises(TransactionRolledBack):
+        RemoteBranch(space.path, xid, bytes(12))
+    with spool.open(space.path) as coordinator:
+        assert coordinator._store.xids.try_lock(coordinator_byte(xid.gtrid))
+        branch = RemoteBranch(space.path, xid, bytes(12))
+        branch.draft.put("work", [b"late"], {})
+    with pytest.raises(TransactionRolledBack):
+        branch.prepare()
+    branch.close()
+    assert not decide.is_prepared(space._store, xid)
+
+
+def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:
+    xid = Xid(FORMAT_ROUND, b"round", b"1")
+    assert space._store.xids.try_lock(coordinator_byte(xid.gtrid))
+    space._store.stop()
+    with pytest.raises(SpaceStopped):
+        RemoteBranch(space.path, xid, bytes(12))
 
 
 def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:

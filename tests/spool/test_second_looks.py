@@ -11,6 +11,7 @@ from spool.clock import WaitExpired
 from spool.consume import peek
 from spool.decide import UnknownBranch
 from spool.errors import BadMessageId, CommitUnknown, SpaceStopped, SpoolError, TransactionTimeout
+from spool.intake import Intake
 from spool.locks import coordinator_byte
 from spool.message import Position
 from spool.notes import bury_the_dead
@@ -189,6 +190,7 @@ def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
 ) -> None:
     doomed, disk = watched
     dies_before_its_number_is_stored(disk, lambda: doomed.put("orders", "one"))
+    assert space.check() == [], "its file is no stray"
     space.put("orders", "two")
     assert bodies(space) == ["one", "two"]
 
@@ -642,3 +644,65 @@ def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: 
     with pytest.raises(SpaceStopped, match="deleted"):
         prepare(space)
         space.put("orders", "one")
+
+
+def test_an_opener_leaves_what_a_live_consumer_holds(processes: Processes, space: spool.Space) -> None:
+    """And does not wait for its death."""
+    wanted = space.put("orders", "one")
+    space.transaction().get("orders")
+    begun = processes.machine.clock.time
+    opener = processes.space()
+    assert processes.machine.clock.time == begun
+    assert opener.show(wanted).attempts == 0
+    assert opener.recovery.findings == []
+
+
+def test_an_opener_leaves_a_vote_to_who_is_at_it(processes: Processes, watched: Watched) -> None:
+    voting, disk = watched
+    found: list[spool.Space] = []
+    disk.before("make_durable", lambda: found.append(processes.space()), layout.PREPARED)
+    prepare(voting)
+    assert found[0].recovery.findings == []
+
+
+def test_an_opener_leaves_the_branches_of_a_live_coordinator(processes: Processes, space: spool.Space) -> None:
+    assert space._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    prepare(space, ROUND)
+    assert processes.space().recovery.findings == []
+    assert space._store.disk.exists(layout.prepared(ROUND))
+
+
+def test_an_opener_says_nothing_of_files_that_a_live_intake_has_taken(processes: Processes, watched: Watched) -> None:
+    living, disk = watched
+    handle = disk.create(f"{layout.DROP}/orders/dropped")
+    disk.close(handle)
+    found: list[spool.Space] = []
+    disk.before("make_durable", lambda: found.append(processes.space()), layout.COMMITTED)
+    Intake(living).run(once=True)
+    assert found[0].recovery.findings == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_after_a_failed_flush_nothing_goes_for_good_where_renames_are_not_ordered(ordered: bool) -> None:
+    """What is gone here may be on the disk yet, and would come back once its remover is gone."""
+    processes = Processes(ordered=ordered)
+    space, disk = processes.open()
+    space.put("orders", "one")
+    space.get("orders")
+    space.put("orders", "newest")
+    space._store.stop()
+    disk.die()
+    assert bool(reclaim(processes.space()._store)) is ordered
+
+
+def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(space: spool.Space, processes: Processes) -> None:
+    space.put_many("orders", ["one"])
+    space.put("orders", "two")
+    before = space._store.counters.read()
+    disk = processes.disk()
+    size = len(disk.read_at(disk.open(layout.COUNTERS), 0, 1 << 12))
+    for offset in range(128, size, 32):
+        disk.damage(layout.COUNTERS, offset)
+    after = space._store.counters.read()
+    for name in ("issued", "published", "durable", "prepared", "settings", "owner"):
+        assert getattr(after, name) == getattr(before, name), name
