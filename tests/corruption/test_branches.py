@@ -1,4 +1,4 @@
-"""Branches whose files were exchanged, or whose bytes for a number are damaged: named, and mended or set aside."""
+"""Files in each other's place, and branches whose bytes for a number are damaged: named, and mended or set aside."""
 
 import pytest
 
@@ -7,6 +7,8 @@ from recovery.report import Kind
 from spool import decide, layout
 from spool.format import stamp
 from spool.xid import Xid
+from tests.machine import Machine
+from tests.simdisk import ROOT, SimulatedDisk
 from tests.spool.meanwhile import Processes, prepare
 
 FIRST, SECOND = Xid(7, b"one", b""), Xid(7, b"two", b"")
@@ -74,3 +76,40 @@ def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Proc
     assert damaged(space) == [name]
     damaged(space, repair=True)
     assert damaged(space) == []
+
+
+def copy(processes: Processes, source: str, target: str) -> None:
+    """The bytes of one file into another."""
+    disk = processes.disk()
+    data = disk.read_at(disk.open(source), 0, 1 << 20)
+    handle = disk.open(target, write=True)
+    disk.truncate(handle, len(data))
+    disk.write_at(handle, 0, data)
+
+
+def after_a_restart(processes: Processes) -> spool.Space:
+    machine = Machine(processes.machine.image(), boot=2)
+    return spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+
+
+def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes) -> None:
+    """Though that one adopted a branch of the same xid: this one is in doubt again."""
+    space = processes.space()
+    for _ in range(2):
+        prepare(space, FIRST)
+        decide.commit_prepared(space._store, FIRST, space._store.deadline(), told=True)
+    copy(processes, layout.committed(1), layout.committed(2))
+    again = after_a_restart(processes)
+    assert layout.committed(2, 1) in {one.name for one in again.recovery.findings if one.kind is Kind.RETURNED}
+    assert again.recovery.in_doubt == [str(FIRST)]
+
+
+def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(processes: Processes) -> None:
+    """Or damage would pass for what nobody was promised."""
+    space = processes.space()
+    for body in ("one", "two", "three"):
+        space.put("orders", body)
+    copy(processes, layout.committed(1), layout.committed(3))
+    processes.disk().damage(layout.committed(1), 60)
+    again = after_a_restart(processes)
+    assert layout.committed(1) in {one.name for one in again.recovery.damaged}

@@ -29,7 +29,10 @@ def main() -> int:
         parser.error(f"no call's name contains {options.only!r}: see --list")
     if options.list:
         for site in sites:
-            print(f"{site.path}:{site.line}  {site.name}{'  (cannot be noticed)' if site.name in known else ''}")
+            note = (
+                "  (cannot be noticed)" if site.name in known else "" if site.name in memory else "  (not remembered)"
+            )
+            print(f"{site.path}:{site.line}  {site.name}{note}")
         return 0
     todo = [site for site in sites if site.name not in known]
     if failed := _fails_already(todo, memory, options.stages):

@@ -42,8 +42,3 @@ def test_what_is_remembered_is_about_calls_that_are_there_and_tests_that_are_the
     for test, *_ in noticed().values():
         path, _, name = test.partition("::")
         assert name.partition("[")[0].rpartition("::")[2] in (ROOT / path).read_text(), test
-
-
-def test_every_call_is_remembered() -> None:
-    """Or excused; a new one: scripts/mutate --record --only its name."""
-    assert {site.name for site in all_sites(ROOT)} <= noticed().keys() | unnoticeable().keys()
