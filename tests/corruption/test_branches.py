@@ -6,6 +6,7 @@ import spool
 from recovery.report import Kind
 from spool import decide, layout
 from spool.format import stamp
+from spool.reclaim import reclaim
 from spool.xid import Xid
 from tests.machine import Machine
 from tests.simdisk import ROOT, SimulatedDisk
@@ -78,11 +79,14 @@ def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Proc
     assert damaged(space) == []
 
 
-def copy(processes: Processes, source: str, target: str) -> None:
-    """The bytes of one file into another."""
+def content(processes: Processes, name: str) -> bytes:
     disk = processes.disk()
-    data = disk.read_at(disk.open(source), 0, 1 << 20)
-    handle = disk.open(target, write=True)
+    return disk.read_at(disk.open(name), 0, 1 << 20)
+
+
+def overwrite(processes: Processes, name: str, data: bytes) -> None:
+    disk = processes.disk()
+    handle = disk.open(name, write=True)
     disk.truncate(handle, len(data))
     disk.write_at(handle, 0, data)
 
@@ -95,12 +99,19 @@ def after_a_restart(processes: Processes) -> spool.Space:
 def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes) -> None:
     """Though that one adopted a branch of the same xid: this one is in doubt again."""
     space = processes.space()
-    for _ in range(2):
-        prepare(space, FIRST)
-        decide.commit_prepared(space._store, FIRST, space._store.deadline(), told=True)
-    copy(processes, layout.committed(1), layout.committed(2))
+    store = space._store
+    prepare(space, FIRST)
+    old = content(processes, layout.committed(decide.commit_prepared(store, FIRST, store.deadline(), told=True)))
+    space.get("orders")
+    space.put("orders", "newest")
+    assert reclaim(store)
+    prepare(space, FIRST)
+    number = decide.commit_prepared(store, FIRST, store.deadline(), told=True)
+    for body in ("later", "latest"):
+        space.put("orders", body)
+    overwrite(processes, layout.committed(number), old)
     again = after_a_restart(processes)
-    assert layout.committed(2, 1) in {one.name for one in again.recovery.findings if one.kind is Kind.RETURNED}
+    assert layout.committed(number, 1) in {one.name for one in again.recovery.findings if one.kind is Kind.RETURNED}
     assert again.recovery.in_doubt == [str(FIRST)]
 
 
@@ -109,7 +120,7 @@ def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(process
     space = processes.space()
     for body in ("one", "two", "three"):
         space.put("orders", body)
-    copy(processes, layout.committed(1), layout.committed(3))
+    overwrite(processes, layout.committed(3), content(processes, layout.committed(1)))
     processes.disk().damage(layout.committed(1), 60)
     again = after_a_restart(processes)
     assert layout.committed(1) in {one.name for one in again.recovery.damaged}
