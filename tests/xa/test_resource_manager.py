@@ -99,6 +99,15 @@ def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.Reso
         assert [m.body for m in space.browse("out")] == [b"1!"]
 
 
+def test_an_xid_that_was_committed_a_while_ago_is_refused_before_anything_is_voted(rm: xa.ResourceManager) -> None:
+    """Its branch would look committed already: its file would be moved over the old one's."""
+    work(rm, xid())
+    rm.prepare(xid())
+    rm.commit(xid())
+    for manager in (rm, xa.ResourceManager(spool.open(rm.space.path))):
+        assert failed(manager.start, xid(), xa.TMNOFLAGS) == xa.XAER_DUPID
+
+
 def test_another_process_decides_what_this_one_prepared(rm: xa.ResourceManager) -> None:
     work(rm, xid())
     rm.prepare(xid())
