@@ -14,9 +14,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 def quarantine(disk: Disk, name: str, reason: str) -> str:
-    """Move a file there under a name that is free; returns the new name. The reason is written first."""
+    """Move a file there under a name that is free; returns the new name. The reason is written first; what comes to
+    lie in the file's old place must not outlive its new one."""
     target = _free_name(disk, name, reason)
     disk.rename(name, target)
+    disk.flush_directory(layout.QUARANTINE)
     log.warning("%s was moved to %s: %s", name, target, reason)
     return target
 
@@ -100,5 +102,6 @@ def _write(disk: Disk, name: str, data: bytes) -> None:
     handle = disk.create(name)
     try:
         disk.write_at(handle, 0, data)
+        disk.make_durable(handle, layout.QUARANTINE)
     finally:
         disk.close(handle)

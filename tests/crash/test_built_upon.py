@@ -171,13 +171,46 @@ def _directory(disk: Meanwhile) -> None:
 @BY_RULES
 @pytest.mark.parametrize("damage", [_surplus, _number, _table, _directory])
 def test_what_was_repaired_stays_so(rules: Rules, damage: Callable[[Meanwhile], None]) -> None:
-    machine = Machine(_with_one(rules), ordered=rules.engine_is_told_ordered)
+    machine, space = _opened(_with_one(rules), rules, 1)
+    for body in ("two", "three"):
+        space.put("a", body)
     damage(Meanwhile(machine))
     machine, space = _opened(machine.image(), rules, 1)
     assert [one for one in space.check(repair=True) if one.action]
+    there = _bodies(space)
+    assert there == (["two", "three"] if damage is _table else ["one", "two", "three"])
     for survivor in survivors(machine, rules, limit=100, seed=1):
         _, again = _opened(survivor.image, rules, 2)
         assert again.check() == [], survivor.story
+        assert _bodies(again) == there, survivor.story
+
+
+def _body(disk: Meanwhile) -> None:
+    disk.damage(layout.committed(1))
+
+
+def _header(disk: Meanwhile) -> None:
+    disk.damage(layout.committed(1), 70)
+
+
+@BY_RULES
+@pytest.mark.parametrize("damage", [_body, _header])
+def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
+    rules: Rules, damage: Callable[[Meanwhile], None]
+) -> None:
+    """A message without its body, a file without a header: what is left of them, with the reason."""
+    machine, space = _opened(_with_one(rules), rules, 1)
+    for body in ("two", "three"):
+        space.put("a", body)
+    damage(Meanwhile(machine))
+    machine, space = _opened(machine.image(), rules, 1)
+    space.check(repair=True)
+    (kept,) = space.quarantined()
+    for survivor in survivors(machine, rules, limit=100, seed=1):
+        again_machine, again = _opened(survivor.image, rules, 2)
+        assert _bodies(again) == ["two", "three"], survivor.story
+        assert again.quarantined() == [kept], survivor.story
+        assert again_machine.find(kept.name).data == machine.find(kept.name).data, survivor.story
 
 
 @BY_RULES
