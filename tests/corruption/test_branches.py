@@ -43,9 +43,10 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
             names[-1] = layout.committed(number, 1)
     exchange(processes, *names)
     assert damaged(space) == names
-    for opened in (processes.space(), space):
+    for opened in (space, None):
+        store = (opened or processes.space())._store
         if not decided:
-            assert decide.in_doubt(opened._store, opened._store.deadline()) == []
+            assert decide.in_doubt(store, store.deadline()) == []
         else:
             assert [message.body for message in processes.space().browse("orders")] == []
     damaged(space, repair=True)
@@ -124,3 +125,15 @@ def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(process
     processes.disk().damage(layout.committed(1), 60)
     again = after_a_restart(processes)
     assert layout.committed(1) in {one.name for one in again.recovery.damaged}
+
+
+def test_a_commit_whose_number_is_damaged_is_served_and_named(processes: Processes) -> None:
+    """Its name tells the number, and its checksums the rest."""
+    space = processes.space()
+    space.put("orders", "one")
+    space.put("orders", "two")
+    offset, stamped = stamp(1)
+    processes.disk().damage(layout.committed(1), offset + len(stamped) - 1)
+    again = processes.space()
+    assert [message.body for message in again.browse("orders")] == ["one", "two"]
+    assert damaged(again) == [layout.committed(1)]
