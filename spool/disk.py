@@ -167,6 +167,10 @@ class Disk:
     def remove_directory(self, name: str) -> None:
         os.rmdir(self.path(name))
 
+    def open_directory(self, name: str) -> int:
+        """For ``hold``."""
+        return os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
@@ -250,8 +254,18 @@ class Disk:
         kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else (found, size)
 
+    def hold(self, handle: int, *, shared: bool) -> bool:
+        """Try to hold a whole file or directory (flock(2)); False if another description's hold forbids it. Instead
+        of a hold that the handle had: where this fails, that one is gone, too."""
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Who holds the byte, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for error texts only."""
+        """Who holds the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for
+        error texts only."""
         inode = os.fstat(handle).st_ino
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):

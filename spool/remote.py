@@ -43,6 +43,7 @@ class RemoteBranch:
         self._store = Store(Disk(path), Clock())
         self._handles: dict[str, int] = {}
         try:
+            self._store.open_run(make=False)
             self._store.check_usable()
             self._check_coordinator()
             if not self._store.xids.try_lock(xid_byte(xid)):

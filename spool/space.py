@@ -24,7 +24,7 @@ from spool.errors import (
     SpoolError,
     UnsafeFileSystem,
 )  # fmt: skip
-from spool.locks import ALIVE, CONFIG, OPEN
+from spool.locks import CONFIG
 from spool.message import Message
 from spool.notes import Undertaker
 from spool.ranges import positions
@@ -358,18 +358,17 @@ def _open_files(store: Store) -> "RecoveryReport":
     try:
         with store.disk_errors("opening the space"):
             _check_file_system(store.disk, store.config.network_file_system)
+            alone = store.presence.enter(store.deadline())
             for name in layout.DIRECTORIES:
-                store.disk.make_directory(name)
-            store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
-            alone = not store.control.held_elsewhere(ALIVE)
+                if name != layout.RUN:
+                    store.disk.make_directory(name)
+            store.open_run(make=alone)
             if not alone:
                 store.counters.read().check()
             report = scan.scan(store, alone=alone)
             if alone:
                 _stock(store)
-            if not store.control.try_lock(ALIVE, shared=True):
-                raise SpaceStopped("the space is being opened by something that does not follow the protocol")
-            store.control.unlock(OPEN)
+                store.presence.settle(store.deadline())
             store.refresh_settings()
     except BaseException:
         store.closed = True

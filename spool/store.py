@@ -24,6 +24,7 @@ from spool.format import Header
 from spool.index import Commit, Index
 from spool.message import Position
 from spool.pool import Pool
+from spool.presence import Presence
 from spool.reader import BodyCache, FileImage
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
 from spool.writer import writer_name
@@ -72,25 +73,30 @@ class Store:
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = self.config.flush == "ordered"
-        if not disk.exists(layout.RUN):  # somebody removed it while no process was here
-            disk.make_directory(layout.RUN)
-        with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
-            self.counters = _kept(opened, Counters(disk))
-            self.control = _kept(opened, locks.LockFile(disk, layout.CONTROL))
-            self.numbers = _kept(opened, locks.LockFile(disk, layout.NUMBERS))
-            self.xids = _kept(opened, locks.LockFile(disk, layout.XIDS))
-            self.pool = Pool(disk)
-            opened.pop_all()
-        self.claims = Claims(disk)
+        self.pool = Pool(disk)
+        self.presence = Presence(disk)
         self.bodies = BodyCache(disk)
         self.mutex = threading.RLock()
         self.index = Index()
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
+        self._run = ExitStack()
         self.settings_version = -1
         self.closed = False
         self.closed_because = "the space is closed: open it again"
         self.after_commit: list[Callable[[], None]] = []
+
+    def open_run(self, *, make: bool) -> None:
+        """The files of ``run/``: whoever is alone makes what is missing; SpaceStopped if anybody else misses one."""
+        with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
+            if make:  # somebody may have removed it while no process was here
+                self.disk.make_directory(layout.RUN)
+            self.counters = _kept(opened, Counters(self.disk, make=make))
+            self.control = _kept(opened, locks.LockFile(self.disk, layout.CONTROL, make=make))
+            self.numbers = _kept(opened, locks.LockFile(self.disk, layout.NUMBERS, make=make))
+            self.xids = _kept(opened, locks.LockFile(self.disk, layout.XIDS, make=make))
+            self.claims = _kept(opened, Claims(self.disk, make=make))
+            self._run = opened.pop_all()
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -188,8 +194,9 @@ class Store:
 
     def close_files(self) -> None:
         """Close every descriptor; the kernel lets go of the locks."""
-        for part in (self.bodies, self.claims, self.xids, self.numbers, self.control, self.counters):
-            part.close()
+        self.bodies.close()
+        self._run.close()
+        self.presence.close()  # last: who comes next is alone only when nothing of ours is left
 
 
 P = ParamSpec("P")

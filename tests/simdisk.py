@@ -20,6 +20,8 @@ CHANGES = frozenset(
      "flush")
 )  # fmt: skip
 
+_WHOLE = (-2, -1)  # where no byte is that could be locked on its own
+
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
@@ -155,6 +157,10 @@ class SimulatedDisk(Disk):
             raise error_of(errno.ENOTEMPTY, name)
         self.machine.record("remove_directory", Change(*self.machine.parent(name), None))
 
+    def open_directory(self, name: str) -> int:
+        self._step("open_directory", name)
+        return self.machine.open(self.machine.find(name, directory=True), False, self)
+
     # -- bytes by handle --------------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
@@ -222,6 +228,16 @@ class SimulatedDisk(Disk):
         for lock in reversed(neighbours):
             start = min(start, lock.start) if lock.stop >= start and lock.start < stop else start
         return start, stop - start
+
+    def hold(self, handle: int, *, shared: bool) -> bool:
+        self._step("hold", handle, shared)
+        inode = self._handle(handle)
+        wanted = Lock(handle, *_WHOLE, shared)
+        _let_go(inode, wanted)
+        if any(not (shared and lock.shared) for lock in _others(inode, wanted)):
+            return False
+        inode.locks.append(wanted)
+        return True
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
