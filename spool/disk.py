@@ -37,12 +37,37 @@ _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
 _FLOCK = struct.Struct("hhqqi4x")
 
+# What statfs(2) says of a file system's kind.
 _EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
-_NETWORK = {0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph"}
+_LOCAL = {
+    _EXT: "ext4", _XFS: "xfs", _BTRFS: "btrfs", _TMPFS: "tmpfs", 0x858458F6: "ramfs", 0xF2F52010: "f2fs",
+    0x2FC12FC1: "zfs", 0x794C7630: "overlay", 0x65735546: "fuse", 0x4D44: "vfat", 0x2011BAB0: "exfat",
+    0x7366746E: "ntfs3",
+}  # fmt: skip
+_NETWORK = {
+    0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph",
+    0x01021997: "9p", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x7461636F: "ocfs2", 0x01161970: "gfs2",
+}  # fmt: skip
+
+# A file system without locks says one of these.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class Unsupported(OSError):
+    """The file system cannot do something that the protocol stands on: no trying again helps."""
+
+
+class FileSystem(NamedTuple):
+    """Where the space lies. ``free_inodes`` None: this kind has no fixed number of them."""
+
+    kind: str
+    read_only: bool
+    free_bytes: int
+    free_inodes: int | None
 
 
 class FileIdentity(NamedTuple):
@@ -54,6 +79,7 @@ class FileIdentity(NamedTuple):
     size: int
     modified_ns: int
     mode: int
+    owner: int
 
     @property
     def is_regular(self) -> bool:
@@ -66,6 +92,14 @@ class FileIdentity(NamedTuple):
     @property
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def permissions(self) -> int:
+        return stat.S_IMODE(self.mode)
 
     def same_file(self, other: "FileIdentity | None") -> bool:
         return other is not None and (self.device, self.inode) == (other.device, other.inode)
@@ -105,7 +139,10 @@ class Disk:
 
     def rename(self, source: str, target: str) -> None:
         """Atomically; replaces the target."""
-        os.rename(self.path(source), self.path(target))
+        try:
+            os.rename(self.path(source), self.path(target))
+        except OSError as error:
+            raise _as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
         """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
@@ -114,12 +151,15 @@ class Disk:
             return
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOSYS):
-            raise OSError(code, os.strerror(code), source, None, target)
-        os.link(a, b, follow_symlinks=False)
+            raise _as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+        self.link(source, target)
         os.unlink(a)
 
     def link(self, source: str, target: str) -> None:
-        os.link(self.path(source), self.path(target), follow_symlinks=False)
+        try:
+            os.link(self.path(source), self.path(target), follow_symlinks=False)
+        except OSError as error:
+            raise _as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
 
     def unlink(self, name: str) -> None:
         os.unlink(self.path(name))
@@ -243,6 +283,8 @@ class Disk:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
         return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
@@ -261,6 +303,8 @@ class Disk:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
         return True
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
@@ -321,9 +365,22 @@ class Disk:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
 
+    def file_system(self) -> FileSystem:
+        magic, found = _file_system_magic(self.root), os.statvfs(self.root)
+        kind = _NETWORK.get(magic) or _LOCAL.get(magic) or f"unknown ({magic:#x})"
+        inodes = found.f_favail if found.f_files else None
+        return FileSystem(kind, bool(found.f_flag & os.ST_RDONLY), found.f_bavail * found.f_frsize, inodes)
+
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
         return _NETWORK.get(_file_system_magic(self.root))
+
+
+def _as_unsupported(error: OSError, *codes: int) -> OSError:
+    """The same, as ``Unsupported`` if it is one of those."""
+    if error.errno not in codes:
+        return error
+    return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
 
 
 def _lines(path: str) -> list[str]:
@@ -340,7 +397,9 @@ def _holds(line: str, inode: int, start: int) -> bool:
 
 
 def _identity(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode)
+    return FileIdentity(
+        found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
+    )
 
 
 def _file_system_magic(path: str) -> int:

@@ -22,8 +22,8 @@ from spool.errors import (
     SpaceExists,
     SpaceStopped,
     SpoolError,
-    UnsafeFileSystem,
 )  # fmt: skip
+from spool.filesystem import check_kind, check_stages
 from spool.locks import CONFIG
 from spool.message import Message
 from spool.notes import Undertaker
@@ -324,7 +324,8 @@ def create(
         disk = Disk(root)
     if disk.exists(layout.SETTINGS):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
-    _check_file_system(disk, config.network_file_system)
+    check_kind(disk, config.network_file_system)
+    check_stages(disk)
     for name in layout.DIRECTORIES:
         disk.make_directory(name)
         disk.flush_directory(name)
@@ -342,22 +343,14 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     return Space(disk or Disk(root), clock or Clock())
 
 
-def _check_file_system(disk: Disk, asked_for: str | None) -> None:
-    kind = disk.network_file_system()
-    if kind is not None and kind != asked_for:
-        raise UnsafeFileSystem(
-            f"{disk.root} lies on {kind}, a network file system, where locks and renames can fail silently: "
-            f"choose a local directory, or insist with network_file_system = {kind!r}"
-        )
-
-
 def _open_files(store: Store) -> "RecoveryReport":
     """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
     from recovery import scan
 
     try:
         with store.disk_errors("opening the space"):
-            _check_file_system(store.disk, store.config.network_file_system)
+            check_kind(store.disk, store.config.network_file_system)
+            check_stages(store.disk)
             alone = store.presence.enter(store.deadline())
             for name in layout.DIRECTORIES:
                 if name != layout.RUN:

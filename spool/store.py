@@ -18,8 +18,9 @@ from spool import layout, locks
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.counters import Counters, Page
-from spool.disk import Disk, FlushFailed
+from spool.disk import Disk, FlushFailed, Unsupported
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, NotOpen, SpoolError
+from spool.filesystem import unsafe
 from spool.format import Header
 from spool.index import Commit, Index
 from spool.message import Position
@@ -172,12 +173,14 @@ class Store:
                 raise
             raise spoken from error
 
-    def spoken(self, doing: str, error: OSError) -> OSError:
+    def spoken(self, doing: str, error: OSError) -> Exception:
         """The error as a caller is to see it."""
         if isinstance(error, SpoolError):
             return error
         if isinstance(error, FlushFailed):
             self.stop()
+        if isinstance(error, Unsupported):
+            return unsafe(self.disk, doing, error)
         return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}; nothing was lost: {advice(error)}")
 
     # -- headers ------------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ done; its handles are closed and its locks dropped, as the kernel does for a kil
 """
 
 import errno
+import os
 import random
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from unittest import mock
 
-from spool.disk import Disk, FileIdentity
+from spool.disk import Disk, FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
@@ -270,6 +271,9 @@ class SimulatedDisk(Disk):
     def boot_id(self) -> str:
         return f"boot-{self.machine.boot}"
 
+    def file_system(self) -> FileSystem:
+        return FileSystem("simulated", False, 1 << 40, None)
+
     def network_file_system(self) -> str | None:
         return None
 
@@ -300,4 +304,4 @@ def _let_go(inode: Inode, range_: Lock) -> None:
 
 def _identity(inode: Inode) -> FileIdentity:
     kind = stat.S_IFREG | 0o600 if inode.entries is None else stat.S_IFDIR | 0o700
-    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind)
+    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, os.geteuid())
