@@ -328,8 +328,10 @@ def _byte_locks(disk: Disk, clock: Clock, bench: str) -> str:
     _keep_apart(disk, lambda: disk.open(name, write=True), disk.lock, "a locked byte was locked again")
     ours, others = disk.open(name, write=True), disk.open(name, write=True)
     try:
-        if not (disk.lock(ours, 1, shared=True) and disk.lock(others, 1, shared=True) and disk.lock(others, 2**62)):
-            raise _Refusal("a lock that was free was not granted: choose another file system")
+        if not all(disk.lock(handle, 1, shared=True) for handle in (ours, others)):
+            raise _Refusal("a lock cannot be shared: choose another file system")
+        if not disk.lock(others, 2**62):
+            raise _Refusal("a byte far behind the end cannot be locked: choose another file system")
         if disk.some_lock(ours, 2**62, 1) != (2**62, 1):
             raise _Refusal("a byte that is locked looks free: choose another file system")
     finally:
@@ -348,24 +350,24 @@ def _holds(disk: Disk, clock: Clock, bench: str) -> str:
     return "keep descriptors and processes apart, and end with their holder"
 
 
-def _keep_apart(disk: Disk, open_: Callable[[], int], lock: Callable[[int, int], bool], wrong: str) -> None:
+def _keep_apart(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
     """One holder at a time, of two descriptors and of two processes; and none once it is killed."""
     ours, others = open_(), open_()
     try:
-        if not lock(ours, 0):
+        if not take(ours, 0):
             raise _Refusal("a lock that was free was not granted: choose another file system")
-        if lock(others, 0):
+        if take(others, 0):
             raise _Refusal(f"{wrong} by another descriptor: choose another file system")
-        if _in_another_process(lambda: lock(open_(), 0)):
+        if _in_another_process(lambda: take(open_(), 0)):
             raise _Refusal(f"{wrong} by another process: choose another file system")
     finally:
         disk.close(ours)
         disk.close(others)
-    if not _in_another_process(lambda: lock(open_(), 0)):
+    if not _in_another_process(lambda: take(open_(), 0)):
         raise _Refusal("a lock that was let go of stays: choose another file system")
     ours = open_()
     try:
-        if not lock(ours, 0):
+        if not take(ours, 0):
             raise _Refusal("a lock stays although its process was killed: choose another file system")
     finally:
         disk.close(ours)

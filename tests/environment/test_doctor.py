@@ -127,9 +127,35 @@ class NoLinks(Disk):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
+class NoSharing(Disk):
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return not shared and super().lock(handle, start, length)
+
+
+class ShortLocks(Disk):
+    """As where offsets have 32 bits."""
+
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return start < 2**31 and super().lock(handle, start, length, shared=shared)
+
+
 class NoFlush(Disk):
     def flush(self, handle: int) -> None:
-        raise seam.FlushFailed(errno.EINVAL, os.strerror(errno.EINVAL))
+        raise _no_flush()
+
+
+class NothingDurable(Disk):
+    def make_durable(self, handle: int, directory: str) -> None:
+        raise _no_flush()
+
+
+class NoFlushOfDirectories(Disk):
+    def flush_directory(self, name: str) -> None:
+        raise _no_flush()
+
+
+def _no_flush() -> seam.FlushFailed:
+    return seam.FlushFailed(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class ReadOnly(Disk):
@@ -206,7 +232,11 @@ class SomebodyElses(Disk):
         (RenameCopies, "renames", REFUSED),
         (Replaces, "new names", REFUSED),
         (NoLinks, "hard links", REFUSED),
+        (NoSharing, "byte locks", REFUSED),
+        (ShortLocks, "byte locks", REFUSED),
         (NoFlush, "flushes", REFUSED),
+        (NothingDurable, "flushes", REFUSED),
+        (NoFlushOfDirectories, "flushes", REFUSED),
         (ReadOnly, "room", REFUSED),
         (ReadOnly, "writing", REFUSED),
         (Full, "room", REFUSED),

@@ -30,8 +30,9 @@ _STAND_INS = {
     "list_prepared": _COUNTERS,
     "lock": _HELD,
     "try_lock": _HELD,
+    "hold": "True",
     "lock_xid_now": "True",
-    "with_number_lock": "{first}.control._held.add(2)",
+    "with_number_lock": "{first}.control._held.add(0)",
 }
 
 
