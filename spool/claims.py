@@ -25,8 +25,9 @@ class Claims:
         self.disk = disk
         if make:  # all at once: a file that is opened late and missing is known to be deleted
             for name in map(layout.claim_file, range(CLAIM_FILES)):
-                if not disk.exists(name):
-                    disk.close(disk.create(name))
+                found = disk.identity(name)
+                if found is None or not found.is_plain:
+                    disk.close(open_shared(disk, name, make=True))
         self.owner = 0
         self._handles: dict[int, int] = {}
         self._held: dict[int, set[int]] = {}

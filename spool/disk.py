@@ -86,8 +86,9 @@ class FileIdentity(NamedTuple):
         return stat.S_ISREG(self.mode)
 
     @property
-    def permissions(self) -> int:
-        return stat.S_IMODE(self.mode)
+    def is_plain(self) -> bool:
+        """A regular file that has no other name."""
+        return self.is_regular and self.links == 1
 
     @property
     def is_directory(self) -> bool:
@@ -128,7 +129,7 @@ class Disk:
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
-        handle = os.open(self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
@@ -181,9 +182,9 @@ class Disk:
             os.close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
-        """Of what lies under the name itself (a symlink is not followed), or None."""
+        """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
         try:
-            found = os.lstat(self.path(name))
+            found = os.lstat(self.path(name)) if name else os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _identity(found)
@@ -195,11 +196,12 @@ class Disk:
         return os.listdir(self.path(directory))
 
     def make_directory(self, name: str) -> bool:
-        """True if it is new; a directory that is there already is fine."""
+        """True if it is new; a directory that is there already is fine, a symlink to one is not."""
         try:
             os.mkdir(self.path(name), DIRECTORY_MODE)
         except FileExistsError:
-            if not os.path.isdir(self.path(name)):
+            found = self.identity(name)
+            if found is None or not found.is_directory:
                 raise
             return False
         return True
@@ -208,8 +210,9 @@ class Disk:
         os.rmdir(self.path(name))
 
     def open_directory(self, name: str) -> int:
-        """For ``hold``."""
-        return os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """To ``hold`` or flush it. A symlink to one is an OSError, unless it is the space's own name."""
+        nofollow = os.O_NOFOLLOW if name else 0
+        return os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
@@ -260,7 +263,7 @@ class Disk:
 
     def flush_directory(self, name: str) -> None:
         """The directory's names."""
-        handle = os.open(self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self.open_directory(name)
         try:
             self.flush(handle)
         finally:
@@ -328,6 +331,9 @@ class Disk:
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
         """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
+        found = self.identity(name)
+        if found is not None and not found.is_plain:
+            raise OSError(errno.EINVAL, "not a file of its own", name)
         guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
         try:
             guard.acquire()

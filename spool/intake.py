@@ -151,7 +151,10 @@ class Intake:
     def _arrivals(self, queue: str) -> list[str]:
         """Complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
-        here = self._disk.identity(layout.ACTIVE)
+        here, there = self._disk.identity(layout.ACTIVE), self._disk.identity(folder)
+        if there is not None and not there.is_directory:
+            self._report(folder, "it is no directory of the space's own, and is left alone")
+            return []
         found = []
         try:
             names = self._disk.names(folder)
@@ -195,9 +198,12 @@ class Intake:
 
     @speaking("looking at a dropped file")
     def _complete_size(self, taken: Taken) -> int | None:
-        """In bytes; None if the file is gone, or still has a writer and waits."""
+        """In bytes; None if the file is gone, is none, or still has a writer and waits."""
         identity = self._disk.identity(taken.path)
         if identity is None:
+            return None
+        if not identity.is_regular:  # it became so after we had looked at it
+            self._quarantine(taken, "it is no regular file")
             return None
         if self._has_writer(taken.path):
             self._waiting.append(taken)

@@ -11,9 +11,8 @@ import threading
 
 from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
-from spool.errors import SpaceStopped
+from spool.errors import SpaceStopped, SystemFailure
 from spool.quarantine import quarantine
-from spool.reader import NO_FILE
 from spool.xid import Xid
 
 # Bytes of run/control.
@@ -87,19 +86,24 @@ class LockFile:
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     """A file of ``run/``. Only who is alone may ``make`` it (see ``presence``): for anybody else, a file that is
     missing was deleted, and others may hold locks in the one that had its name."""
-    try:
-        return disk.open(name, write=True)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        identity = disk.identity(name)
-        if error.errno not in NO_FILE or identity is None or identity.is_regular:
-            raise
-        if make:
-            quarantine(disk, name, "it is no regular file, so nobody has a lock on it")
+    found = disk.identity(name)
+    if found is not None and found.is_plain:
+        try:
+            return disk.open(name, write=True)
+        except FileNotFoundError:
+            raise deleted(name) from None
     if not make:
-        raise deleted(name)
+        raise deleted(name) if found is None else _planted(name)
+    if found is not None:
+        quarantine(disk, name, "it is no plain file with one name, so nobody has a lock on it")
     return disk.create(name)
+
+
+def _planted(name: str) -> SystemFailure:
+    return SystemFailure(
+        f"{name} is no plain file with one name, so somebody put it there: close the space in every process, then open "
+        "it again, which moves it to quarantine"
+    )
 
 
 def deleted(name: str) -> SpaceStopped:

@@ -8,6 +8,7 @@ mutex guards the index and what is cached beside it; it is never held while some
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -181,7 +182,9 @@ class Store:
             self.stop()
         if isinstance(error, Unsupported):
             return unsafe(self.disk, doing, error)
-        return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}; nothing was lost: {advice(error)}")
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
+        return DiskFailure(error.errno or 0, text)
 
     # -- headers ------------------------------------------------------------------------------------------------------
 
