@@ -78,6 +78,7 @@ def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     problems = [problem for number in sorted(files) for problem in _number(store, number)]
     problems += _prepared(store)
     problems += _strays(store)
+    problems += _strangers(store)
     problems += _queues(store)
     problems += _directories(store)
     if ours is None:
@@ -238,6 +239,19 @@ def _strays(store: Store) -> Iterator[Problem]:
             elif parsed is not None and parsed.number > last:
                 detail = "no commit has this number yet"
                 yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE)
+
+
+def _strangers(store: Store) -> Iterator[Problem]:
+    """What lies beside the stages, and reasons in quarantine for what is not there. Whoever put it there removes it."""
+    for name in sorted(store.disk.names("")):
+        if name not in (layout.SETTINGS, *layout.DIRECTORIES):
+            yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
+    there = set(store.disk.names(layout.QUARANTINE))
+    for entry in sorted(there):
+        if entry.endswith(REASON_SUFFIX) and entry.removesuffix(REASON_SUFFIX) not in there:
+            yield Problem(
+                Finding(Kind.STRAY, f"{layout.QUARANTINE}/{entry}", "a reason, and not what it is about", LEFT_ALONE)
+            )
 
 
 def _queues(store: Store) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ import threading
 
 from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
-from spool.errors import SpaceStopped, SystemFailure
+from spool.errors import SpaceStopped
 from spool.quarantine import quarantine
 from spool.xid import Xid
 
@@ -99,8 +99,8 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     return disk.create(name)
 
 
-def _planted(name: str) -> SystemFailure:
-    return SystemFailure(
+def _planted(name: str) -> SpaceStopped:
+    return SpaceStopped(
         f"{name} is no plain file with one name, so somebody put it there: close the space in every process, then open "
         "it again, which moves it to quarantine"
     )

@@ -93,6 +93,7 @@ class Store:
         with ExitStack() as opened:  # if one cannot be opened, the others do not stay open
             if make:  # somebody may have removed it while no process was here
                 self.disk.make_directory(layout.RUN)
+                self.disk.close(locks.open_shared(self.disk, layout.RECLAIM_LOCK, make=True))
             self.counters = _kept(opened, Counters(self.disk, make=make))
             self.control = _kept(opened, locks.LockFile(self.disk, layout.CONTROL, make=make))
             self.numbers = _kept(opened, locks.LockFile(self.disk, layout.NUMBERS, make=make))

@@ -153,7 +153,7 @@ def _before_each_call(explorer: Interleaver, thin: int, offset: int = 0) -> int:
 
 
 MAKES_IT_ANEW = Bug("who misses a file makes it anew", locks.open_shared,
-                    (("        if not make:\n            raise deleted(name) from None\n", ""),), "")  # fmt: skip
+                    (("raise deleted(name) if found is None else _planted(name)", "pass"),), "")  # fmt: skip
 COMES_IN_ALONE = Bug("who comes does not see the others", presence.Presence.enter,
                      (("if self.disk.hold(self.handle, shared=False):", "if True:"),), "")  # fmt: skip
 
