@@ -20,7 +20,7 @@ import signal
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import filelock
@@ -124,7 +124,11 @@ class Disk:
 
     def create(self, name: str) -> int:
         """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
-        return os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        path = self.path(name)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
+            _set_mode(path, FILE_MODE)
+        return handle
 
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
@@ -199,6 +203,8 @@ class Disk:
         """True if it is new; a directory that is there already is fine, a symlink to one is not."""
         try:
             os.mkdir(self.path(name), DIRECTORY_MODE)
+            if stat.S_IMODE(os.lstat(self.path(name)).st_mode) != DIRECTORY_MODE:
+                _set_mode(self.path(name), DIRECTORY_MODE)
         except FileExistsError:
             found = self.identity(name)
             if found is None or not found.is_directory:
@@ -380,6 +386,12 @@ class Disk:
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
         return _NETWORK.get(_file_system_magic(self.root))
+
+
+def _set_mode(path: str, mode: int) -> None:
+    """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
+    with suppress(PermissionError):
+        os.chmod(path, mode)
 
 
 def _as_unsupported(error: OSError, *codes: int) -> OSError:

@@ -186,10 +186,10 @@ class Intake:
             return True
         if writer is not None:
             return writer
-        identity = self._disk.identity(
-            path
-        )  # this user may not ask: a file that has not changed for a while is complete
-        return identity is not None and self._store.clock.now() - identity.modified_ns / 1e9 < _SETTLED_SECONDS
+        # This user may not ask: a file that has not changed for a while is complete. So is one from the future: it was
+        # not changed since the clock was put back.
+        identity = self._disk.identity(path)
+        return identity is not None and abs(self._store.clock.now() - identity.modified_ns / 1e9) < _SETTLED_SECONDS
 
     def _if_complete(self, taken: Taken) -> Iterator[tuple[Taken, int]]:
         size = self._complete_size(taken)

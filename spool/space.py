@@ -12,7 +12,7 @@ from spool import consume, layout
 from spool.arguments import check_queue
 from spool.association import associated
 from spool.clock import Clock
-from spool.disk import Disk
+from spool.disk import DIRECTORY_MODE, Disk
 from spool.errors import (
     CorruptedFile,
     DiskFailure,
@@ -318,7 +318,10 @@ def create(
         if os.path.exists(os.path.join(root, layout.SETTINGS)):
             raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
         try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
+            new = not os.path.isdir(root)
+            os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
+            if new:
+                os.chmod(root, DIRECTORY_MODE)  # whatever the umask
         except FileExistsError:
             raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
         disk = Disk(root)
