@@ -338,7 +338,9 @@ class Disk:
     def exclusively(self, name: str) -> Iterator[bool]:
         """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
         found = self.identity(name)
-        if found is not None and not found.is_plain:
+        if found is None:  # a new one would keep nobody away who holds the old one
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        if not found.is_plain:
             raise OSError(errno.EINVAL, "not a file of its own", name)
         guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
         try:

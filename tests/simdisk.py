@@ -9,7 +9,7 @@ import os
 import random
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from unittest import mock
 
 from spool.disk import Disk, FileIdentity, FileSystem
@@ -246,8 +246,8 @@ class SimulatedDisk(Disk):
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        with suppress(FileExistsError):
-            self.close(self.create(name))
+        if self.identity(name) is None:
+            raise error_of(errno.ENOENT, name)
         held = self.machine.housekeepers
         if name in held:
             yield False

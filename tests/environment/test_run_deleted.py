@@ -15,6 +15,7 @@ import pytest
 import spool
 from spool import layout, locks, presence
 from spool.errors import SpaceStopped
+from spool.reclaim import reclaim
 from tests.crash.book import Unexplained
 from tests.crash.harness import SEED, Explorer
 from tests.crash.interleave import Interleaver, Stage
@@ -167,6 +168,21 @@ def test_a_newcomer_beside_a_deleted_run_would_be_noticed(bug: Bug, file: str, w
     explorer = _explorer(file, worker)
     with planted(bug), pytest.raises(Unexplained):
         _before_each_call(explorer, 1)
+
+
+def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
+    """Or two would, and count what goes twice."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("a")
+        for _ in range(3):
+            space.put("a", "one")
+            space.get("a")
+        (tmp_path / "space" / layout.RECLAIM_LOCK).unlink()
+        assert reclaim(space._store) == 0
+        assert not (tmp_path / "space" / layout.RECLAIM_LOCK).exists()
+    with spool.open(tmp_path / "space") as space:
+        assert reclaim(space._store) > 0
+        assert space.check() == []
 
 
 # -- while in use, by real processes ----------------------------------------------------------------------------------
