@@ -242,16 +242,16 @@ def _strays(store: Store) -> Iterator[Problem]:
 
 
 def _strangers(store: Store) -> Iterator[Problem]:
-    """What lies beside the stages, and reasons in quarantine for what is not there. Whoever put it there removes it."""
-    for name in sorted(store.disk.names("")):
-        if name not in (layout.SETTINGS, *layout.DIRECTORIES):
-            yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
+    """What lies beside the stages, and what a reason in quarantine is not. Whoever put it there removes it: our own
+    crashes leave a half-written space.toml, and reasons without what they are about."""
+    names = [name for name in store.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
     there = set(store.disk.names(layout.QUARANTINE))
-    for entry in sorted(there):
-        if entry.endswith(REASON_SUFFIX) and entry.removesuffix(REASON_SUFFIX) not in there:
-            yield Problem(
-                Finding(Kind.STRAY, f"{layout.QUARANTINE}/{entry}", "a reason, and not what it is about", LEFT_ALONE)
-            )
+    alone = {name for name in there if name.endswith(REASON_SUFFIX) and name.removesuffix(REASON_SUFFIX) not in there}
+    for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in alone)]):
+        identity = store.disk.identity(name)
+        left_by_us = name.endswith(REASON_SUFFIX) or name == f"{layout.SETTINGS}.tmp"
+        if identity is not None and not (left_by_us and identity.is_plain):
+            yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 
 def _queues(store: Store) -> Iterator[Problem]:

@@ -302,19 +302,25 @@ class Disk:
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+        try:
+            kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
         return None if kind == fcntl.F_UNLCK else (found, size)
 
-    def hold(self, handle: int, *, shared: bool) -> bool:
-        """Try to hold a whole file or directory (flock(2)); False if another description's hold forbids it. Instead
-        of a hold that the handle had: where this fails, that one is gone, too."""
+    def hold(self, handle: int) -> bool:
+        """Try to hold a whole file or directory (flock(2)); False if another description does."""
         try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
             raise _as_unsupported(error, *_NO_LOCKS) from None
         return True
+
+    def let_go(self, handle: int) -> None:
+        """Of what ``hold`` got."""
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """Who holds the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for

@@ -344,9 +344,18 @@ def _holds(disk: Disk, clock: Clock, bench: str) -> str:
     _keep_apart(
         disk,
         lambda: disk.open_directory(f"{bench}/one"),
-        lambda handle, byte: disk.hold(handle, shared=False),
+        lambda handle, byte: disk.hold(handle),
         "a directory that was held was held again",
     )
+    ours, others = disk.open_directory(f"{bench}/one"), disk.open_directory(f"{bench}/one")
+    try:
+        if not all(disk.lock(handle, 0, shared=True) for handle in (ours, others)):
+            raise _Refusal("a directory's byte cannot be locked by two: choose another file system")
+        if disk.some_lock(ours, 0, 1) is None:
+            raise _Refusal("a directory's byte that is locked looks free: choose another file system")
+    finally:
+        disk.close(ours)
+        disk.close(others)
     return "keep descriptors and processes apart, and end with their holder"
 
 

@@ -364,7 +364,7 @@ def _open_files(store: Store) -> "RecoveryReport":
             report = scan.scan(store, alone=alone)
             if alone:
                 _stock(store)
-                store.presence.settle(store.deadline())
+            store.presence.settle()
             store.refresh_settings()
     except BaseException:
         store.closed = True

@@ -230,15 +230,18 @@ class SimulatedDisk(Disk):
             start = min(start, lock.start) if lock.stop >= start and lock.start < stop else start
         return start, stop - start
 
-    def hold(self, handle: int, *, shared: bool) -> bool:
-        self._step("hold", handle, shared)
+    def hold(self, handle: int) -> bool:
+        self._step("hold", handle)
         inode = self._handle(handle)
-        wanted = Lock(handle, *_WHOLE, shared)
-        _let_go(inode, wanted)
-        if any(not (shared and lock.shared) for lock in _others(inode, wanted)):
+        wanted = Lock(handle, *_WHOLE, False)
+        if _others(inode, wanted):
             return False
         inode.locks.append(wanted)
         return True
+
+    def let_go(self, handle: int) -> None:
+        self._step("let_go", handle)
+        _let_go(self._handle(handle), Lock(handle, *_WHOLE, False))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))

@@ -96,7 +96,7 @@ class LocksStay(Disk):
 
 
 class HoldsBoth(Disk):
-    def hold(self, handle: int, *, shared: bool) -> bool:
+    def hold(self, handle: int) -> bool:
         return True
 
 
@@ -228,6 +228,8 @@ class SomebodyElses(Disk):
         (LocksLookFree, "byte locks", REFUSED),
         (LocksStay, "byte locks", REFUSED),
         (HoldsBoth, "directory locks", REFUSED),
+        (LocksLookFree, "directory locks", REFUSED),
+        (NoSharing, "directory locks", REFUSED),
         (AcrossDevices, "renames", REFUSED),
         (RenameCopies, "renames", REFUSED),
         (Replaces, "new names", REFUSED),

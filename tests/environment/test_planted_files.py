@@ -203,7 +203,7 @@ def _everywhere() -> Iterator[object]:
                 yield pytest.param(place, kind, moment, id=f"{place}, {kind}, {moment}", marks=marks)
 
 
-@pytest.mark.parametrize(("place", "kind", "moment"), _everywhere())
+@pytest.mark.parametrize(("place", "kind", "moment"), list(_everywhere()))
 def test_what_is_planted_leads_nowhere_and_stops_nobody(
     place: str, kind: str, moment: str, root: Path, outside: Path, caplog: pytest.LogCaptureFixture, record_property
 ) -> None:
