@@ -249,8 +249,9 @@ def _strangers(store: Store) -> Iterator[Problem]:
     alone = {name for name in there if name.endswith(REASON_SUFFIX) and name.removesuffix(REASON_SUFFIX) not in there}
     for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in alone)]):
         identity = store.disk.identity(name)
-        left_by_us = name.endswith(REASON_SUFFIX) or name == f"{layout.SETTINGS}.tmp"
-        if identity is not None and not (left_by_us and identity.is_plain):
+        if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
+            continue
+        if not (name.endswith(REASON_SUFFIX) and identity.is_plain):
             yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 
