@@ -77,6 +77,7 @@ def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     problems = [problem for number in sorted(files) for problem in _number(store, number)]
     problems += _prepared(store)
     problems += _strays(store)
+    problems += _strangers(store)
     problems += _queues(store)
     problems += _directories(store)
     if ours is None:
@@ -237,6 +238,20 @@ def _strays(store: Store) -> Iterator[Problem]:
             elif parsed is not None and parsed.number > last:
                 detail = "no commit has this number yet"
                 yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE)
+
+
+def _strangers(store: Store) -> Iterator[Problem]:
+    """What lies beside the stages, and what a reason in quarantine is not. Whoever put it there removes it: our own
+    crashes leave a half-written space.toml, and reasons without what they are about."""
+    names = [name for name in store.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
+    there = set(store.disk.names(layout.QUARANTINE))
+    alone = {name for name in there if name.endswith(REASON_SUFFIX) and name.removesuffix(REASON_SUFFIX) not in there}
+    for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in alone)]):
+        identity = store.disk.identity(name)
+        if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
+            continue
+        if not (name.endswith(REASON_SUFFIX) and identity.is_plain):
+            yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 
 def _queues(store: Store) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from spool import layout
 from spool.disk import Disk
 from spool.errors import SpaceStopped
 from spool.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
-from spool.locks import open_or_create
+from spool.locks import deleted, open_shared
 
 _NONE: Set[int] = frozenset()
 
@@ -21,8 +21,13 @@ _NONE: Set[int] = frozenset()
 class Claims:
     """What this open space holds, and the way to more. Tries only; nothing here waits."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
+        if make:  # all at once: a file that is opened late and missing is known to be deleted
+            for name in map(layout.claim_file, range(CLAIM_FILES)):
+                found = disk.identity(name)
+                if found is None or not found.is_plain:
+                    disk.close(open_shared(disk, name, make=True))
         self.owner = 0
         self._handles: dict[int, int] = {}
         self._held: dict[int, set[int]] = {}
@@ -119,13 +124,10 @@ class Claims:
         index = number % CLAIM_FILES
         handle = self._handles.get(index)
         if handle is None:
-            handle = self._handles[index] = open_or_create(self.disk, layout.claim_file(index))
+            handle = self._handles[index] = open_shared(self.disk, layout.claim_file(index), make=False)
         return handle
 
     def _verify(self, number: int) -> None:
         name = layout.claim_file(number % CLAIM_FILES)
         if not self.disk.handle_identity(self._handle(number)).same_file(self.disk.identity(name)):
-            raise SpaceStopped(
-                f"{name} was deleted while the space is in use, so claims no longer keep processes apart: "
-                "close the space in every process, then open it again"
-            )
+            raise deleted(name)

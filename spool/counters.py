@@ -13,7 +13,7 @@ from typing import Self
 from spool.disk import Disk
 from spool.errors import SpaceStopped
 from spool.layout import COUNTERS
-from spool.locks import open_or_create
+from spool.locks import open_shared
 
 _CELL = struct.Struct("<QI4x")
 _BOOT_BYTES = 64
@@ -85,9 +85,9 @@ class Page:
 class Counters:
     """Reads are one ``pread``; a store writes both copies, one after the other in one ``pwrite``."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
-        self.handle = open_or_create(disk, COUNTERS)
+        self.handle = open_shared(disk, COUNTERS, make=make)
         self._stopped_here = False
 
     def read(self) -> Page:
@@ -155,7 +155,7 @@ def _pair(page: bytes, cell: int) -> tuple[int, int]:
     else:
         second = _value(page[start + _CELL.size : start + 2 * _CELL.size])
     if first is None and second is None:
-        return 0, 0  # a new file, or run/ was deleted: the opener that is alone stores the true ones
+        return 0, 0  # a new file: the opener that is alone stores the true ones
     return (second if first is None else first), (first if second is None else second)  # type: ignore[return-value]
 
 

@@ -38,12 +38,37 @@ _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
 _FLOCK = struct.Struct("hhqqi4x")
 
+# What statfs(2) says of a file system's kind.
 _EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
-_NETWORK = {0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph"}
+_LOCAL = {
+    _EXT: "ext4", _XFS: "xfs", _BTRFS: "btrfs", _TMPFS: "tmpfs", 0x858458F6: "ramfs", 0xF2F52010: "f2fs",
+    0x2FC12FC1: "zfs", 0x794C7630: "overlay", 0x65735546: "fuse", 0x4D44: "vfat", 0x2011BAB0: "exfat",
+    0x7366746E: "ntfs3",
+}  # fmt: skip
+_NETWORK = {
+    0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph",
+    0x01021997: "9p", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x7461636F: "ocfs2", 0x01161970: "gfs2",
+}  # fmt: skip
+
+# A file system without locks says one of these.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class Unsupported(OSError):
+    """The file system cannot do something that the protocol stands on: no trying again helps."""
+
+
+class FileSystem(NamedTuple):
+    """Where the space lies. ``free_inodes`` None: this kind has no fixed number of them."""
+
+    kind: str
+    read_only: bool
+    free_bytes: int
+    free_inodes: int | None
 
 
 class FileIdentity(NamedTuple):
@@ -55,18 +80,28 @@ class FileIdentity(NamedTuple):
     size: int
     modified_ns: int
     mode: int
+    owner: int
 
     @property
     def is_regular(self) -> bool:
         return stat.S_ISREG(self.mode)
 
     @property
-    def permissions(self) -> int:
-        return stat.S_IMODE(self.mode)
+    def is_plain(self) -> bool:
+        """A regular file that has no other name."""
+        return self.is_regular and self.links == 1
 
     @property
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def permissions(self) -> int:
+        return stat.S_IMODE(self.mode)
 
     def same_file(self, other: "FileIdentity | None") -> bool:
         return other is not None and (self.device, self.inode) == (other.device, other.inode)
@@ -134,12 +169,16 @@ class Disk:
     def create(self, name: str) -> int:
         """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        return self._opened(os.open, self.path(name), flags, FILE_MODE)
+        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
+        if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
+            _set_mode(self.path(name), FILE_MODE)
+        return handle
 
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
-        handle = self._opened(os.open, self.path(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        handle = self._opened(os.open, self.path(name), flags)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             self._closed(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
@@ -147,7 +186,10 @@ class Disk:
 
     def rename(self, source: str, target: str) -> None:
         """Atomically; replaces the target."""
-        os.rename(self.path(source), self.path(target))
+        try:
+            os.rename(self.path(source), self.path(target))
+        except OSError as error:
+            raise _as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
         """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
@@ -156,12 +198,15 @@ class Disk:
             return
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOSYS):
-            raise OSError(code, os.strerror(code), source, None, target)
-        os.link(a, b, follow_symlinks=False)
+            raise _as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+        self.link(source, target)
         os.unlink(a)
 
     def link(self, source: str, target: str) -> None:
-        os.link(self.path(source), self.path(target), follow_symlinks=False)
+        try:
+            os.link(self.path(source), self.path(target), follow_symlinks=False)
+        except OSError as error:
+            raise _as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
 
     def unlink(self, name: str) -> None:
         os.unlink(self.path(name))
@@ -184,9 +229,9 @@ class Disk:
             self._closed(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
-        """Of what lies under the name itself (a symlink is not followed), or None."""
+        """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
         try:
-            found = os.lstat(self.path(name))
+            found = os.lstat(self.path(name)) if name else os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _identity(found)
@@ -198,17 +243,25 @@ class Disk:
         return os.listdir(self.path(directory))
 
     def make_directory(self, name: str) -> bool:
-        """True if it is new; a directory that is there already is fine."""
+        """True if it is new; a directory that is there already is fine, a symlink to one is not."""
         try:
             os.mkdir(self.path(name), DIRECTORY_MODE)
+            if stat.S_IMODE(os.lstat(self.path(name)).st_mode) != DIRECTORY_MODE:
+                _set_mode(self.path(name), DIRECTORY_MODE)
         except FileExistsError:
-            if not os.path.isdir(self.path(name)):
+            found = self.identity(name)
+            if found is None or not found.is_directory:
                 raise
             return False
         return True
 
     def remove_directory(self, name: str) -> None:
         os.rmdir(self.path(name))
+
+    def open_directory(self, name: str) -> int:
+        """To ``hold`` or flush it. A symlink to one is an OSError, unless it is the space's own name."""
+        nofollow = os.O_NOFOLLOW if name else 0
+        return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
@@ -261,7 +314,7 @@ class Disk:
 
     def flush_directory(self, name: str) -> None:
         """The directory's names."""
-        handle = self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self.open_directory(name)
         try:
             self.flush(handle)
         finally:
@@ -284,6 +337,8 @@ class Disk:
             fcntl.fcntl(self._ours(handle), fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
         return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
@@ -293,11 +348,29 @@ class Disk:
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(self._ours(handle), fcntl.F_OFD_GETLK, asked))
+        try:
+            kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(self._ours(handle), fcntl.F_OFD_GETLK, asked))
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
         return None if kind == fcntl.F_UNLCK else (found, size)
 
+    def hold(self, handle: int) -> bool:
+        """Try to hold a whole file or directory (flock(2)); False if another description does."""
+        try:
+            fcntl.flock(self._ours(handle), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _as_unsupported(error, *_NO_LOCKS) from None
+        return True
+
+    def let_go(self, handle: int) -> None:
+        """Of what ``hold`` got."""
+        fcntl.flock(self._ours(handle), fcntl.LOCK_UN)
+
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Who holds the byte, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for error texts only."""
+        """Who holds the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for
+        error texts only."""
         inode = os.fstat(self._ours(handle)).st_ino
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -316,6 +389,11 @@ class Disk:
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
         """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
+        found = self.identity(name)
+        if found is None:  # a new one would keep nobody away who holds the old one
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        if not found.is_plain:
+            raise OSError(errno.EINVAL, "not a file of its own", name)
         guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
         try:
             guard.acquire()
@@ -354,6 +432,12 @@ class Disk:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
 
+    def file_system(self) -> FileSystem:
+        magic, found = _file_system_magic(self.root), os.statvfs(self.root)
+        kind = _NETWORK.get(magic) or _LOCAL.get(magic) or f"unknown ({magic:#x})"
+        inodes = found.f_favail if found.f_files else None
+        return FileSystem(kind, bool(found.f_flag & os.ST_RDONLY), found.f_bavail * found.f_frsize, inodes)
+
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
         return _NETWORK.get(_file_system_magic(self.root))
@@ -361,6 +445,19 @@ class Disk:
 
 def _not_open() -> OSError:
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
+
+
+def _set_mode(path: str, mode: int) -> None:
+    """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
+    with suppress(PermissionError):
+        os.chmod(path, mode)
+
+
+def _as_unsupported(error: OSError, *codes: int) -> OSError:
+    """The same, as ``Unsupported`` if it is one of those."""
+    if error.errno not in codes:
+        return error
+    return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
 
 
 def _lines(path: str) -> list[str]:
@@ -377,7 +474,9 @@ def _holds(line: str, inode: int, start: int) -> bool:
 
 
 def _identity(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode)
+    return FileIdentity(
+        found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
+    )
 
 
 def _file_system_magic(path: str) -> int:

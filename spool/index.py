@@ -135,6 +135,7 @@ class QueueIndex:
         self.delayed: SortedKeyList[Run, Any] = SortedKeyList(key=lambda run: (run.due, run.key))
         self.live = 0
         self.bytes = 0
+        self._ripe_until = float("-inf")  # the latest due time of those that were made ready
 
     def key_of(self, run: Run) -> tuple[int, int, int]:
         priority = run.attributes.get("priority", DEFAULT_PRIORITY) if self.by_priority else 0
@@ -148,10 +149,23 @@ class QueueIndex:
 
     def ripen(self, now: float) -> None:
         """Move what has become due among the ready ones."""
+        if now < self._ripe_until:
+            self._unripen(now)
         while self.delayed and (due := self.delayed[0].due) is not None and due <= now:
             run = self.delayed.pop(0)
+            self._ripe_until = max(self._ripe_until, due)
             run.due = None
             self.ready.add(run)
+
+    def _unripen(self, now: float) -> None:
+        """The clock was put back: what is not due any more waits again."""
+        self._ripe_until = now
+        for run in list(self.ready):
+            due = due_time(run.attributes, run.committed_at)
+            if due is not None and due > now:
+                self.ready.remove(run)
+                run.due = due
+                self.delayed.add(run)
 
     def next_due(self) -> float | None:
         return self.delayed[0].due if self.delayed else None

@@ -155,7 +155,10 @@ class Intake:
     def _arrivals(self, queue: str) -> list[str]:
         """Complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
-        here = self._disk.identity(layout.ACTIVE)
+        here, there = self._disk.identity(layout.ACTIVE), self._disk.identity(folder)
+        if there is not None and not there.is_directory:
+            self._report(folder, "it is no directory of the space's own, and is left alone")
+            return []
         found = []
         try:
             names = self._disk.names(folder)
@@ -187,10 +190,10 @@ class Intake:
             return True
         if writer is not None:
             return writer
-        identity = self._disk.identity(
-            path
-        )  # this user may not ask: a file that has not changed for a while is complete
-        return identity is not None and self._store.clock.now() - identity.modified_ns / 1e9 < _SETTLED_SECONDS
+        # This user may not ask: a file that has not changed for a while is complete. So is one from the future: it was
+        # not changed since the clock was put back.
+        identity = self._disk.identity(path)
+        return identity is not None and abs(self._store.clock.now() - identity.modified_ns / 1e9) < _SETTLED_SECONDS
 
     def _if_complete(self, taken: Taken) -> Iterator[tuple[Taken, int]]:
         size = self._complete_size(taken)
@@ -200,9 +203,12 @@ class Intake:
     @step
     @speaking("looking at a dropped file")
     def _complete_size(self, taken: Taken) -> int | None:
-        """In bytes; None if the file is gone, or still has a writer and waits."""
+        """In bytes; None if the file is gone, is none, or still has a writer and waits."""
         identity = self._disk.identity(taken.path)
         if identity is None:
+            return None
+        if not identity.is_regular:  # it became so after we had looked at it
+            self._quarantine(taken, "it is no regular file")
             return None
         if self._has_writer(taken.path):
             self._waiting.append(taken)

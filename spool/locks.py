@@ -1,8 +1,9 @@
 """Locks on single bytes: held, never guessed. The kernel drops them when their process dies, however it dies.
 
 Open-file-description locks tell processes (more exactly: open descriptions) apart, but not the threads of one process,
-so a table under a mutex comes first. A lock is only good while its file is the one that others find by name: after
-each lock the file is compared with its path, because somebody may have deleted ``run/`` (DESIGN §5, "Claim").
+so a table under a mutex comes first. A lock is only good while its file is the one that others find by name. Who is
+alone makes these files (see ``presence``), and nobody makes one anew while anybody lives; so who misses one, or finds
+another under its name after a lock, knows that somebody deleted ``run/``, and stops (DESIGN §5, "Claim").
 """
 
 import hashlib
@@ -12,20 +13,19 @@ from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
 from spool.errors import SpaceStopped
 from spool.quarantine import quarantine
-from spool.reader import NO_FILE
 from spool.xid import Xid
 
 # Bytes of run/control.
-OPEN, ALIVE, NUMBER, PREPARED_LIST, CONFIG = range(5)
+NUMBER, PREPARED_LIST, CONFIG = range(3)
 
 
 class LockFile:
-    """The byte locks of one file in ``run/``."""
+    """The byte locks of one file in ``run/``; ``make``: see ``open_shared``."""
 
-    def __init__(self, disk: Disk, name: str) -> None:
+    def __init__(self, disk: Disk, name: str, *, make: bool) -> None:
         self.disk = disk
         self.name = name
-        self.handle = open_or_create(disk, name)
+        self.handle = open_shared(disk, name, make=make)
         self._identity = disk.handle_identity(self.handle)
         self._held: set[int] = set()
         self._mutex = threading.Lock()
@@ -73,28 +73,38 @@ class LockFile:
     def verify(self) -> None:
         """The file must still be the one under its name."""
         if not self._identity.same_file(self.disk.identity(self.name)):
-            raise SpaceStopped(
-                f"{self.name} was deleted while the space is in use, so locks no longer keep processes apart: "
-                "close the space in every process, then open it again"
-            )
+            raise deleted(self.name)
 
 
-def open_or_create(disk: Disk, name: str) -> int:
-    """A file of ``run/``; whoever comes first makes it."""
-    while True:
+def open_shared(disk: Disk, name: str, *, make: bool) -> int:
+    """A file of ``run/``. Only who is alone may ``make`` it (see ``presence``): for anybody else, a file that is
+    missing was deleted, and others may hold locks in the one that had its name."""
+    found = disk.identity(name)
+    if found is not None and found.is_plain:
         try:
             return disk.open(name, write=True)
         except FileNotFoundError:
-            pass
-        except OSError as error:
-            identity = disk.identity(name)
-            if error.errno not in NO_FILE or identity is None or identity.is_regular:
-                raise
-            quarantine(disk, name, "it is no regular file, so nobody has a lock on it")
-        try:
-            return disk.create(name)
-        except FileExistsError:
-            continue
+            raise deleted(name) from None
+    if not make:
+        raise deleted(name) if found is None else _planted(name)
+    if found is not None:
+        quarantine(disk, name, "it is no plain file with one name, so nobody has a lock on it")
+    return disk.create(name)
+
+
+def _planted(name: str) -> SpaceStopped:
+    return SpaceStopped(
+        f"{name} is no plain file with one name, so somebody put it there: close the space in every process, then open "
+        "it again, which moves it to quarantine"
+    )
+
+
+def deleted(name: str) -> SpaceStopped:
+    """The error of who misses a file of ``run/``."""
+    return SpaceStopped(
+        f"{name} was deleted while the space is in use, so locks no longer keep processes apart: "
+        "close the space in every process, then open it again; nothing that was committed is lost"
+    )
 
 
 def xid_byte(xid: Xid) -> int:

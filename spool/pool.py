@@ -14,7 +14,6 @@ from typing import NamedTuple
 from spool import layout
 from spool.disk import Disk
 from spool.quarantine import quarantine
-from spool.reader import NO_FILE
 
 MAX_FILES = 512
 MAX_FILE_BYTES = 4 << 20
@@ -62,29 +61,14 @@ class Pool:
                 self.disk.rename(f"{layout.FREE}/{spare.name}", name)
             except FileNotFoundError:
                 continue  # another process was faster
-            handle = self._opened(name)
-            if handle is None:
-                continue
-            try:
-                identity = self.disk.handle_identity(handle)
-            except BaseException:
-                self.disk.close(handle)
-                raise
-            if identity.links == 1:
-                return handle, identity.size
-            self.disk.close(handle)
-            self.disk.unlink(name)  # it has another name, which may still mean something
+            identity = self.disk.identity(name)
+            if identity is not None and identity.is_plain:
+                return self.disk.open(name, write=True), identity.size
+            if identity is not None and identity.is_regular:
+                self.disk.unlink(name)  # it has another name, which may still mean something
+            elif identity is not None:
+                quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare.name}, and is no regular file")
         return None
-
-    def _opened(self, name: str) -> int | None:
-        """None if somebody put something else there, which is set aside."""
-        try:
-            return self.disk.open(name, write=True)
-        except OSError as error:
-            if error.errno not in NO_FILE:
-                raise
-            quarantine(self.disk, name, f"it lay in {layout.FREE}/ and is no regular file: {error.strerror}")
-            return None
 
     def _pop(self, size: int, keep: int) -> _Spare | None:
         with self._mutex:
@@ -127,7 +111,7 @@ class Pool:
     def give(self, name: str) -> str | None:
         """Move a consumed file in, not yet to be taken; its name there, or None if it does not qualify."""
         identity = self.disk.identity(name)
-        if identity is None or not identity.is_regular or identity.links != 1 or identity.size > MAX_FILE_BYTES:
+        if identity is None or not identity.is_plain or identity.size > MAX_FILE_BYTES:
             return None
         target = f"{identity.size}-{os.urandom(8).hex()}"
         self.disk.rename(name, f"{layout.FREE}/{target}{_NEW_SUFFIX}")

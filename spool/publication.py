@@ -104,7 +104,8 @@ def highest_issued(store: Store, page: Page) -> int:
 def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
     """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
     page = settle_to(store, number - 1, deadline)
-    store.counters.store_published(number, durable=flushed and page.durable == number - 1)
+    if page.published < number:  # never back, whatever became of run/
+        store.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
 def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:

@@ -46,6 +46,7 @@ class RemoteBranch:
         disk = Disk(path)
         with interrupts.deferred(disk.close_all):
             self._store = Store(disk, Clock())
+            self._store.open_run(make=False)
             self._store.check_usable()
             self._check_coordinator()
             if not self._store.xids.try_lock(xid_byte(xid)):

@@ -11,7 +11,7 @@ from spool import consume, interrupts, layout
 from spool.arguments import check_queue
 from spool.association import associated
 from spool.clock import Clock
-from spool.disk import Disk
+from spool.disk import DIRECTORY_MODE, Disk
 from spool.errors import (
     CorruptedFile,
     DiskFailure,
@@ -22,10 +22,10 @@ from spool.errors import (
     SpaceExists,
     SpaceStopped,
     SpoolError,
-    UnsafeFileSystem,
 )  # fmt: skip
+from spool.filesystem import check_kind, check_stages
 from spool.gate import step
-from spool.locks import ALIVE, CONFIG, OPEN
+from spool.locks import CONFIG
 from spool.message import Message, Position
 from spool.notes import Undertaker
 from spool.ranges import positions
@@ -338,7 +338,8 @@ def create(
     with interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
         if disk.exists(layout.SETTINGS):
             raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
-        _check_file_system(disk, config.network_file_system)
+        check_kind(disk, config.network_file_system)
+        check_stages(disk)
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
         replace_file(disk, layout.SETTINGS, render_new(config).encode())
@@ -350,7 +351,10 @@ def _new_directory(root: str) -> Disk:
     if os.path.exists(os.path.join(root, layout.SETTINGS)):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
     try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
+        new = not os.path.isdir(root)
+        os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
+        if new:
+            os.chmod(root, DIRECTORY_MODE)  # whatever the umask
     except FileExistsError:
         raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
     return Disk(root)
@@ -370,32 +374,22 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         return Space(disk, clock or Clock())
 
 
-def _check_file_system(disk: Disk, asked_for: str | None) -> None:
-    kind = disk.network_file_system()
-    if kind is not None and kind != asked_for:
-        raise UnsafeFileSystem(
-            f"{disk.root} lies on {kind}, a network file system, where locks and renames can fail silently: "
-            f"choose a local directory, or insist with network_file_system = {kind!r}"
-        )
-
-
 def _open_files(store: Store) -> "RecoveryReport":
     """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
     from recovery import scan
 
     with store.disk_errors("opening the space"):
-        _check_file_system(store.disk, store.config.network_file_system)
+        check_kind(store.disk, store.config.network_file_system)
+        check_stages(store.disk)
+        alone = store.presence.enter(store.deadline())
         for name in layout.DIRECTORIES:
-            if not store.disk.exists(name):  # somebody removed it
+            if name != layout.RUN and not store.disk.exists(name):  # somebody removed it
                 keep_directory(store.disk, name)
-        store.control.lock(OPEN, store.deadline(), "the lock on opening the space")
-        alone = not store.control.held_elsewhere(ALIVE)
+        store.open_run(make=alone)
         report = scan.scan(store, alone=alone)
         if alone:
             _stock(store)
-        if not store.control.try_lock(ALIVE, shared=True):
-            raise SpaceStopped("the space is being opened by something that does not follow the protocol")
-        store.control.unlock(OPEN)
+        store.presence.settle()
         return report
 
 

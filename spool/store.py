@@ -20,13 +20,15 @@ from spool import layout, locks
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.counters import Counters, Page
-from spool.disk import Disk, FlushFailed
+from spool.disk import Disk, FlushFailed, Unsupported
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpoolError
+from spool.filesystem import unsafe
 from spool.format import Header
 from spool.gate import Gate
 from spool.index import Commit, Index
 from spool.message import Position
 from spool.pool import Pool
+from spool.presence import Presence
 from spool.reader import BodyCache, FileImage
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
 from spool.writer import writer_name
@@ -80,14 +82,8 @@ class Store:
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = self.config.flush == "ordered"
-        if not disk.exists(layout.RUN):  # somebody removed it while no process was here
-            disk.make_directory(layout.RUN)
-        self.counters = Counters(disk)
-        self.control = locks.LockFile(disk, layout.CONTROL)
-        self.numbers = locks.LockFile(disk, layout.NUMBERS)
-        self.xids = locks.LockFile(disk, layout.XIDS)
+        self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
-        self.claims = Claims(disk)
         self.bodies = BodyCache(disk)
         self.mutex = threading.RLock()
         self.index = Index()
@@ -95,6 +91,17 @@ class Store:
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
         self.after_commit: list[Callable[[], None]] = []
+
+    def open_run(self, *, make: bool) -> None:
+        """The files of ``run/``: whoever is alone makes what is missing; SpaceStopped if anybody else misses one."""
+        if make:  # somebody may have removed it while no process was here
+            self.disk.make_directory(layout.RUN)
+            self.disk.close(locks.open_shared(self.disk, layout.RECLAIM_LOCK, make=True))
+        self.counters = Counters(self.disk, make=make)
+        self.control = locks.LockFile(self.disk, layout.CONTROL, make=make)
+        self.numbers = locks.LockFile(self.disk, layout.NUMBERS, make=make)
+        self.xids = locks.LockFile(self.disk, layout.XIDS, make=make)
+        self.claims = Claims(self.disk, make=make)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -173,7 +180,7 @@ class Store:
                 raise
             raise spoken from error
 
-    def spoken(self, doing: str, error: OSError) -> OSError:
+    def spoken(self, doing: str, error: OSError) -> Exception:
         """The error as a caller is to see it."""
         if self.gate.abandoned:
             self.gate.check()
@@ -181,7 +188,11 @@ class Store:
             return error
         if isinstance(error, FlushFailed):
             self.stop()
-        return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}; nothing was lost: {advice(error)}")
+        if isinstance(error, Unsupported):
+            return unsafe(self.disk, doing, error)
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
+        return DiskFailure(error.errno or 0, text)
 
     # -- headers ------------------------------------------------------------------------------------------------------
 

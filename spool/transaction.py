@@ -194,12 +194,15 @@ class Transaction:
         page = self._check_queue(wanted.queue)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
-                return consume.claim(
+                got = consume.claim(
                     self._store, self._undertaker, wanted, page, self._store.deadline(), self._write_note
                 )
             except WaitExpired as error:
                 self._undo(str(error))
                 raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+            if not got:
+                self._store.control.verify()  # or who waits where run/ was deleted would do so for ever
+            return got
 
     def _write_note(self, ranges: Ranges) -> None:
         if self._noted:

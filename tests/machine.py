@@ -152,7 +152,7 @@ class Machine:
     def copy(self) -> "Machine":
         """The same moment once more, page cache included, with every process dead."""
         twin = copy.deepcopy(self, {id(self.handles): {}, id(self.housekeepers): {}, id(self.trace): []})
-        for _, inode in twin.walk():
+        for inode in (twin.root, *(inode for _, inode in twin.walk())):
             inode.locks.clear()
         twin._cut = None
         return twin

@@ -5,13 +5,14 @@ done; its handles are closed and its locks dropped, as the kernel does for a kil
 """
 
 import errno
+import os
 import random
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from unittest import mock
 
-from spool.disk import Disk, FileIdentity
+from spool.disk import Disk, FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
@@ -19,6 +20,8 @@ CHANGES = frozenset(
     ("create", "write_at", "truncate", "rename", "rename_new", "link", "unlink", "make_directory", "remove_directory",
      "flush")
 )  # fmt: skip
+
+_WHOLE = (-2, -1)  # where no byte is that could be locked on its own
 
 
 @contextmanager
@@ -159,6 +162,10 @@ class SimulatedDisk(Disk):
             raise error_of(errno.ENOTEMPTY, name)
         self.machine.record("remove_directory", Change(*self.machine.parent(name), None))
 
+    def open_directory(self, name: str) -> int:
+        self._step("open_directory", name)
+        return self.machine.open(self.machine.find(name, directory=True), False, self)
+
     # -- bytes by handle --------------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
@@ -227,14 +234,27 @@ class SimulatedDisk(Disk):
             start = min(start, lock.start) if lock.stop >= start and lock.start < stop else start
         return start, stop - start
 
+    def hold(self, handle: int) -> bool:
+        self._step("hold", handle)
+        inode = self._handle(handle)
+        wanted = Lock(handle, *_WHOLE, False)
+        if _others(inode, wanted):
+            return False
+        inode.locks.append(wanted)
+        return True
+
+    def let_go(self, handle: int) -> None:
+        self._step("let_go", handle)
+        _let_go(self._handle(handle), Lock(handle, *_WHOLE, False))
+
     def lock_holders(self, handle: int, start: int) -> list[str]:
         found = _others(self._handle(handle), Lock(handle, start, start + 1, False))
         return [f"process {id(self.machine.handles[lock.handle].process):x} (simulated)" for lock in found]
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        with suppress(FileExistsError):
-            self.close(self.create(name))
+        if self.identity(name) is None:
+            raise error_of(errno.ENOENT, name)
         held = self.machine.housekeepers
         if name in held:
             yield False
@@ -257,6 +277,9 @@ class SimulatedDisk(Disk):
 
     def boot_id(self) -> str:
         return f"boot-{self.machine.boot}"
+
+    def file_system(self) -> FileSystem:
+        return FileSystem("simulated", False, 1 << 40, None)
 
     def network_file_system(self) -> str | None:
         return None
@@ -288,4 +311,4 @@ def _let_go(inode: Inode, range_: Lock) -> None:
 
 def _identity(inode: Inode) -> FileIdentity:
     kind = stat.S_IFREG | 0o600 if inode.entries is None else stat.S_IFDIR | 0o700
-    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind)
+    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, os.geteuid())

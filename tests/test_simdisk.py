@@ -99,6 +99,7 @@ def test_locks_of_several_descriptions_part_and_join_as_the_kernel_s_do(steps) -
 def test_housekeeping_is_one_process_at_a_time(tmp_path: Path) -> None:
     machine = Machine()
     for one, other in ((Disk(str(tmp_path)), Disk(str(tmp_path))), (SimulatedDisk(machine), SimulatedDisk(machine))):
+        one.close(one.create("busy"))
         with one.exclusively("busy") as first, other.exclusively("busy") as second:
             assert (first, second) == (True, False)
         with other.exclusively("busy") as again:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from xaspool_scripts.admin_doctor import doctor
 from xaspool_scripts.admin_message import message
 from xaspool_scripts.admin_queue import queue
 from xaspool_scripts.admin_transaction import transaction
@@ -108,6 +109,7 @@ def _files(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
 
 
+main.add_command(doctor)
 main.add_command(queue)
 main.add_command(message)
 main.add_command(transaction)

@@ -103,7 +103,6 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     from recovery.scan import plan
     from spool.clock import Clock
     from spool.errors import NotASpace
-    from spool.locks import ALIVE, OPEN
     from spool.store import Store
     from xaspool_scripts.look import LookingDisk
 
@@ -113,21 +112,19 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     with ExitStack() as opened:
         opened.callback(disk.close_all)
         store = Store(disk, Clock())
-        alone = not store.control.held_elsewhere(ALIVE) and not store.control.held_elsewhere(OPEN)
+        alone = store.presence.is_alone()
+        store.open_run(make=alone)
         begun = store.clock.monotonic()
         report = plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
-        if alone and store.control.held_elsewhere(ALIVE):
+        if alone and not store.presence.is_alone():
             report.alone = False  # somebody came while we looked, and does what was planned
         return report, [] if report.alone else _others(store)
 
 
 def _others(store: "Store") -> list[str]:
     """Who else has the space open, as far as this user may see."""
-    from spool.locks import ALIVE
-
-    holders = store.disk.lock_holders(store.control.handle, ALIVE)
-    return [holder for holder in holders if not holder.startswith(f"process {os.getpid()} ")]
+    return [holder for holder in store.presence.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------

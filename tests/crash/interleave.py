@@ -21,6 +21,7 @@ from tests.crash.schedule import (
     Schedule,
     ScheduledClock,
     ScheduledDisk,
+    Stop,
     Switch,
     scheduled_locks,
 )  # fmt: skip
@@ -260,7 +261,7 @@ class Interleaver:
 
 def _of(choice: Choice, actors: int) -> Choice:
     """A choice drawn before the number of actors was known."""
-    return choice if isinstance(choice, Cut) else choice._replace(actor=choice.actor % actors)
+    return choice if isinstance(choice, Cut | Stop) else choice._replace(actor=choice.actor % actors)
 
 
 __all__ = ["Count", "Interleaver", "Livelock", "Scenario", "Stage"]

@@ -1,10 +1,13 @@
 """What one simulated process does with its open space; each program notes in the book what it did."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec
 
 import spool
-from spool import decide
+from spool import decide, layout
 from spool.decide import UnknownBranch
+from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
@@ -16,6 +19,7 @@ XID = Xid(4711, b"foreign", b"1")
 ROUND = Xid(FORMAT_ROUND, b"round-of-tests", b"1")
 
 Program = Callable[[spool.Space], None]
+P = ParamSpec("P")
 
 
 def putting(book: Book, letter: str, count: int = 1, group: int = 1) -> Program:
@@ -157,6 +161,22 @@ def one_after_the_other(*programs: Program) -> Program:
             program(space)
 
     return run
+
+
+def until_stopped(program: Callable[P, None]) -> Callable[P, None]:
+    """It may end early, because the space does."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with suppress(CommitUnknown, SpaceStopped, DiskFailure):
+            program(*args, **kwargs)
+
+    return run
+
+
+def delete(disk: SimulatedDisk, *names: str) -> None:
+    """Files of run/, by somebody who believes that nobody needs them."""
+    for name in names:
+        disk.unlink(f"{layout.RUN}/{name}")
 
 
 def opening(program: Program) -> Callable[[Stage, SimulatedDisk], None]:

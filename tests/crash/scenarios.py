@@ -11,7 +11,7 @@ from spool import decide, draft, layout, remote
 from spool.consume import HeldMessage
 from spool.decide import UnknownBranch
 from spool.disk import FlushFailed
-from spool.errors import CommitUnknown, DiskFailure, SpaceStopped, TransactionRolledBack
+from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
 from spool.locks import coordinator_byte
 from spool.reclaim import reclaim
@@ -23,6 +23,7 @@ from tests.crash.programs import (
     XID,
     Program,
     deciding,
+    delete,
     getting,
     looking,
     one_after_the_other,
@@ -33,6 +34,7 @@ from tests.crash.programs import (
     reclaiming,
     replying,
     rolling_back,
+    until_stopped,
 )
 from tests.crash.schedule import ScheduledDisk
 from tests.simdisk import ROOT, SimulatedDisk
@@ -200,6 +202,15 @@ def _run_deleted_while_closed(stage: Stage) -> None:
         putting(stage.book, "O")(space)
 
     stage.newcomer("O", administrator)
+
+
+def _run_deleted_while_in_use(stage: Stage) -> None:
+    """Whoever misses a file of ``run/`` stops; who comes is not let in, because the others are there."""
+    stage.process("A", until_stopped(putting(stage.book, "A", 2)))
+    stage.process("B", until_stopped(one_after_the_other(preparing(stage.book), deciding(stage.book, "commit"))))
+    stage.process("C", until_stopped(getting(stage.book, "C", 2)))
+    stage.newcomer("N", lambda stage, disk: until_stopped(opening(getting(stage.book, "N")))(stage, disk))
+    stage.newcomer("D", lambda stage, disk: delete(disk, *reversed(disk.names(layout.RUN))))
 
 
 def _open_beside_commits(stage: Stage) -> None:
@@ -373,18 +384,9 @@ def _half_taken(stage: Stage) -> None:
 
 
 def _one_flush_fails(stage: Stage) -> None:
-    def stopping(program: Program) -> Program:
-        def run(space: spool.Space) -> None:
-            try:
-                program(space)
-            except (CommitUnknown, SpaceStopped, DiskFailure):
-                pass
-
-        return run
-
-    stage.process("A", stopping(putting(stage.book, "A")))
-    stage.process("B", stopping(putting(stage.book, "B", 2)))
-    stage.process("C", stopping(getting(stage.book, "C", 2)))
+    stage.process("A", until_stopped(putting(stage.book, "A")))
+    stage.process("B", until_stopped(putting(stage.book, "B", 2)))
+    stage.process("C", until_stopped(getting(stage.book, "C", 2)))
 
 
 def _clock_steps_back(stage: Stage) -> None:
@@ -415,6 +417,7 @@ SCENARIOS = (
     Scenario("a coordinator decides and ends", _coordinator_ends, ("m0",), model="7b"),
     Scenario("run/ deleted while closed", _run_deleted_while_closed, ("m0",), model="8b"),
     Scenario("half of a commit is taken, and reclaim", _half_taken, ()),
+    Scenario("run/ deleted while in use", _run_deleted_while_in_use, ("m0", "m1")),
     Scenario("two open beside a commit", _open_beside_commits, ("m0",), model="9"),
     Scenario("driver, task and cleaner", _driver_task_and_cleaner, ("m0", "m1"), model="10"),
     Scenario("reply, rollback and put", _mixed, ("m0", "m1"), model="11"),

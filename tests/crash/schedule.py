@@ -51,7 +51,16 @@ class Cut(NamedTuple):
         return f"before step {self.step} cut the power"
 
 
-Choice = Switch | Kill | Cut
+class Stop(NamedTuple):
+    """Before this step, the process that is running is stopped, and goes on when all others are done."""
+
+    step: int
+
+    def __str__(self) -> str:
+        return f"before step {self.step} stop until all others are done"
+
+
+Choice = Switch | Kill | Cut | Stop
 
 
 class Livelock(AssertionError):
@@ -146,6 +155,8 @@ class Schedule:
         for choice in self._plan.get(self.steps, ()):
             if isinstance(choice, Cut):
                 self.cut()
+            elif isinstance(choice, Stop):
+                following = self.stop(actor)
             elif isinstance(choice, Kill):
                 following = self.kill(self.actors[choice.actor]) or following
             elif not self.actors[choice.actor].done:
@@ -165,6 +176,12 @@ class Schedule:
             if actor.disk is victim.disk:
                 actor.wake = actor.blocked = None
         return victim
+
+    def stop(self, actor: Actor) -> Actor:
+        """Who goes on instead."""
+        others = [one for one in self.actors if one is not actor]
+        actor.blocked = lambda: any(not one.done for one in others)
+        return self._pick([one for one in self.actors if not one.done])
 
     def cut(self) -> None:
         self.was_cut = True

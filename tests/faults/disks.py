@@ -13,8 +13,8 @@ from tests.simdisk import SimulatedDisk
 _ALIKE, _FIRST_OF_THEM = "run/claims-", "run/claims-0"
 
 _BY_NAME = (
-    "create", "rename", "rename_new", "link", "unlink", "identity", "names", "make_directory", "remove_directory",
-    "read_at", "truncate", "handle_identity", "has_writer",
+    "create", "open_directory", "rename", "rename_new", "link", "unlink", "identity", "names", "make_directory",
+    "remove_directory", "read_at", "truncate", "handle_identity", "has_writer",
 )  # fmt: skip
 
 

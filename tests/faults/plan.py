@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from spool.disk import FlushFailed
 
-READS = frozenset(("open", "read_at", "names", "identity", "exists", "handle_identity", "has_writer"))
+READS = frozenset(("open", "open_directory", "read_at", "names", "identity", "exists", "handle_identity", "has_writer"))
 NAMING = frozenset(("create", "rename", "rename_new", "link", "unlink", "make_directory", "remove_directory"))
 GROWING = frozenset(("create", "write_at", "rename", "rename_new", "link", "make_directory"))
 WRITES = NAMING | {"write_at", "truncate"}
 FLUSHES = frozenset(("flush",))
-DESCRIPTORS = frozenset(("create", "open", "names", "has_writer", "flush_directory", "exclusively"))
+DESCRIPTORS = frozenset(("create", "open", "open_directory", "names", "has_writer", "flush_directory", "exclusively"))
 
 HITS = {
     errno.EIO: READS | WRITES | FLUSHES,

@@ -26,9 +26,10 @@ _STAND_INS = {
     # locks, and looks at locks
     "lock": _HELD,
     "try_lock": _HELD,
+    "hold": "True",
     "lock_xid_now": "True",
     "_lock_xid": _NOTHING,
-    "with_number_lock": "{first}.control._held.add(2)",
+    "with_number_lock": "{first}.control._held.add(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
     "owner_is_dead": "False",

@@ -27,8 +27,8 @@ ranges = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1
 def test_a_range_is_claimed_around_everything_that_others_hold(
     root: str, theirs: list[tuple[int, int, int]], first: int, count: int
 ) -> None:
-    others = [Claims(Disk(root)) for _ in range(3)]
-    ours = Claims(Disk(root))
+    others = [Claims(Disk(root), make=True) for _ in range(3)]
+    ours = Claims(Disk(root), make=True)
     try:
         held: set[int] = set()
         for owner, start, length in theirs:

@@ -1,0 +1,257 @@
+"""The wall clock may be put back or forward by years at any time: no wait lasts for ever or ends early, no message is
+lost, and none is delivered before its time, or kept after it, by the clock as it is at that moment."""
+
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.clock import Clock
+from spool.decide import commit_prepared
+from spool.disk import Disk
+from spool.intake import Intake
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import Xid
+from tests.machine import NO_FILES, Machine
+from tests.simdisk import ROOT, SimulatedDisk
+
+DAY, YEAR = 86_400.0, 365 * 86_400.0
+DELAY, RETRY_DELAY, WAIT, TIMEOUT = 100.0, 50.0, 5.0, 30.0
+COARSE = 0.25
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class TwoClocks(Clock):
+    """Wall time can be stepped, the other one only runs."""
+
+    def __init__(self) -> None:
+        self.running = 1000.0
+        self.step = 1_700_000_000.0
+
+    def now(self) -> float:
+        return self.running + self.step
+
+    def monotonic(self) -> float:
+        return self.running
+
+    def sleep(self, seconds: float) -> None:
+        self.running += max(seconds, COARSE)  # or waiting would be all that the tests do
+
+
+@dataclass
+class Waiting:
+    """A message that must come, and when at the earliest by the wall clock."""
+
+    body: str
+    due: float
+
+
+class User:
+    """Does one thing after the other with a queue of the space, and knows what may and must come."""
+
+    def __init__(self, step: float, at: int) -> None:
+        self.clock = TwoClocks()
+        self.machine = Machine(NO_FILES)
+        self.waiting: list[Waiting] = []
+        self.taken: list[str] = []
+        self._step, self._at = step, at
+        self._names = itertools.count()
+        self._moments = itertools.count()
+        self.space = self._space(spool.create)
+        self.space.create_queue("a", retry_delay=RETRY_DELAY)
+
+    def _space(self, way: Callable[..., spool.Space]) -> spool.Space:
+        return way(ROOT, disk=SimulatedDisk(self.machine), clock=self.clock)
+
+    def moment(self) -> None:
+        """Between two things: here the clock may be stepped, once."""
+        if next(self._moments) == self._at:
+            self.clock.step += self._step
+
+    def put(self, **options: float) -> None:
+        body = f"m{next(self._names)}"
+        self.space.put("a", body, **options)
+        due = options.get("not_before", self.clock.now() + options.get("delay", -1e12))
+        self.waiting.append(Waiting(body, due))
+        self.moment()
+
+    def get(self) -> None:
+        """What is due now comes, in its order; if nothing is, the wait takes its time."""
+        due = [one for one in self.waiting if one.due <= self.clock.now()]
+        begun = self.clock.monotonic()
+        try:
+            body = self.space.get("a", timeout=WAIT).body
+        except spool.Empty:
+            assert not due, f"{due} had to come"
+            assert self.clock.monotonic() - begun == pytest.approx(WAIT, abs=COARSE)
+        else:
+            (one,) = (one for one in self.waiting if one.body == body)
+            assert one.due <= self.clock.now(), f"{one} came {one.due - self.clock.now():g} s early"
+            assert due or self.clock.monotonic() > begun
+            self.waiting.remove(one)
+            self.taken.append(body)
+        self.moment()
+
+    def roll_back(self) -> None:
+        with self.space.transaction(timeout=TIMEOUT) as tx:
+            try:
+                body = tx.get("a").body
+            except spool.Empty:
+                return
+            self.moment()
+            tx.rollback()
+        (one,) = (one for one in self.waiting if one.body == body)
+        one.due = max(one.due, self.clock.now() + RETRY_DELAY)  # its own time stays
+        self.moment()
+
+    def take_too_long(self) -> None:
+        """A transaction ends when its own time is up, not before and not later."""
+        tx = self.space.transaction(timeout=TIMEOUT)
+        tx.put("a", "never")
+        self.moment()
+        self.clock.sleep(TIMEOUT - 1)
+        tx.put("a", "never")
+        self.moment()
+        self.clock.sleep(2)
+        with pytest.raises(spool.TransactionTimeout):
+            tx.commit()
+        self.moment()
+
+    def vote(self) -> None:
+        body = f"m{next(self._names)}"
+        branch = Transaction(self.space._store, self.space._undertaker, xid=Xid(7, body.encode(), b""), timeout=None)
+        branch.put("a", body, delay=DELAY)
+        assert branch.prepare()
+        self.moment()
+        commit_prepared(self.space._store, branch.xid, self.space._store.deadline(), told=True)
+        self.waiting.append(Waiting(body, self.clock.now() + DELAY))  # from the commit, not from the vote
+        self.moment()
+
+    def reopen(self) -> None:
+        self.space.close()
+        self.space = self._space(spool.open)
+        self.moment()
+
+    def reclaim(self) -> None:
+        reclaim(self.space._store)
+        self.moment()
+
+    def sleep(self) -> None:
+        self.clock.sleep(DELAY)
+        self.moment()
+
+    def finish(self) -> None:
+        """Once the clock is past every due time, everything comes, once."""
+        last = max((one.due for one in self.waiting), default=0.0)
+        self.clock.step += max(0.0, last - self.clock.now()) + 1
+        self.reopen()
+        while self.waiting:
+            self.get()
+        with pytest.raises(spool.Empty):
+            self.space.get("a")
+        assert len(self.taken) == len(set(self.taken))
+        assert [finding for finding in self.space.check() if finding.kind == "damaged"] == []
+        self.space.close()
+
+
+STORY = (
+    "put", "put delayed", "get", "roll_back", "put at a time", "get", "sleep", "roll_back", "reopen", "get", "vote",
+    "get", "take_too_long", "reclaim", "sleep", "roll_back", "reopen", "get", "get", "put delayed", "sleep", "get",
+)  # fmt: skip
+STEPS = (-40 * YEAR, -DAY, -DELAY / 2, DELAY / 2, DAY, 40 * YEAR)
+
+
+def play(story: tuple[str, ...], step: float, at: int) -> int:
+    """Returns how many moments the story has."""
+    user = User(step, at)
+    for deed in story:
+        if deed == "put delayed":
+            user.put(delay=DELAY)
+        elif deed == "put at a time":
+            user.put(not_before=user.clock.now() + DELAY)
+        else:
+            getattr(user, deed)()
+    user._at = -1
+    user.finish()
+    return next(user._moments)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step / DAY:+g} days")
+def test_a_step_of_the_clock_at_any_moment_of_a_story(step: float, record_property) -> None:
+    moments = play(STORY, step, -1)
+    for at in range(moments):
+        play(STORY, step, at)
+    record_property("clock: steps", moments)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_had_become_due_waits_again_when_the_clock_is_put_back(late: bool) -> None:
+    """Also where it was made ready with another, and one that is older came after it."""
+    user = User(0.0, -1)
+    user.put()
+    user.put()
+    user.put(delay=DELAY)
+    user.sleep()
+    user.get()
+    if late:
+        user.put(not_before=user.clock.now() - YEAR)
+        user.get()
+    user.clock.step -= DAY
+    user.get()
+    user.get()
+    assert "m2" not in user.taken
+    user.finish()
+
+
+def test_steps_of_the_clock_in_stories_at_random(record_property, pytestconfig) -> None:
+    stories = 1000 if pytestconfig.getoption("--long") else 300
+    for seed in range(stories):
+        numbers = random.Random(seed)
+        story = tuple(numbers.choices(STORY, k=20))
+        try:
+            play(story, numbers.choice(STEPS), numbers.randrange(25))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {story}") from error
+    record_property("clock: steps", stories)
+
+
+class NobodyMayAsk(Disk):
+    """Of another user's file nobody is told whether it has a writer."""
+
+    def has_writer(self, name: str) -> bool | None:
+        return None
+
+
+@pytest.mark.parametrize("step", [-40 * YEAR, -DAY, DAY, 40 * YEAR])
+def test_a_dropped_file_waits_for_no_clock(step: float, tmp_path: Path) -> None:
+    """Its age is asked where its writer is not known: a file from the future is taken today."""
+
+    class Stepped(Clock):
+        by = 0.0
+
+        def now(self) -> float:
+            return super().now() + self.by
+
+    clock = Stepped()
+    with spool.create(tmp_path / "space", disk=None) as space:
+        space.create_queue("a")
+    with spool.open(tmp_path / "space", disk=NobodyMayAsk(str(tmp_path / "space")), clock=clock) as space:
+        (tmp_path / "space/drop/a/file").write_bytes(b"dropped")
+        Intake(space).run(once=True)
+        with pytest.raises(spool.Empty):
+            space.get("a")  # it is too young
+        clock.by = step
+        Intake(space).run(once=True)
+        assert space.get("a").body == b"dropped"

@@ -1,0 +1,462 @@
+"""What a file system lacks is named before it is used: by ``spool-admin doctor``, by ``spool.create`` and ``open``."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from spool import disk as seam
+from spool import layout
+from spool.clock import Clock
+from spool.disk import Disk, FileIdentity, FileSystem
+from spool.errors import UnsafeFileSystem
+from spool.filesystem import Outcome, examine
+from tests.filesystems import volume
+from tests.filesystems.volume import KINDS, Kind, Volume
+from xaspool_scripts.admin import main
+
+FINE, WARNING, REFUSED = Outcome
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("a")
+        space.put("a", "there")
+    return tmp_path / "space"
+
+
+def found(disk: Disk, clock: Clock | None = None) -> dict[str, Outcome]:
+    return {proof.what: proof.outcome for proof in examine(disk, clock or Clock())}
+
+
+def everything(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+# -- a good one --------------------------------------------------------------------------------------------------------
+
+
+def test_a_good_file_system_passes_before_there_is_a_space_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    assert set(found(Disk(str(tmp_path))).values()) <= {FINE, WARNING}
+    assert everything(tmp_path) == []
+
+
+def test_a_space_in_use_passes_and_does_not_notice(root: Path) -> None:
+    with spool.open(root) as space, space.transaction() as tx:
+        tx.get("a")
+        before = everything(root)
+        assert set(found(Disk(str(root))).values()) <= {FINE, WARNING}
+        assert everything(root) == before
+        tx.put("a", "more")
+        tx.commit()
+        assert (space.check(), space.get("a", transaction=None).body) == ([], "more")
+
+
+# -- bad ones, played by disks -----------------------------------------------------------------------------------------
+
+
+class NoLocks(Disk):
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        raise seam.Unsupported(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+class GrantsBoth(Disk):
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return True
+
+
+class GrantsOtherProcesses(Disk):
+    """As locks do that only one machine, or one process, knows."""
+
+    maker = os.getpid()
+
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return os.getpid() != self.maker or super().lock(handle, start, length, shared=shared)
+
+
+class LocksLookFree(Disk):
+    def some_lock(self, handle: int, start: int, length: int) -> None:
+        return None
+
+
+class LocksStay(Disk):
+    """As on a server that does not hear of a client's death."""
+
+    def close(self, handle: int) -> None:
+        os.set_inheritable(handle, False)  # (it must be open) and stays so
+
+
+class HoldsBoth(Disk):
+    def hold(self, handle: int) -> bool:
+        return True
+
+
+class AcrossDevices(Disk):
+    def rename(self, source: str, target: str) -> None:
+        raise seam.Unsupported(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+class RenameCopies(Disk):
+    def rename(self, source: str, target: str) -> None:
+        if self.exists(target):
+            self.unlink(target)
+        handle = self.create(target)
+        self.write_at(handle, 0, b"new")
+        self.close(handle)
+        self.unlink(source)
+
+
+class Replaces(Disk):
+    def rename_new(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
+
+class NoLinks(Disk):
+    ordered = False
+
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+class NoSharing(Disk):
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return not shared and super().lock(handle, start, length)
+
+
+class ShortLocks(Disk):
+    """As where offsets have 32 bits."""
+
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        return start < 2**31 and super().lock(handle, start, length, shared=shared)
+
+
+class NoFlush(Disk):
+    def flush(self, handle: int) -> None:
+        raise _no_flush()
+
+
+class NothingDurable(Disk):
+    def make_durable(self, handle: int, directory: str) -> None:
+        raise _no_flush()
+
+
+class NoFlushOfDirectories(Disk):
+    def flush_directory(self, name: str) -> None:
+        raise _no_flush()
+
+
+def _no_flush() -> seam.FlushFailed:
+    return seam.FlushFailed(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+class ReadOnly(Disk):
+    def make_directory(self, name: str) -> bool:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def file_system(self) -> FileSystem:
+        return super().file_system()._replace(read_only=True)
+
+
+class Full(Disk):
+    def file_system(self) -> FileSystem:
+        return super().file_system()._replace(free_bytes=0)
+
+
+class NoInodes(Disk):
+    def file_system(self) -> FileSystem:
+        return super().file_system()._replace(free_inodes=0)
+
+
+class Little(Disk):
+    def file_system(self) -> FileSystem:
+        return super().file_system()._replace(free_bytes=1 << 20)
+
+
+class Nfs(Disk):
+    def network_file_system(self) -> str:
+        return "nfs"
+
+
+class Fuse(Disk):
+    def file_system(self) -> FileSystem:
+        return super().file_system()._replace(kind="fuse")
+
+
+class CaseBlind(Disk):
+    def exists(self, name: str) -> bool:
+        return super().exists(name) or name.lower() in {
+            f"{os.path.dirname(name)}/{there}".lower() for there in self.names(os.path.dirname(name))
+        }
+
+
+class ShortNames(Disk):
+    def create(self, name: str) -> int:
+        if len(os.path.basename(name)) > 143:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        return super().create(name)
+
+
+class OpenToAll(Disk):
+    """As vfat, whose files all have one mode."""
+
+    def identity(self, name: str) -> FileIdentity | None:
+        there = super().identity(name)
+        return there and there._replace(mode=there.mode | 0o777)
+
+
+class SomebodyElses(Disk):
+    def identity(self, name: str) -> FileIdentity | None:
+        there = super().identity(name)
+        return there and there._replace(owner=there.owner + 1)
+
+
+@pytest.mark.parametrize(
+    ("disk", "what", "outcome"),
+    [
+        (NoLocks, "byte locks", REFUSED),
+        (GrantsBoth, "byte locks", REFUSED),
+        (GrantsOtherProcesses, "byte locks", REFUSED),
+        (LocksLookFree, "byte locks", REFUSED),
+        (LocksStay, "byte locks", REFUSED),
+        (HoldsBoth, "directory locks", REFUSED),
+        (LocksLookFree, "directory locks", REFUSED),
+        (NoSharing, "directory locks", REFUSED),
+        (AcrossDevices, "renames", REFUSED),
+        (RenameCopies, "renames", REFUSED),
+        (Replaces, "new names", REFUSED),
+        (NoLinks, "hard links", REFUSED),
+        (NoSharing, "byte locks", REFUSED),
+        (ShortLocks, "byte locks", REFUSED),
+        (NoFlush, "flushes", REFUSED),
+        (NothingDurable, "flushes", REFUSED),
+        (NoFlushOfDirectories, "flushes", REFUSED),
+        (ReadOnly, "room", REFUSED),
+        (ReadOnly, "writing", REFUSED),
+        (Full, "room", REFUSED),
+        (NoInodes, "room", REFUSED),
+        (Little, "room", WARNING),
+        (Nfs, "kind", REFUSED),
+        (Fuse, "kind", WARNING),
+        (CaseBlind, "names", REFUSED),
+        (ShortNames, "names", REFUSED),
+        (OpenToAll, "modes", WARNING),
+        (SomebodyElses, "owner", WARNING),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_what_is_missing_is_named(disk: Callable[[str], Disk], what: str, outcome: Outcome, tmp_path: Path) -> None:
+    (proof,) = (proof for proof in examine(disk(str(tmp_path)), Clock()) if proof.what == what)
+    assert proof.outcome is outcome
+    assert ": " in proof.detail, "it says what to do"
+    assert everything(tmp_path) == []
+
+
+def test_hard_links_are_not_needed_where_renames_are_ordered(tmp_path: Path) -> None:
+    disk = NoLinks(str(tmp_path))
+    disk.ordered = True
+    assert found(disk)["hard links"] is WARNING
+
+
+@pytest.mark.parametrize("step", [-40 * 365 * 86400, -86400, 86400])
+def test_a_clock_that_is_wrong_is_named(step: int, root: Path) -> None:
+    class Stepped(Clock):
+        def now(self) -> float:
+            return super().now() + step
+
+    assert found(Disk(str(root)), Stepped())["clocks"] is WARNING
+
+
+def test_what_others_may_read_is_named(root: Path) -> None:
+    (root / layout.COMMITTED).chmod(0o755)
+    assert found(Disk(str(root)))["owner"] is WARNING
+
+
+@pytest.mark.parametrize("flush", ["ordered", "strict"])
+def test_the_flush_mode_that_a_space_will_use_is_told(flush: str, tmp_path: Path) -> None:
+    spool.create(tmp_path / "space", flush=flush).close()
+    (proof, *_) = examine(Disk(str(tmp_path / "space")), Clock())
+    assert flush in proof.detail
+
+
+# -- the seam says so, and so do create and open -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("call", ["fcntl", "flock"])
+def test_without_locks_no_space_is_opened_or_created(
+    code: int, call: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, call, refuse)
+    for attempt in (lambda: spool.open(root), lambda: spool.create(tmp_path / "new")):
+        with pytest.raises(UnsafeFileSystem, match=r"spool-admin doctor"):
+            attempt()
+    monkeypatch.undo()
+    with spool.open(root) as space:
+        assert space.get("a").body == "there"
+
+
+def test_without_rename_noreplace_links_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seam, "_libc", _without_renameat2())
+    with spool.open(root) as space:
+        space.put("a", "more")
+    assert found(Disk(str(root)))["new names"] is FINE
+
+
+def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with spool.open(root) as space:
+        with monkeypatch.context() as patch:
+            patch.setattr(seam, "_libc", _without_renameat2())
+            patch.setattr(os, "link", refuse)
+            with pytest.raises(UnsafeFileSystem, match="nothing was lost"):
+                space.put("a", "more")
+            with pytest.raises(UnsafeFileSystem):
+                space.get("a")
+        assert [message.body for message in space.browse("a")] == ["there"]
+
+
+class _without_renameat2:
+    def renameat2(self, *_: object) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(ctypes.CDLL(None, use_errno=True), name)
+
+
+@pytest.mark.parametrize("name", layout.DIRECTORIES)
+def test_a_stage_that_is_a_symlink_is_refused(name: str, root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (root / name).rename(elsewhere)
+    (root / name).symlink_to(elsewhere)
+    before = everything(elsewhere)
+    with pytest.raises(UnsafeFileSystem, match=f"{name} is a symlink"):
+        spool.open(root)
+    assert found(Disk(str(root)))[f"{name}/"] is REFUSED
+    assert everything(elsewhere) == before
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_and_its_exit_code_says_whether_it_will_do(root: Path, tmp_path: Path) -> None:
+    good = CliRunner().invoke(main, ["doctor", str(root)])
+    assert (good.exit_code, "good enough" in good.stderr) == (0, True)
+    assert "byte locks" in good.stdout
+    same = CliRunner().invoke(main, ["-s", str(root), "doctor", "--json"])
+    assert '"what": "byte locks", "outcome": "fine"' in same.stdout
+    shutil.rmtree(root / "free")
+    (root / "free").symlink_to(tmp_path)
+    bad = CliRunner().invoke(main, ["doctor", str(root)])
+    assert (bad.exit_code, "refused: free/" in bad.stderr) == (1, True)
+    nothing = CliRunner().invoke(main, ["doctor", str(tmp_path / "nothing")])
+    assert (nothing.exit_code, "is no directory" in nothing.stderr) == (1, True)
+
+
+# -- real ones, by root ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[..., None]]:
+    mounted: list[str] = []
+
+    def mount(*words: str) -> None:
+        if subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+            pytest.skip("mounting is not allowed here")
+        mounted.append(words[-1])
+
+    yield mount
+    for path in reversed(mounted):
+        subprocess.run(["umount", "-l", path], capture_output=True, check=False)  # the test may have done so
+
+
+RENAMED = tuple(name for name in layout.DIRECTORIES if name not in (layout.DROP, layout.RUN))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_stage_on_another_device_is_refused(name: str, root: Path, mount: Callable[..., None]) -> None:
+    mount("-t", "tmpfs", "tmpfs", str(root / name))
+    with pytest.raises(UnsafeFileSystem, match=f"{name} lies on another device"):
+        spool.open(root)
+    assert found(Disk(str(root)))[f"{name}/"] is REFUSED
+    subprocess.run(["umount", str(root / name)], check=True)
+    with spool.open(root) as space:
+        assert space.get("a").body == "there"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_stage_that_is_mounted_on_its_own_is_refused_when_it_is_met(
+    name: str, root: Path, tmp_path: Path, mount: Callable[..., None]
+) -> None:
+    """A bind mount of the same device looks like a directory, until something is renamed into it."""
+    mount("--bind", str(root / name), str(root / name))
+    assert found(Disk(str(root)))[f"{name}/"] is REFUSED
+    if name in (layout.ACTIVE, layout.COMMITTED):
+        with spool.open(root) as space, pytest.raises(UnsafeFileSystem, match="nothing was lost"):
+            space.put("a", "more")
+    subprocess.run(["umount", str(root / name)], check=True)
+    with spool.open(root) as space:
+        assert [message.body for message in space.browse("a")] == ["there"]
+        assert [finding for finding in space.check() if finding.kind == "damaged"] == []
+
+
+@pytest.mark.root
+def test_a_folder_of_dropped_files_on_another_device_is_no_reason_to_refuse(
+    root: Path, mount: Callable[..., None]
+) -> None:
+    mount("-t", "tmpfs", "tmpfs", str(root / layout.DROP))
+    assert found(Disk(str(root)))["drop/"] is WARNING
+    with spool.open(root) as space:
+        space.put("a", "more")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_each_file_system_will_do_and_its_flush_mode_is_told(kind: Kind, tmp_path: Path) -> None:
+    if lacking := volume.missing(kind.make[0]):
+        pytest.skip(lacking)
+    with Volume(kind, tmp_path).make().mount() as mounted:
+        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path)), Clock())}
+        assert [proof for proof in proofs.values() if proof.outcome is REFUSED] == []
+        assert kind.name.split()[0] in proofs["kind"].detail
+        assert ("ordered" if kind.ordered else "strict") in proofs["kind"].detail
+
+
+@pytest.mark.root
+def test_a_read_only_file_system_is_named(tmp_path: Path) -> None:
+    if lacking := volume.missing("mkfs.ext4"):
+        pytest.skip(lacking)
+    with Volume(KINDS["ext4"], tmp_path).make().mount() as mounted:
+        with spool.create(mounted.path / "space") as space:
+            space.create_queue("a")
+        subprocess.run(["mount", "-o", "remount,ro", str(mounted.path)], check=True)
+        proofs = {proof.what: proof for proof in examine(Disk(str(mounted.path / "space")), Clock())}
+        assert (proofs["room"].outcome, proofs["writing"].outcome) == (REFUSED, REFUSED)
+        with pytest.raises(spool.DiskFailure, match="mount the file system writable"):
+            spool.open(mounted.path / "space")
+
+
+@pytest.mark.root
+def test_a_file_system_in_memory_is_told_from_one_that_lasts(tmp_path: Path, mount: Callable[..., None]) -> None:
+    mount("-t", "tmpfs", "-o", "mode=700", "tmpfs", str(tmp_path))
+    proofs = examine(Disk(str(tmp_path)), Clock())
+    assert (proofs[0].outcome, "power cut" in proofs[0].detail) == (WARNING, True)
+    assert [proof for proof in proofs if proof.outcome is REFUSED] == []

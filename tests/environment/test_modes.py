@@ -1,0 +1,143 @@
+"""Whatever the umask, all that the engine makes is its owner's alone, 0600 and 0700, all through a space's life."""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from spool.intake import Intake
+from spool.locks import coordinator_byte
+from spool.reclaim import reclaim
+from spool.remote import RemoteBranch
+from spool.xid import FORMAT_ROUND, Xid
+
+NOBODY = 65534
+DROPPED_MODE = 0o644
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where any user may make a space."""
+    made = Path(tempfile.mkdtemp(prefix="xaspool-modes-"))
+    made.chmod(0o777)
+    yield made
+    shutil.rmtree(made)
+
+
+def live(root: Path, flush: str, look: Callable[[], None]) -> None:
+    """A whole life; ``look`` is called after each step of it."""
+    space = spool.create(root, flush=flush)
+    for name, options in {"a": {"retries": 1, "error_queue": "b"}, "b": {}}.items():
+        space.create_queue(name, **options)
+        look()
+    space.put_many("a", ["one", "two", "three", b"x" * 100_000])
+    look()
+    with space.transaction() as tx:
+        tx.get("a")
+        look()  # a note of the claim
+        tx.rollback()
+    manager = xa.ResourceManager(space)
+    for outcome in (manager.commit, manager.rollback):
+        xid = xa.Xid(7, outcome.__name__.encode(), b"")
+        manager.start(xid)
+        space.put("b", "voted")
+        manager.end(xid)
+        manager.prepare(xid)
+        look()
+        outcome(xid)
+        look()
+    _task(space)
+    look()
+    for turn in range(30):
+        space.put("b", "x" * turn)
+        space.get("b")
+    reclaim(space._store)
+    look()
+    for name, data in (("good", b"good"), ("bad.msgpack", b"\xc1")):
+        (root / "drop/a" / name).write_bytes(data)
+        (root / "drop/a" / name).chmod(DROPPED_MODE)
+    Intake(space).run(once=True)
+    look()
+    space.create_queue("c")
+    newest = max((root / "committed").iterdir())
+    space.close()
+    newest.write_bytes(newest.read_bytes()[:-3])
+    with spool.open(root) as space:  # something goes to quarantine
+        space.check(repair=True)
+        look()
+        space.put("a", "last")
+    shutil.rmtree(root / "run")
+    with spool.open(root):
+        look()
+
+
+def _task(space: spool.Space) -> None:
+    """A forwarder's effects, written by a process that has not opened the space."""
+    store, xid = space._store, Xid(FORMAT_ROUND, b"round", b"1")
+    assert store.xids.try_lock(coordinator_byte(xid.gtrid))
+    branch = RemoteBranch(space.path, xid, b"0123456789ab")
+    branch.draft.put("b", [b"reply"], {})
+    assert branch.prepare() is not None
+    branch.close()
+    store.xids.unlock(coordinator_byte(xid.gtrid))
+
+
+def open_to_others(root: Path) -> list[str]:
+    """What has another mode than it should; a dropped file keeps its own, behind a door that is closed."""
+    wrong = []
+    for path in (root, *root.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        dropped = path.name in ("good", "bad.msgpack", "active.bad.msgpack")
+        if mode != (0o700 if path.is_dir() else DROPPED_MODE if dropped else 0o600):
+            wrong.append(f"{path.relative_to(root)} {mode:04o}")
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("umask", "flush"),
+    [(0, "ordered"), (0o022, "strict"), (0o177, "ordered"), (0o777, "strict"), (0o777, "ordered")],
+    ids=lambda value: f"umask {value:04o}" if isinstance(value, int) else value,
+)
+def test_all_that_is_made_is_its_owners_alone(umask: int, flush: str, directory: Path, record_property) -> None:
+    root, looks = directory / "space", []
+
+    def look() -> None:
+        looks.append(open_to_others(root))
+
+    before = os.umask(umask)
+    try:
+        live(root, flush, look)
+    finally:
+        os.umask(before)
+    assert [found for found in looks if found] == []
+    record_property("modes: looks at every file of a space", len(looks))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("umask", [0o177, 0o777], ids=lambda umask: f"umask {umask:04o}")
+def test_an_ordinary_user_can_use_what_it_makes(umask: int, directory: Path) -> None:
+    """Root may open what nobody else could."""
+    live(directory / "warmed up", "strict", lambda: None)  # so that everything is imported
+    child = os.fork()
+    if child == 0:
+        said = "it did not come to an end"
+        try:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.umask(umask)
+            live(directory / "space", "strict", lambda: None)
+            said = ""
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.umask(0)
+            (directory / "said").write_text(said)
+            os._exit(bool(said))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, (directory / "said").read_text()
+    assert open_to_others(directory / "space") == []

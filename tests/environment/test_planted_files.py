@@ -1,0 +1,374 @@
+"""What somebody planted in a space leads nowhere: whatever it is and whatever its name, nothing outside the space is
+read, written, moved or removed, nothing waits for it, and it is named by check or refused with the reason."""
+
+import logging
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import spool
+import xa
+from spool.disk import Disk
+from spool.errors import CommitUnknown, SpaceStopped, SpoolError
+from spool.intake import Intake
+from spool.reclaim import reclaim
+from spool.xid import Xid
+
+PATIENCE_SECONDS = 20
+STRANGER = Xid(4711, b"planted", b"1")
+OURS = xa.Xid(4711, b"voted", b"1")
+SECRET = b"nobody may see or change this"
+
+
+# -- what is planted ---------------------------------------------------------------------------------------------------
+
+
+def _socket(path: Path, outside: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's path is short
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _directory(path: Path, outside: Path) -> None:
+    path.mkdir()
+    (path / "inside").write_bytes(b"inside")
+
+
+KINDS: dict[str, Callable[[Path, Path], object]] = {
+    "symlink to a file": lambda path, outside: path.symlink_to(outside / "secret"),
+    "symlink to a directory": lambda path, outside: path.symlink_to(outside / "secrets"),
+    "symlink to nothing": lambda path, outside: path.symlink_to(outside / "made"),
+    "symlink to itself": lambda path, outside: path.symlink_to(path),
+    "hard link": lambda path, outside: os.link(outside / "secret", path),
+    "fifo": lambda path, outside: os.mkfifo(path),
+    "socket": _socket,
+    "endless device": lambda path, outside: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5)),
+    "directory": _directory,
+}
+
+ANYWHERE = (
+    "drop/a/planted", "drop/a/planted.msgpack", "drop/b", "drop/nobody",
+    f"active/{STRANGER}.msgpack", f"active/{STRANGER}.claims", f"active/{STRANGER}.copy",
+    "active/drop.a.0123456789abcdef", "active/stranger",
+    f"prepared/{STRANGER}.msgpack", f"prepared/{OURS}.msgpack", "prepared/stranger",
+    "committed/0000000000000005.msgpack", "committed/0000000000000009.msgpack", "committed/0000000000000003-1.msgpack",
+    "committed/stranger",
+    "free/100-0123456789abcdef", "free/100-0123456789abcdef.new", "free/stranger",
+    "quarantine/stranger", "quarantine/stranger.reason.txt",
+    "space.toml.tmp", "stranger", "run/stranger",
+)  # fmt: skip
+# A folder for dropped files, whoever made it, is one.
+WELCOME = (("drop/b", "directory"), ("active/drop.a.0123456789abcdef", "directory"))
+IN_RUN = ("run/control", "run/counters", "run/numbers", "run/xids", "run/claims-05", "run/reclaim.lock")
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    outside = tmp_path / "outside"
+    (outside / "secrets").mkdir(parents=True)
+    (outside / "secret").write_bytes(SECRET)
+    (outside / "secrets" / "another").write_bytes(SECRET)
+    return outside
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "space"
+    with spool.create(root) as space:
+        for queue in ("a", "b"):
+            space.create_queue(queue)
+        space.put_many("a", ["first", "second"])
+        space.put("a", "third")
+    return root
+
+
+def _plant(kind: str, path: Path, outside: Path) -> None:
+    if kind == "endless device" and os.geteuid() != 0:
+        pytest.skip("only root makes devices")
+    if path.is_dir():
+        os.rmdir(path)
+    elif path.exists():
+        path.unlink()
+    KINDS[kind](path, outside)
+
+
+def _state(outside: Path) -> list[tuple[str, int, int, int, bytes]]:
+    """Names, modes, times of change and bytes; how many names a file has is the planter's business."""
+    found = []
+    for path in sorted(outside.rglob("*")):
+        about = path.lstat()
+        data = path.read_bytes() if path.is_file() else b""
+        found.append((str(path), about.st_mode, about.st_mtime_ns, about.st_size, data))
+    return found
+
+
+# -- what is done with the space ---------------------------------------------------------------------------------------
+
+
+class Session:
+    """Everything that an application, an intake and an administrator do; ``told``: every word that was said of it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.failed: list[SpoolError] = []
+        self.bodies: list[object] = []
+        self.put: list[object] = ["first", "second", "third"]
+
+    def use(self, space: spool.Space) -> None:
+        self.told += map(str, space.recovery.findings)
+        for step in (
+            self._put, self._put, self._get, self._roll_back, self._vote, lambda space: reclaim(space._store),
+            self._take_in, self._put, self._get, lambda space: space.stats(), lambda space: space.create_queue("c"),
+            lambda space: reclaim(space._store), self._look,
+        ):  # fmt: skip
+            try:
+                step(space)
+            except SpoolError as error:
+                self.failed.append(error)
+                self.told.append(str(error))
+
+    def _put(self, space: spool.Space) -> None:
+        body = f"put-{len(self.put)}"
+        space.put("a", body)
+        self.put.append(body)
+
+    def _get(self, space: spool.Space) -> None:
+        self.bodies.append(space.get("a").body)
+
+    def _roll_back(self, space: spool.Space) -> None:
+        with space.transaction() as tx:
+            tx.get("a")
+            tx.put("b", "never")
+            tx.rollback()
+
+    def _vote(self, space: spool.Space) -> None:
+        manager = xa.ResourceManager(space)
+        try:
+            manager.start(OURS)
+            space.put("b", "voted")
+            manager.end(OURS)
+            manager.prepare(OURS)
+            manager.commit(OURS)
+        except xa.XAError as error:
+            if error.code not in (xa.XAER_DUPID, xa.XA_RBROLLBACK, xa.XAER_RMFAIL):
+                raise
+            self.told.append(str(error))
+
+    def _take_in(self, space: spool.Space) -> None:
+        Intake(space).run(once=True)
+
+    def _look(self, space: spool.Space) -> None:
+        self.told += map(str, [*space.check(), *space.quarantined()])
+
+    def drain(self, space: spool.Space) -> None:
+        self.told += map(str, space.recovery.findings)
+        while True:
+            try:
+                self._get(space)
+            except spool.Empty:
+                return
+
+
+@contextmanager
+def _nothing_hangs() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise AssertionError(f"it waited for more than {PATIENCE_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _everywhere() -> Iterator[object]:
+    """Every kind in every place; while closed and while in use in turn, both with --long."""
+    for row, place in enumerate(ANYWHERE):
+        for column, kind in enumerate(KINDS):
+            for turn, moment in enumerate(("closed", "in use")):
+                slow = (row + column + turn) % 2 == 1
+                marks = [pytest.mark.slow] if slow else []
+                yield pytest.param(place, kind, moment, id=f"{place}, {kind}, {moment}", marks=marks)
+
+
+@pytest.mark.parametrize(("place", "kind", "moment"), list(_everywhere()))
+def test_what_is_planted_leads_nowhere_and_stops_nobody(
+    place: str, kind: str, moment: str, root: Path, outside: Path, caplog: pytest.LogCaptureFixture, record_property
+) -> None:
+    caplog.set_level(logging.WARNING, logger="spool")
+    session = Session()
+    before = _state(outside)
+    with _nothing_hangs():
+        if moment == "closed":
+            _plant(kind, root / place, outside)
+        with spool.open(root) as space:
+            if moment == "in use":
+                _plant(kind, root / place, outside)
+            session.use(space)
+        with spool.open(root) as space:
+            session.drain(space)
+            session._look(space)
+    assert _state(outside) == before
+    assert session.failed == [] or place == "space.toml.tmp"
+    assert [body for body in session.bodies if body not in (SECRET, b"inside")] == session.put
+    if (place, kind) in WELCOME:
+        return
+    told = "\n".join([*session.told, *caplog.messages])
+    assert os.path.basename(place) in told or not os.path.lexists(root / place), told
+    record_property("planted: links, pipes, devices and directories", 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", IN_RUN)
+def test_what_is_planted_in_run_while_it_is_closed_is_set_aside(
+    place: str, kind: str, root: Path, outside: Path
+) -> None:
+    before = _state(outside)
+    _plant(kind, root / place, outside)
+    session = Session()
+    with _nothing_hangs():
+        with spool.open(root) as space:
+            session.use(space)
+        with spool.open(root) as space:
+            session.drain(space)
+    assert _state(outside) == before
+    assert (session.failed, session.bodies) == ([], session.put)
+    assert os.path.basename(place) in "\n".join(session.told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", IN_RUN[:-1])
+def test_what_is_planted_in_run_while_it_is_in_use_is_refused_by_name(
+    place: str, kind: str, root: Path, outside: Path
+) -> None:
+    before = _state(outside)
+    session = Session()
+    with _nothing_hangs():
+        with spool.open(root) as space:
+            session._put(space)
+            _plant(kind, root / place, outside)
+            with pytest.raises(SpoolError, match=f"{place} is no plain file.*close the space in every process"):
+                _use_all_claim_files(root)
+            session.use(space)
+            assert {type(error) for error in session.failed} <= {SpaceStopped, CommitUnknown}
+        with spool.open(root) as space:
+            session.drain(space)
+    assert _state(outside) == before
+    assert sorted(map(str, session.bodies)) == sorted(map(str, session.put))
+
+
+def _use_all_claim_files(root: Path) -> None:
+    with spool.open(root) as space, space.transaction() as tx:
+        tx.get("a")  # its note names an owner, who holds a byte in each
+
+
+# -- what turns into something else while it is looked at --------------------------------------------------------------
+
+
+class Changing(Disk):
+    """After somebody looked at a dropped file for the last time, it becomes something else."""
+
+    kind: str
+    outside: Path
+
+    def has_writer(self, name: str) -> bool | None:
+        found = super().has_writer(name)
+        if name == "drop/a/planted":
+            _plant(self.kind, Path(self.path(name)), self.outside)
+        return found
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "strict"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dropped_file_that_turns_into_something_else_leads_nowhere(
+    kind: str, ordered: bool, root: Path, outside: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root / "drop/a/planted").write_bytes(b"a harmless file")
+    disk = Changing(str(root))
+    disk.kind, disk.outside, disk.ordered = kind, outside, ordered
+    before = _state(outside)
+    with _nothing_hangs():
+        with spool.open(root, disk=disk) as space:
+            disk.ordered = ordered
+            Intake(space).run(once=True)
+            bodies = [message.body for message in space.browse("a")]
+        with spool.open(root) as space:
+            Intake(space).run(once=True)
+            reclaim(space._store)
+    assert _state(outside) == before
+    assert bodies == ["first", "second", "third", *([SECRET] if kind == "hard link" else [])]
+    assert "planted" in caplog.text or kind == "hard link"
+
+
+def test_a_dropped_file_that_has_another_name_comes_as_it_is_and_the_other_name_is_left_alone(
+    root: Path, outside: Path
+) -> None:
+    """Also when files are recycled afterwards: what was dropped never is."""
+    os.link(outside / "secret", root / "drop/a/planted")
+    before = _state(outside)
+    with spool.open(root) as space:
+        Intake(space).run(once=True)
+        bodies = [space.get("a").body for _ in range(4)]
+        for turn in range(40):
+            space.put("b", "x" * turn)
+            space.get("b")
+            reclaim(space._store)
+        assert space.check() == []
+    assert bodies[-1] == SECRET
+    assert _state(outside) == before
+    assert (outside / "secret").stat().st_nlink == 1
+
+
+def test_a_committed_file_that_got_another_name_is_not_recycled_under_it(root: Path, tmp_path: Path) -> None:
+    """A backup by hard links stays as it was."""
+    with spool.open(root) as space:
+        space.get_many("a", 3)
+        copies = {}
+        for file in (root / "committed").iterdir():
+            os.link(file, tmp_path / file.name)
+            copies[tmp_path / file.name] = file.read_bytes()
+        space.put("a", "next")
+        assert reclaim(space._store) > 0
+        for turn in range(40):
+            space.put("b", "x" * turn)
+            space.get("b")
+            reclaim(space._store)
+    assert {path: path.read_bytes() for path in copies} == copies
+
+
+def test_a_spare_file_that_got_another_name_is_not_written_under_it(root: Path, tmp_path: Path) -> None:
+    with spool.open(root) as space:
+        for turn in range(40):
+            space.put("b", "x" * turn)
+            space.get("b")
+        reclaim(space._store)
+        spares = list((root / "free").iterdir())
+        for spare in spares:
+            os.link(spare, tmp_path / spare.name)
+        copies = {tmp_path / spare.name: spare.read_bytes() for spare in spares}
+        assert len(copies) > 10
+        for _ in range(40):
+            space.put("b", "new")
+    assert {path: path.read_bytes() for path in copies} == copies
+
+
+def test_a_number_far_ahead_of_all_others_keeps_nobody_waiting(root: Path) -> None:
+    """Whoever opens the space does not fill the gap one by one."""
+    (root / "committed" / f"{2**39 - 1:016d}.msgpack").write_bytes(b"planted")
+    with _nothing_hangs():
+        with spool.open(root) as space:
+            space.put("a", "next")
+            assert space.get("a").body == "first"
+            assert any("549755813887" in str(found) for found in (*space.check(), *space.recovery.findings))

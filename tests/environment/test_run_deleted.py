@@ -1,0 +1,286 @@
+"""``run/`` may be deleted while nobody has the space open. If somebody deletes it while it is in use, nothing is lost
+or doubled: newcomers are not let in, and who misses a file of it stops, with one error that says what to do."""
+
+import logging
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import layout, locks, presence
+from spool.errors import SpaceStopped
+from spool.reclaim import reclaim
+from tests.crash.book import Unexplained
+from tests.crash.harness import SEED, Explorer
+from tests.crash.interleave import Interleaver, Stage
+from tests.crash.planted import Bug, planted
+from tests.crash.programs import (
+    Program,
+    deciding,
+    delete,
+    getting,
+    one_after_the_other,
+    opening,
+    preparing,
+    putting,
+    until_stopped,
+)
+from tests.crash.scenarios import Scenario
+from tests.crash.schedule import Switch
+from tests.crash.test_every_crash_point import HISTORIES, History
+from tests.machine import Machine
+from tests.simdisk import SimulatedDisk, repeatable
+from tests.survivors import Rules
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# -- while closed -----------------------------------------------------------------------------------------------------
+
+
+class Forgetful(Explorer):
+    """After a kill at each step, somebody deletes run/ before the space is opened again."""
+
+    def explore_without_run(self, thin: int) -> int:
+        with repeatable(SEED):
+            self.base = self._set_up()
+        steps = self._steps()[::thin]
+        for step in steps:
+            machine, ledger, call = self._cut_at(step)
+            with self._telling(f"{self.history.name}: killed before {call}, then run/ deleted"):
+                for process in {handle.process for handle in machine.handles.values()}:
+                    machine.kill(process)
+                shown = ledger.allowed
+                for turn in (1, 2):
+                    _delete_run(machine)
+                    with repeatable(SEED + 1000 * turn):
+                        shown = frozenset([self._open_and_look(machine, shown, told=True)])
+                self._open_again(machine, *shown)
+        return len(steps)
+
+
+def _delete_run(machine: Machine) -> None:
+    disk = SimulatedDisk(machine)
+    delete(disk, *disk.names(layout.RUN))
+    disk.remove_directory(layout.RUN)
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
+    history: History, quiet, record_property, pytestconfig
+) -> None:
+    """Waiting messages, claims, branches that voted or are half committed, files half taken: at each step."""
+    thin = 1 if pytestconfig.getoption("--long") else 3
+    kills = Forgetful(history, Rules.ORDERED).explore_without_run(thin)
+    record_property("run/ deleted: while closed, after a kill", kills)
+
+
+# -- while in use, in each order of the calls -------------------------------------------------------------------------
+
+TOLD = re.compile("was deleted while the space is in use.*close the space in every process, then open it again")
+FILES = ("control", "counters", "numbers", "xids", "claims-01", "claims-02", "all")
+
+
+def _explorer(file: str, worker: str) -> Interleaver:
+    """A worker, somebody who deletes, somebody who comes, and one who has the space open and does nothing yet."""
+
+    def cast(stage: Stage) -> None:
+        stage.process("W", _telling(WORKERS[worker](stage)))
+        stage.newcomer("D", lambda _, disk: delete(disk, *(disk.names(layout.RUN) if file == "all" else [file])))
+        stage.newcomer("N", _telling(opening(getting(stage.book, "N"))))
+        stage.process("I", _telling(getting(stage.book, "I")))
+
+    return Interleaver(Scenario(f"{file} deleted", cast, ("m0", "m1")), Rules.ORDERED, limit=0)
+
+
+def _telling(program: Callable[..., None]) -> Callable[..., None]:
+    """It may be stopped, and what stops it says what to do."""
+
+    def run(*args: object) -> None:
+        try:
+            program(*args)
+        except SpaceStopped as error:
+            if not TOLD.search(str(error)):
+                raise AssertionError(f"nobody knows what to do: {error}") from error
+            raise
+
+    return until_stopped(run)
+
+
+WORKERS: dict[str, Callable[[Stage], Program]] = {
+    "puts": lambda stage: putting(stage.book, "W", 2),
+    "gets": lambda stage: getting(stage.book, "W", 2),
+    "prepares and commits": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "commit")),
+}
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_call(
+    file: str, worker: str, quiet, record_property, pytestconfig
+) -> None:
+    """Before each call of a worker: somebody deletes the file, somebody opens the space, and then another process that
+    has it open already goes on."""
+    thin = 1 if pytestconfig.getoption("--long") else 6
+    schedules = _before_each_call(_explorer(file, worker), thin, FILES.index(file))
+    record_property("run/ deleted: while in use, schedules", schedules)
+
+
+def _before_each_call(explorer: Interleaver, thin: int, offset: int = 0) -> int:
+    worker, administrator = 0, 1
+    alone = explorer.play((Switch(1, worker),)).trace
+    steps = [n for n, (actor, _) in enumerate(alone, 1) if actor == worker][1:]
+    tried = steps[offset % thin :: thin]
+    for step in tried:
+        plan = (Switch(1, worker), Switch(step, administrator))
+        deleting = explorer.play(plan).trace
+        end = next(
+            (n for n, (actor, _) in enumerate(deleting, 1) if n > step and actor != administrator), len(deleting)
+        )
+        for following in (2, 3):
+            explorer.play((*plan, Switch(end, following)))
+    return 3 * len(tried)
+
+
+MAKES_IT_ANEW = Bug("who misses a file makes it anew", locks.open_shared,
+                    (("raise deleted(name) if found is None else _planted(name)", "pass"),), "")  # fmt: skip
+COMES_IN_ALONE = Bug("who comes does not see the others", presence.Presence.enter,
+                     (("self.disk.some_lock(self.handle, _ALIVE, 1) is None", "True"),), "")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bug", "file", "worker"),
+    [(MAKES_IT_ANEW, "claims-01", "gets"), (COMES_IN_ALONE, "claims-01", "gets")],
+    ids=["makes it anew", "comes in alone"],
+)
+def test_a_newcomer_beside_a_deleted_run_would_be_noticed(bug: Bug, file: str, worker: str, quiet) -> None:
+    explorer = _explorer(file, worker)
+    with planted(bug), pytest.raises(Unexplained):
+        _before_each_call(explorer, 1)
+
+
+def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
+    """Or two would, and count what goes twice."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("a")
+        for _ in range(3):
+            space.put("a", "one")
+            space.get("a")
+        (tmp_path / "space" / layout.RECLAIM_LOCK).unlink()
+        assert reclaim(space._store) == 0
+        assert not (tmp_path / "space" / layout.RECLAIM_LOCK).exists()
+    with spool.open(tmp_path / "space") as space:
+        assert reclaim(space._store) > 0
+        assert space.check() == []
+
+
+# -- while in use, by real processes ----------------------------------------------------------------------------------
+
+WORK = """
+import sys, spool
+root, name, kind = sys.argv[1:]
+space = spool.open(root)
+def say(*words):
+    print(*words, flush=True)
+def work(turn):
+    body = f"{name}-{turn}"
+    if kind == "waits":
+        space.get("nothing", timeout=None)
+    elif kind == "puts":
+        space.put("a", body)
+        say("put", body)
+    else:
+        with space.transaction() as tx:
+            body = tx.get("a", timeout=1).body
+            tx.put("b", body)
+            say("moving", body)
+        say("moved", body)
+turn = 0
+say("begun")
+try:
+    while True:
+        work(turn)
+        turn += 1
+except spool.SpoolError as error:
+    say("stopped", type(error).__name__, error)
+sys.stdin.read()
+space.close()
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_real_processes_stop_when_run_is_deleted_and_lose_nothing(seed: int, tmp_path: Path, record_property) -> None:
+    numbers = random.Random(seed)
+    root = tmp_path / "space"
+    with spool.create(root) as space:
+        for queue in ("a", "b", "nothing"):
+            space.create_queue(queue)
+        first = [space.put("a", f"first-{place}") and f"first-{place}" for place in range(30)]
+    kinds = ("puts", "puts", "moves", "moves", "waits")
+    workers = [_start(root, f"w{place}", kind) for place, kind in enumerate(kinds)]
+    for worker in workers:
+        assert worker.stdout.readline() == "begun\n"
+    said = [[worker.stdout.readline() for _ in range(numbers.randint(1, 12))] for worker in workers[:-1]]
+    _remove_in_any_order(root / layout.RUN, numbers)
+    with pytest.raises(SpaceStopped, match=TOLD):
+        spool.open(root)
+    said = [[*lines, *_until_stopped(worker)] for worker, lines in zip(workers, [*said, []], strict=True)]
+    with pytest.raises(SpaceStopped, match=TOLD):
+        spool.open(root)
+    for worker in workers:
+        worker.communicate()
+        assert worker.returncode == 0
+    _assert_nothing_lost_or_doubled(root, first, [line.split() for lines in said for line in lines])
+    record_property("run/ deleted: under real processes", 1)
+
+
+def _start(root: Path, name: str, kind: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, root, name, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _remove_in_any_order(directory: Path, numbers: random.Random) -> None:
+    names = sorted(os.listdir(directory))
+    numbers.shuffle(names)
+    for name in names:
+        (directory / name).unlink()
+    directory.rmdir()
+
+
+def _until_stopped(worker: "subprocess.Popen[str]") -> list[str]:
+    lines = []
+    while not lines or not lines[-1].startswith("stopped "):
+        line = worker.stdout.readline()
+        assert line, "it ended without a word"
+        lines.append(line)
+    _, kind, text = lines[-1].split(" ", 2)
+    assert kind in ("SpaceStopped", "CommitUnknown"), lines[-1]
+    assert TOLD.search(text), text
+    return lines
+
+
+def _assert_nothing_lost_or_doubled(root: Path, first: list[str], said: list[list[str]]) -> None:
+    put = {*first, *(words[1] for words in said if words[0] == "put")}
+    moved = {words[1] for words in said if words[0] == "moved"}
+    moving = {words[1] for words in said if words[0] == "moving"}
+    with spool.open(root) as space:
+        assert space.recovery.alone
+        waiting, replies = ([message.body for message in space.browse(queue)] for queue in "ab")
+        assert not space.recovery.damaged
+        assert [finding for finding in space.check() if finding.kind == "damaged"] == []
+    everything = [*waiting, *replies]
+    assert len(everything) == len(set(everything)), "a message is there twice"
+    assert put <= set(everything), "an acknowledged message is lost"
+    assert moved <= set(replies) <= moving, "an acknowledged move is lost, or one that nobody made is there"

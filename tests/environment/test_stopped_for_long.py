@@ -1,0 +1,247 @@
+"""A process that is stopped for so long that all it has seen was consumed, reclaimed and written over goes on as if
+nothing had been: it delivers nothing twice, loses nothing, and believes no byte that means something else by now.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import layout
+from spool.errors import CommitUnknown, TransactionRolledBack
+from spool.intake import Intake
+from spool.notes import _become_owner
+from spool.reclaim import reclaim
+from tests.crash.book import Book, Unexplained, text
+from tests.crash.interleave import Interleaver, Stage
+from tests.crash.planted import BUGS, planted
+from tests.crash.programs import (
+    Program,
+    deciding,
+    getting,
+    looking,
+    one_after_the_other,
+    opening,
+    preparing,
+    putting,
+    reclaiming,
+    replying,
+    rolling_back,
+)
+from tests.crash.scenarios import Scenario, _drop
+from tests.crash.schedule import Stop, Switch
+from tests.survivors import Rules
+from tests.torture import aftermath, windows, worker
+from tests.torture.history import Log
+from tests.torture.nursery import Nursery
+from tests.torture.test_stopped_processes import REAL_SECONDS, Hasty
+from tests.torture.windows import WindowDisk
+from tests.torture.worker import KINDS
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# -- at each call, simulated -------------------------------------------------------------------------------------------
+
+THERE = ("m0", "m1", "m2")
+
+STOPPED: dict[str, Callable[[Stage], Program]] = {
+    "puts": lambda stage: putting(stage.book, "V", 2),
+    "gets": lambda stage: getting(stage.book, "V", 2),
+    "replies": lambda stage: replying(stage.book, "V"),
+    "rolls back": lambda stage: rolling_back(stage.book, "V"),
+    "looks": lambda stage: looking(stage.book, 2),
+    "votes and commits": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "commit")),
+    "votes and rolls back": lambda stage: one_after_the_other(preparing(stage.book), deciding(stage.book, "rollback")),
+    "gets and reclaims": lambda stage: one_after_the_other(getting(stage.book, "V"), reclaiming),
+    "takes dropped files": lambda stage: lambda space: Intake(space).run(once=True) and None,
+    "checks": lambda stage: lambda space: _expect_no_damage(space),
+}
+
+
+def _getting_dropped(book: Book, name: str, queue: str) -> Program:
+    """Whether dropped files are there yet depends on who takes them in."""
+
+    def run(space: spool.Space) -> None:
+        deed = book.begin(f"{name} gets", from_queue=queue)
+        try:
+            with book.ending(deed):
+                body = text(space.get(queue, transaction=None))
+                deed.takes, deed.from_queue = [(queue, body)], None
+        except spool.Empty:
+            deed.from_queue = None
+
+    return run
+
+
+def _expect_no_damage(space: spool.Space) -> None:
+    damaged = [str(finding) for finding in space.check() if finding.kind == "damaged"]
+    if damaged:
+        raise Unexplained(f"check found damage that there is not: {damaged}")
+
+
+def _patient(program: Callable[..., object]) -> Callable[..., None]:
+    """Who waits for a stopped process, or was stopped, may be told that it took too long."""
+
+    def run(*args: object) -> None:
+        with suppress(TransactionRolledBack, CommitUnknown):
+            program(*args)
+
+    return run
+
+
+class Overtaken:
+    """How often files that were there at the stop had gone when the stopped process went on."""
+
+    stops = 0
+    gone = 0
+
+
+def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
+    def consumes(stage: Stage) -> Program:
+        """Everything there is, again and again, so that names and files come to mean something else."""
+
+        def run(space: spool.Space) -> None:
+            before = set(space._store.disk.names(layout.COMMITTED))
+            for turn in range(3):
+                for queue in ("a", "b"):
+                    for _ in THERE:
+                        gets = _getting_dropped if "dropped" in stopped else getting
+                        _patient(gets(stage.book, f"R{turn}", queue=queue))(space)
+                for letter in "RS":
+                    _patient(putting(stage.book, f"{letter}{turn}"))(space)
+                _patient(reclaiming)(space)
+            overtaken.stops += 1
+            overtaken.gone += not before.issubset(space._store.disk.names(layout.COMMITTED))
+
+        return run
+
+    def cast(stage: Stage) -> None:
+        stage.clock.sleep = lambda seconds: stage.schedule.sleeping(max(seconds, 1.0))  # type: ignore[method-assign]
+        program = _patient(STOPPED[stopped](stage))
+        if opens:
+            stage.newcomer("V", opening(program))
+        else:
+            stage.process("V", program)
+            _become_owner(stage.spaces[-1]._store)  # or most of its calls would be those of its first claim
+        stage.process("R", consumes(stage))
+
+    setup = _drop if "dropped" in stopped else None
+    return Scenario(f"{stopped}, stopped", cast, THERE, setup, afterwards=_expect_nothing_set_aside)
+
+
+def _expect_nothing_set_aside(space: spool.Space) -> None:
+    """What is gone must not be taken for damaged."""
+    found = [str(finding) for finding in space.quarantined()]
+    if found:
+        raise Unexplained(f"set aside, and nothing was damaged: {found}")
+
+
+def _stop_before_each_call(stopped: str, thin: int, *, opens: bool = False) -> Overtaken:
+    overtaken = Overtaken()
+    explorer = Interleaver(_scenario(stopped, overtaken, opens=opens), Rules.ORDERED, limit=0)
+    alone = explorer.play((Switch(1, 0),)).trace
+    overtaken.stops = overtaken.gone = 0
+    steps = [n for n, (actor, _) in enumerate(alone, 1) if actor == 0]
+    for step in steps[1::thin]:
+        explorer.play((Switch(1, 0), Stop(step)))
+    return overtaken
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+def test_who_is_stopped_before_any_call_goes_on_when_all_that_it_saw_is_gone(
+    stopped: str, quiet, record_property, pytestconfig
+) -> None:
+    overtaken = _stop_before_each_call(stopped, 1 if pytestconfig.getoption("--long") else 4)
+    assert overtaken.gone > overtaken.stops / 5
+    record_property("stopped processes: stops", overtaken.stops)
+    record_property("stopped processes: what they saw was gone", overtaken.gone)
+
+
+def test_who_is_stopped_while_it_opens_the_space(quiet, record_property, pytestconfig) -> None:
+    overtaken = _stop_before_each_call("gets", 1 if pytestconfig.getoption("--long") else 8, opens=True)
+    assert overtaken.gone > 0
+    record_property("stopped processes: stops", overtaken.stops)
+
+
+def test_who_goes_on_without_a_second_look_would_be_noticed(quiet) -> None:
+    (bug,) = (bug for bug in BUGS if bug.what == "no second look")
+    with planted(bug), pytest.raises(Unexplained):
+        _stop_before_each_call("gets", 1)
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "kind"),
+    [
+        (windows.CLAIM_TO_SECOND_LOOK, "getter"),
+        (windows.PREPARE_TO_UNLOCK, "xa-putter"),
+        (windows.DECISION_TO_MOVE, "xa-putter"),
+        (windows.COMMIT_TO_REMOVAL, "dropper"),
+    ],
+)
+def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
+    window: str, kind: str, tmp_path: Path, record_property
+) -> None:
+    root, logs = tmp_path / "space", tmp_path / "logs"
+    logs.mkdir()
+    with spool.create(root) as space:
+        worker.make_queues(space)
+    log = Log(str(logs / "bystander.log"), "bystander")
+    disk = WindowDisk(str(root), log, random.Random(0), {}, lambda window: None)
+    nursery = Nursery()
+    with spool.open(root, disk=disk, clock=Hasty()) as space:
+        bystanders = _Bystanders(space, log)
+        for _ in range(3):
+            bystanders.step("putter", "transaction-putter")
+        arguments = [str(root), str(logs / f"{kind}.log"), kind, kind, "0", "1", f'{{"{window}": 1.0}}']
+        child = nursery.bear(arguments, str(logs / "stderr"))
+        try:
+            assert child.stdout.readline() == f"window {window}\n"
+            child.stop()
+            there = set((root / layout.COMMITTED).iterdir())
+            for turn in range(60):
+                bystanders.step("getter", "getter", "putter")
+                reclaim(space._store)
+                gone = there - set((root / layout.COMMITTED).iterdir())
+                if turn > 10 and len(gone) >= len(there) / 2:
+                    break
+            child.go_on()
+            child.stdin.close()
+            assert child.wait(REAL_SECONDS)
+            assert child.stdout.read().endswith("bye\n"), (logs / "stderr").read_text()
+        finally:
+            child.kill()
+            child.close()
+            nursery.close()
+    assert gone, "nothing was reclaimed behind its back"
+    aftermath.look(str(root), logs, random.Random(1)).assert_nothing_is_broken()
+    record_property("stopped processes: stops", 1)
+
+
+class _Bystanders:
+    """Workers of this process, one of a kind."""
+
+    def __init__(self, space: spool.Space, log: Log) -> None:
+        self._log = log
+        self._workers = {}
+        for kind in ("putter", "transaction-putter", "getter"):
+            log.worker = f"bystander-{kind}"
+            self._workers[kind] = KINDS[kind](space, log, 0, random.Random(kind))
+
+    def step(self, *kinds: str) -> None:
+        for kind in kinds:
+            self._log.worker = f"bystander-{kind}"
+            with suppress(TransactionRolledBack, CommitUnknown):
+                self._workers[kind].step()
