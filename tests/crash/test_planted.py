@@ -33,7 +33,7 @@ _RARE = {"no second look", "a second look the wrong way round", "a second look w
 )
 def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
     with planted(bug), pytest.raises(Unexplained):
-        _explorer(bug, 300).explore()
+        _explorer(bug, 1000).explore()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ STOPS = (
          _ROLLBACK),
     Stop("nobody commits a branch whose rollback is at its last step", RACE, _ROLLBACK, "unlink prepared/", _COMMIT),
     Stop("nobody rolls back a branch while its commit is flushed", RACE, _COMMIT, "flush", _ROLLBACK),
-    Stop("who waited for the number lock looks for a commit of his branch", RACE, _COMMIT, r"lock \d+ 2 ",
+    Stop("who waited for the number lock looks for a commit of his branch", RACE, _COMMIT, r"lock \d+ 0 ",
          _OTHER_COMMIT),
     Stop("a committed branch is not made durable behind its move", "adopt, take and reclaim by two", 0, "flush", 1),
     Stop("who locked a message looks for a vote about it", "a vote beside a take", 1, CLAIM, 0),

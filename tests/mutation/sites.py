@@ -160,6 +160,10 @@ def _value_without(call: ast.Call) -> str | None:
         return None
     if name == "lock" and receiver.endswith("disk"):
         return "True"  # the seam's own call says whether it got the range
+    if name == "hold" and not receiver.endswith("disk"):
+        return None  # a transaction's
+    if "{second}" in pattern and len(call.args) < 2:
+        return None  # something else of that name
     first, second = [*map(ast.unparse, call.args), "", ""][:2]
     return pattern.format(receiver=receiver, first=first, second=second)
 

@@ -605,17 +605,14 @@ def test_two_never_open_at_once(processes: Processes) -> None:
 
 
 def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(processes: Processes) -> None:
-    """Somebody deleted run/control while a commit was under way: no two processes may work on one number."""
+    """No two processes may work on one number: who holds it without being alive does not follow the protocol."""
     writer, disk = processes.open()
-
-    def open_beside() -> None:
-        disk.unlink(layout.CONTROL)
-        with pytest.raises(SpoolError, match="has a writer"):
-            processes.space()
-
-    disk.before("make_durable", open_beside)
-    writer.put("orders", "one")
-    assert not disk.waits_for("make_durable")
+    disk.dies_before("make_durable", lambda: writer.put("orders", "one"))
+    stranger = Meanwhile(processes.machine)
+    handle = stranger.open(layout.NUMBERS, write=True)
+    assert stranger.lock(handle, 1)
+    with pytest.raises(SpoolError, match="has a writer"):
+        processes.space()
 
 
 def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(

@@ -149,6 +149,11 @@ class WindowDisk(Disk):
         self.names_of[handle] = name
         return handle
 
+    def open_directory(self, name: str) -> int:
+        handle = super().open_directory(name)
+        self.names_of[handle] = name
+        return handle
+
     def close(self, handle: int) -> None:
         self.names_of.pop(handle, None)
         super().close(handle)
