@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,6 +128,11 @@ class NoLinks(Disk):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
+class LinkCopies(Disk):
+    def link(self, source: str, target: str) -> None:
+        self.close(self.create(target))
+
+
 class NoSharing(Disk):
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
         return not shared and super().lock(handle, start, length)
@@ -140,8 +146,14 @@ class ShortLocks(Disk):
 
 
 class NoFlush(Disk):
+    """Of files."""
+
+    ordered = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+
     def flush(self, handle: int) -> None:
-        raise _no_flush()
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _no_flush()
+        super().flush(handle)
 
 
 class NothingDurable(Disk):
@@ -150,6 +162,8 @@ class NothingDurable(Disk):
 
 
 class NoFlushOfDirectories(Disk):
+    ordered = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
+
     def flush_directory(self, name: str) -> None:
         raise _no_flush()
 
@@ -234,6 +248,7 @@ class SomebodyElses(Disk):
         (RenameCopies, "renames", REFUSED),
         (Replaces, "new names", REFUSED),
         (NoLinks, "hard links", REFUSED),
+        (LinkCopies, "hard links", REFUSED),
         (NoSharing, "byte locks", REFUSED),
         (ShortLocks, "byte locks", REFUSED),
         (NoFlush, "flushes", REFUSED),

@@ -105,3 +105,76 @@ def test_a_file_whose_writer_comes_while_it_is_taken_waits_for_it(processes: Pro
     writer.close(handles[0])
     take_in(space)
     assert found(space) == Counter([b"ab"])
+
+
+FIRST = f"{layout.DROP}/orders/a"
+
+
+def dies_with_both_names(processes: Processes, name: str = "a") -> None:
+    """An intake that has linked the file and not yet removed its first name."""
+    doomed, disk = processes.open()
+    disk.dies_before("unlink", lambda: take_in(doomed), f"{layout.DROP}/orders/{name}")
+
+
+@pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
+def test_a_file_with_both_names_comes_once_to_who_saw_no_dead_intake_yet(processes: Processes) -> None:
+    drop(processes, "a")
+    other, disk = processes.open()
+    disk.before("names", lambda: dies_with_both_names(processes), f"{layout.DROP}/orders")
+    take_in(other)
+    assert not disk.waits_for("names")
+    take_in(other)
+    assert found(other) == Counter([b"a"])
+
+
+@pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
+def test_a_file_that_its_owner_linked_elsewhere_is_taken_beside_a_dead_intakes_of_that_name(
+    processes: Processes,
+) -> None:
+    drop(processes, "a")
+    other, disk = processes.open()
+
+    def another_of_that_name() -> None:
+        dies_with_both_names(processes)
+        owner = processes.disk()
+        owner.unlink(FIRST)
+        drop(processes, "a")
+        owner.link(FIRST, "elsewhere")
+
+    disk.before("names", another_of_that_name, f"{layout.DROP}/orders")
+    take_in(other)
+    take_in(other)
+    assert found(other) == Counter({b"a": 2})
+
+
+@BY_ORDER
+def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_is_another(processes: Processes) -> None:
+    drop(processes, "a")
+    doomed, disk = processes.open()
+    disk.dies_before("open", lambda: take_in(doomed), f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}")
+    drop(processes, "a")
+    other = processes.space()
+    take_in(other)
+    take_in(other)
+    assert found(other) == Counter({b"a": 2})
+
+
+@pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
+def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_goes(processes: Processes) -> None:
+    """Or a power cut could lose both."""
+    drop(processes, "a")
+    dies_with_both_names(processes)
+    other, disk = processes.open()
+    flushed: list[str] = []
+    flush = disk.flush_directory
+    disk.flush_directory = lambda name: (flushed.append(name), flush(name))[1]  # type: ignore[method-assign]
+
+    def look() -> None:
+        (directory,) = (name for name in disk.names(layout.ACTIVE) if name.startswith(layout.TAKEN_PREFIX))
+        assert {layout.ACTIVE, f"{layout.ACTIVE}/{directory}"} <= {*flushed}
+        flushed.append("looked")
+
+    disk.before("unlink", look, FIRST)
+    take_in(other)
+    assert "looked" in flushed
+    assert found(other) == Counter([b"a"])

@@ -76,7 +76,7 @@ def run_tests(tree: Path, arguments: Sequence[str]) -> Verdict:
         return Verdict(True, f"it hangs in {arguments[0]}")
     if done.returncode == 0:
         return UNNOTICED
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     if done.returncode != _FAILED or not lines:
         return Verdict(False, f"pytest could not run {' '.join(arguments)}: {(done.stdout + done.stderr)[-500:]}")
     test = lines[0].partition(" ")[2].partition(" - ")[0]

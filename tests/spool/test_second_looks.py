@@ -15,6 +15,7 @@ from spool.intake import Intake
 from spool.locks import coordinator_byte
 from spool.message import Position
 from spool.notes import bury_the_dead
+from spool.presence import Presence
 from spool.publication import settle_all
 from spool.reclaim import reclaim
 from spool.space import replace_file
@@ -602,6 +603,14 @@ def test_two_never_open_at_once(processes: Processes) -> None:
 
     disk.before("names", come_too_early, layout.COMMITTED)
     assert spool.open(ROOT, disk=disk, clock=processes.machine.clock).recovery.alone
+
+
+def test_who_only_looks_is_not_alone_beside_one_that_opens(processes: Processes) -> None:
+    disk = Meanwhile(processes.machine)
+    seen: list[bool] = []
+    disk.before("names", lambda: seen.append(Presence(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
+    spool.open(ROOT, disk=disk, clock=processes.machine.clock)
+    assert seen == [False]
 
 
 def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(processes: Processes) -> None:
