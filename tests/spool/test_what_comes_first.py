@@ -1,0 +1,100 @@
+"""What must be durable before something else happens, where hardly any power cut shows the difference."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spool import layout
+from spool.errors import SpaceStopped
+from spool.publication import settle_all
+from spool.reclaim import reclaim
+from tests.spool.meanwhile import Meanwhile, Processes
+
+
+@pytest.fixture
+def strict() -> Processes:
+    """Nothing that was not flushed need survive."""
+    return Processes(ordered=False)
+
+
+def told(disk: Meanwhile, *calls: str) -> list[tuple[str, Any]]:
+    """(call, its first argument) of these calls from now on."""
+    seen: list[tuple[str, Any]] = []
+
+    def watched(call: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(first: Any, *args: Any, **options: Any) -> Any:
+            seen.append((call, first))
+            return inner(first, *args, **options)
+
+        return tell
+
+    for call in calls:
+        setattr(disk, call, watched(call, getattr(disk, call)))
+    return seen
+
+
+def test_a_consumed_file_is_durably_in_the_pool_before_anybody_may_overwrite_it(strict: Processes) -> None:
+    """Or its old name could be back, and show what a later commit wrote."""
+    space, disk = strict.open()
+    space.put("orders", "one")
+    space.get("orders")
+    space.put("orders", "newest")
+    seen = told(disk, "rename", "flush_directory")
+    assert reclaim(space._store) > 0
+    moves = [place for place, (call, name) in enumerate(seen) if call == "rename" and name.startswith("committed/")]
+    offers = [place for place, (call, name) in enumerate(seen) if call == "rename" and name.endswith(".new")]
+    assert offers
+    for offer in offers:
+        last_moved = max(place for place in moves if place < offer)
+        between = {name for call, name in seen[last_moved:offer] if call == "flush_directory"}
+        assert {layout.COMMITTED, layout.FREE} <= between
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "strict"])
+def test_a_dead_writers_commit_is_copied_whole_before_the_copy_takes_its_name(ordered: bool) -> None:
+    """Or the name could lead to an empty file, where it led to a whole one."""
+    processes = Processes(ordered=ordered)
+    doomed, its_disk = processes.open()
+    other, disk = processes.open()
+    its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
+    seen = told(disk, "create", "write_at", "flush", "rename")
+    settle_all(other._store, other._store.deadline())
+    (begun,) = (place for place, (call, name) in enumerate(seen) if call == "create" and str(name).endswith(".copy"))
+    calls = [call for call, _ in seen[begun:]]
+    written = calls[: calls.index("rename")]
+    assert "write_at" in written
+    assert written[-1] == "flush"
+    assert other.get("orders").body == "one"
+
+
+def test_reclaim_leaves_one_record_of_what_went(strict: Processes) -> None:
+    """The one before goes with what it recorded, at once."""
+    space, disk = strict.open()
+    for body in ("one", "two", "three"):
+        space.put("orders", body)
+        space.get("orders")
+        reclaim(space._store)
+    space.put("orders", "newest")
+    reclaim(space._store)
+    assert len(disk.names(layout.COMMITTED)) == 2, "the newest put, and the record"
+
+
+def test_who_finds_nothing_notices_that_run_was_deleted(strict: Processes) -> None:
+    """Or he would wait for ever for what comes through files that he does not know."""
+    space, _ = strict.open()
+    strict.disk().unlink(layout.CONTROL)
+    with pytest.raises(SpaceStopped, match="was deleted"):
+        space.get("orders")
+
+
+def test_reclaim_in_batches_counts_each_on_top_of_the_last(strict: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spool.reclaim._BATCH_FILES", 1)
+    space, _ = strict.open()
+    for body in ("one", "two", "three"):
+        space.put("orders", body)
+        space.get("orders")
+    space.put("orders", "newest")
+    assert reclaim(space._store) > 3
+    assert (space.stats("orders").enqueued, space.stats("orders").dequeued) == (4, 3)
+    assert space.check() == []
