@@ -212,7 +212,6 @@ class Space:
     @speaking("looking for a message")
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
-        self._store.check_usable()
         return consume.find_message(self._store, message_id)
 
     @overload
@@ -236,7 +235,6 @@ class Space:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
         from recovery.scan import check
 
-        self._store.check_usable()
         return check(self._store, repair=repair)
 
     @step

@@ -552,8 +552,9 @@ def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: W
         with pytest.raises(TransactionTimeout):
             space.transaction().get("orders")
 
-    disk.before("create", come_too_early, layout.claim_file(0))
+    disk.before("open", come_too_early, layout.claim_file(0))
     first.transaction().get("orders")
+    assert not disk.waits_for("open")
     space.transaction().get("orders")
     assert {first._store.claims.owner, space._store.claims.owner} == {1, 2}
 
