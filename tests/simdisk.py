@@ -112,7 +112,7 @@ class SimulatedDisk(Disk):
         if self.machine.lookup(target) is not None:
             raise error_of(errno.EEXIST, target)
         if inode.entries is not None:
-            raise error_of(errno.EPERM, source)
+            raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
         self.machine.record("link", Change(*self.machine.parent(target), inode))
 
     def unlink(self, name: str) -> None:
