@@ -115,6 +115,10 @@ class Claims:
                     unseen += [(start, first), (first + count, end)]
         return found
 
+    def numbers(self) -> list[int]:
+        """Commits of which anybody has claimed messages, sorted."""
+        return sorted({number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()})
+
     def held_ranges(self) -> list[tuple[int, int]]:
         """(number, ordinal) of every claim of this process."""
         with self._mutex:

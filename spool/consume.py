@@ -12,13 +12,13 @@ from spool.counters import Page
 from spool.decide import settle_the_dead
 from spool.draft import Draft
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
-from spool.index import Run
 from spool.message import Message, Origin, Position, message_id, neighbours, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
 from spool.ranges import Ranges, append, positions, subtract
-from spool.reader import BodyPlace, body_place
+from spool.reader import BodyPlace
 from spool.retries import commit_draft
+from spool.runs import Run
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared, look_again
 
@@ -98,46 +98,38 @@ def _claim_free(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ran
 def _candidates(store: Store, wanted: Wanted, missing: int, skip: set[tuple[int, int]]) -> Ranges:
     """Up to ``missing`` messages that look free, front first."""
     found: Ranges = []
-    for run, pieces in _in_line(store, wanted):
+    for run, first, count in _in_line(store, wanted):
         claimed = store.claims.held(run.number)
-        unhindered = not (claimed or skip or store.prepared.held)
-        for first, count in pieces:
-            if unhindered:
-                taken = min(count, missing)
-                append(found, run.number, first, taken)
-                missing -= taken
-            else:
-                for ordinal in range(first, first + count):
-                    place = (run.number, ordinal)
-                    if ordinal not in claimed and place not in skip and place not in store.prepared.held:
-                        append(found, run.number, ordinal, 1)
-                        missing -= 1
-                        if not missing:
-                            break
-            if not missing:
-                return found
+        if not (claimed or skip or store.prepared.held):
+            taken = min(count, missing)
+            append(found, run.number, first, taken)
+            missing -= taken
+        else:
+            for ordinal in range(first, first + count):
+                place = (run.number, ordinal)
+                if ordinal not in claimed and place not in skip and place not in store.prepared.held:
+                    append(found, run.number, ordinal, 1)
+                    missing -= 1
+                    if not missing:
+                        break
+        if not missing:
+            return found
     return found
 
 
-def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, Iterator[tuple[int, int]]]]:
-    """Runs and the pieces of them that are asked for, in the order of delivery."""
+def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
+    """Runs, and which of their messages are asked for (first, count), in the order of delivery."""
     if wanted.message_id is not None:
         position = store.index.position_of(*parse_message_id(wanted.message_id))
         run = None if position is None else store.index.find(position)
         if run is not None and position is not None and run.queue.name == wanted.queue:
-            yield run, iter(((position.ordinal, 1),))
+            yield run, position.ordinal, 1
         return
     ready = store.index.in_order(wanted.queue, store.clock.now())
-    if wanted.correlation_id is None:
-        for run in ready:
-            yield run, run.pieces()
-        return
-    for run in [
-        *ready,
-        *store.index.queue(wanted.queue).delayed,
-    ]:  # by its key a delayed message is taken at once (Q04)
-        if run.attributes.get("correlation_id") == wanted.correlation_id:
-            yield run, run.pieces()
+    # By its key a delayed message is taken at once (Q04).
+    by_key = wanted.correlation_id
+    for run in ready if by_key is None else store.index.correlated(wanted.queue, by_key):
+        yield run, run.first, run.live
 
 
 def _is_there(store: Store, wanted: Wanted) -> bool:
@@ -153,7 +145,7 @@ def _still_there(store: Store, wanted: Wanted, got: Ranges) -> Ranges:
         pieces: Ranges = []
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.index.segment(number, ordinal, first + count)
+            run, stop = store.index.run_from(number, ordinal, first + count)
             if (
                 run is not None
                 and run.queue.name == wanted.queue
@@ -203,14 +195,14 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
             branch_id, ordinal = store.index.branch_of(position)
-            part, row = run.part, run.row_of(position.ordinal)
-            name = layout.committed(position.number, part.adoption)
+            source, row = run.source, run.row_of(position.ordinal)
+            name = layout.committed(source.number, source.adoption)
             found.append(
                 HeldMessage(
                     message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
                     _with_defaults(store, run.queue.name, run.attributes),
-                    (name,) if part.xid is None else (layout.prepared(part.xid), name),
-                    body_place(part.image, run.section, row),
+                    (name,) if source.xid is None else (layout.prepared(source.xid), name),
+                    store.sources.place(source, run.section, row),
                 )
             )  # fmt: skip
     return found
@@ -242,7 +234,7 @@ def read_messages(store: Store, number: int, first: int, count: int) -> list[Mes
     with store.mutex:
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.index.segment(number, ordinal, first + count)
+            run, stop = store.index.run_from(number, ordinal, first + count)
             if run is None:
                 raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
             found += _read_run(store, run, ordinal, stop - ordinal)
@@ -251,8 +243,7 @@ def read_messages(store: Store, number: int, first: int, count: int) -> list[Mes
 
 
 def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]:
-    part = run.part
-    raws = store.bodies.bodies(run.number, part.adoption, part.xid, part.image, run.section, run.row_of(ordinal), count)
+    raws = store.sources.bodies(run.source, run.section, run.row_of(ordinal), count)
     branch_id, place = store.index.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
@@ -279,12 +270,10 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         if run is None:
             return
         branch_id, place = store.index.branch_of(position)
-        name = layout.committed(position.number, run.part.adoption)
+        name = layout.committed(run.source.number, run.source.adoption)
         described: dict[str, Any] = {"queue": run.queue.name, "id": message_id(branch_id, place), **run.attributes}
-        part = run.part
         try:
-            row = run.row_of(position.ordinal)
-            described["body"] = store.bodies.unproven(run.number, part.adoption, part.xid, part.image, run.section, row)
+            described["body"] = store.sources.unproven(run.source, run.section, run.row_of(position.ordinal))
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"

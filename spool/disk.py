@@ -425,6 +425,11 @@ class Disk:
         finally:
             self._closed(handle)
 
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        """Start a thread of this process; False where there is none, and whoever comes by does the work."""
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return True
+
     # -- the machine --------------------------------------------------------------------------------------------
 
     def boot_id(self) -> str:

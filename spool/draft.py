@@ -126,6 +126,10 @@ class Draft:
         """The dropped file that this branch's messages came from."""
         self._command(["take", directory, name])
 
+    def leave(self, first: int, count: int) -> None:
+        """Messages of this sweep that stay where they are, by their ordinals here."""
+        self._command(["left", first, count])
+
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
         self._table.facts.append([key, value, expiry])
         self._bytes += _table_bytes(value)

@@ -10,7 +10,8 @@ from typing import Any
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
 
 TOTALS_FACT = "totals"
-COMMANDS = ("remove", "update", "take")
+COMMANDS = ("remove", "update", "take", "left")
+ADDRESSING = ("remove", "update")  # those that name messages: number, first ordinal, count
 MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
@@ -36,8 +37,13 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
 
 
 def check_command(raw: Any) -> list[Any]:
-    """``["remove", number, first, count, why]``, ``["update", …, changes]`` or ``["take", directory, name]``."""
+    """``["remove", number, first, count, why]``, ``["update", …, changes]``, ``["take", directory, name]`` or, of a
+    sweep's own messages, ``["left", first, count]``."""
     name, *rest = raw
+    if name == "left":
+        first, count = rest
+        whole(whole(first, MAX_ORDINAL) + whole(count, _MESSAGES), _MESSAGES)
+        return raw  # type: ignore[no-any-return]
     if name == "take":
         _check_taken(*rest)
         return raw  # type: ignore[no-any-return]
@@ -54,7 +60,7 @@ def check_command(raw: Any) -> list[Any]:
 def check_commands(found: Any) -> list[list[Any]]:
     """All of a table's."""
     commands = [check_command(raw) for raw in found]
-    if sum(command[3] for command in commands if command[0] != "take") > MOST_ADDRESSED:
+    if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
         raise ValueError("its commands address more messages than allowed")
     return commands
 

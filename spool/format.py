@@ -13,17 +13,18 @@ import sys
 import zlib
 from array import array
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgpack
 
 from spool.entries import check_attributes, check_commands, check_fact, seconds, whole
 from spool.errors import CorruptedFile, NewerFormat
-from spool.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 from spool.xid import Xid
 
-VERSION = 1
+VERSION = 2
+PLAIN_VERSION = 1  # of a file that supersedes nothing: programs that know no sweeps can read it
 BRANCH_ID_BYTES = 12
 
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
@@ -102,13 +103,35 @@ class Header(NamedTuple):
         return sum(branch.count for branch in self.branches)
 
 
+class Origins(NamedTuple):
+    """Where swept messages come from, a column each with one entry a run: the position of the run's first message,
+    the time of its commit, its branch and its ordinal there."""
+
+    numbers: list[int]
+    ordinals: list[int]
+    times: list[float]
+    branches: list[bytes]
+    places: list[int]
+
+
+class Places(NamedTuple):
+    """A swept table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
+    and the row at which each run, in the table's own order, begins, with the end behind the last."""
+
+    starts: list[int]
+    ends: list[int]
+    order: list[int]
+    rows: list[int]
+
+
 @dataclass(slots=True)
 class Table:
     """A section's table of contents.
 
     ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
     places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
-    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None].
+    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None]. A swept section has
+    ``origins``, and its runs by id and by correlation id, sorted (see ``segments``).
     """
 
     queues: list[str] = field(default_factory=list)
@@ -118,7 +141,11 @@ class Table:
     checksums: "array[int]" = field(default_factory=lambda: array("I"))
     commands: list[list[Any]] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
+    origins: Origins | None = None
+    ids: bytes = b""
+    correlations: bytes = b""
     _ends: "array[int] | None" = None
+    _places: Places | None = None
 
     def ends(self, entry: SectionEntry) -> "array[int]":
         """Where in the file each body ends; worked out once."""
@@ -127,6 +154,19 @@ class Table:
             self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
             del self._ends[0]
         return self._ends
+
+    def places(self) -> Places:
+        """A swept table by position; worked out once."""
+        if self._places is None:
+            assert self.origins is not None
+            counts = [count for _, _, count in self.runs]
+            pairs = zip(self.origins.numbers, self.origins.ordinals, strict=True)
+            begins = [number << ORDINAL_BITS | ordinal for number, ordinal in pairs]
+            order = sorted(range(len(begins)), key=begins.__getitem__)
+            starts = [begins[run] for run in order]
+            ends = [begins[run] + counts[run] for run in order]
+            self._places = Places(starts, ends, order, list(accumulate(counts, initial=0)))
+        return self._places
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
@@ -148,12 +188,13 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     pack = msgpack.Packer().pack
     packed = [pack(part) for pair in fields for part in pair]
     tail = b"\xa8checksum\xce"
+    version = VERSION if header.supersedes else PLAIN_VERSION
     length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     if length < room:
         packed[-1] = _padding(room - length + len(packed[-1]))
         length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     head = (
-        bytes([0x80 | _HEADER_FIELDS]) + _START + VERSION.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
+        bytes([0x80 | _HEADER_FIELDS]) + _START + version.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
         + length.to_bytes(4, "big")
     )  # fmt: skip
     encoded = head + b"".join(packed) + tail
@@ -180,8 +221,13 @@ def stamp(number: int) -> tuple[int, bytes]:
 
 
 def encode_table(table: Table) -> bytes:
+    # What is searched by key comes first: it is found without unpacking the rest.
+    swept: dict[str, Any] = {}
+    if table.origins is not None:
+        swept = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
     return msgpack.packb(
         {
+            **swept,
             "queues": table.queues,
             "attributes": table.attributes,
             "runs": table.runs,
@@ -297,6 +343,15 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
     )
 
 
+def search_keys(table: bytes) -> tuple[bytes, bytes]:
+    """``ids`` and ``correlations`` of a proven swept table, without unpacking the rest."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)
+    unpacker.feed(table)
+    unpacker.read_map_header()
+    (_, ids), (_, correlations) = ((unpacker.unpack(), unpacker.unpack()) for _ in range(2))
+    return ids, correlations
+
+
 def _branch_id(value: Any) -> bytes:
     if not isinstance(value, bytes) or len(value) != BRANCH_ID_BYTES:
         raise ValueError(f"{value!r:.40} is no branch's id")
@@ -318,10 +373,35 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
             commands=check_commands(found["commands"]),
             facts=[check_fact(f) for f in found["facts"]],
         )
+        if "origins" in found:
+            table.origins, table.ids, table.correlations = _origins(found["origins"], table.runs), *_search_keys(found)
         _prove(table, entry)
     except _UNREADABLE as error:
         raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
     return table
+
+
+def _origins(found: Any, runs: list[list[int]]) -> Origins:
+    """Positions that exist, each in one run only."""
+    origins = Origins(*map(list, found))
+    if {len(column) for column in origins} != {len(runs)}:
+        raise ValueError("its columns differ in length")
+    taken = []
+    for (_, _, count), number, first, time, branch, ordinal in zip(runs, *origins, strict=True):
+        whole(number, MAX_NUMBER), whole(first, MAX_ORDINAL), whole(ordinal, 2**32 - count)
+        whole(first + count - 1, MAX_ORDINAL), seconds(time), _branch_id(branch)
+        taken.append((number << ORDINAL_BITS | first, count))
+    taken.sort()
+    if any(here + count > after for (here, count), (after, _) in pairwise(taken)):
+        raise ValueError("two of its messages have one position")
+    return origins
+
+
+def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
+    ids, correlations = found["ids"], found["correlations"]
+    if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
+        raise ValueError("what it can be searched by is not where it belongs")
+    return ids, correlations
 
 
 def _prove(table: Table, entry: SectionEntry) -> None:

@@ -1,224 +1,84 @@
 """What is in the queues, in memory: a pure function of the commits that were applied, in order of their numbers.
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
-messages costs a few entries. Bodies stay on disk. Claims, prepared branches and due times decide whether a message can
-be taken *now*; they are asked by the caller, not stored here.
+messages costs a few entries; thousands of swept messages are one *segment*. Bodies and tables stay on disk. Claims,
+prepared branches and due times decide whether a message can be taken *now*; they are asked by the caller, not stored
+here.
+
+A message is found by its position, which never changes; the file it lies in, its *source*, does.
 """
 
+import logging
+from array import array
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from hashlib import blake2b
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList
 
+from spool.commits import Commit, Part, Source
 from spool.entries import TOTALS_FACT
-from spool.format import Table
-from spool.message import DEFAULT_PRIORITY, Position, due_time
-from spool.reader import FileImage
+from spool.errors import CorruptedFile
+from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED, FileState, add_tallies
+from spool.format import SectionEntry, Table
+from spool.layout import MAX_NUMBER, ORDINAL_BITS, committed
+from spool.line import Key, Line
+from spool.message import Position
+from spool.ranges import Ranges
+from spool.runs import Run, lengths_of
+from spool.segments import HASH_BYTES, Piece, Segment, find_correlation, find_id, place
 from spool.xid import Xid
 
-ENQUEUED, DEQUEUED, FAILED, EXPIRED = range(4)
+log = logging.getLogger("spool")
+
 _WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
+_FIFO = ("fifo",)
+REFILL_MESSAGES = 256  # how many of a segment become runs at once
+LEAST_SEGMENT = 32  # fewer swept messages are kept as runs at once
 
 
-@dataclass(slots=True)
-class Part:
-    """One file of a commit: the numbered file itself (``adoption`` 0) or its k-th adopted branch."""
-
-    adoption: int
-    xid: Xid | None
-    first: int
-    image: FileImage
+Browsed = tuple[int, int, int, str | None]
+_Entry = tuple[Key, Browsed]
 
 
-@dataclass(slots=True)
-class Commit:
-    """Everything that one number did. ``damage``: (file, what is wrong with it), for what could not be read."""
+class Tables(Protocol):
+    """Where the tables of what is swept come from; CorruptedFile if they are not what they were."""
 
-    number: int
-    parts: list[Part]
-    damage: list[tuple[str, str]] = field(default_factory=list)
+    def table(self, source: Source, section: int) -> Table: ...
 
-    @property
-    def time(self) -> float:
-        return self.parts[0].image.header.time
-
-    @property
-    def adopted(self) -> list[Xid]:
-        return [adoption.xid for adoption in self.parts[0].image.header.adopts]
-
-
-class Run:
-    """``count`` messages from ordinal ``first`` of a commit on, of one queue, with the same control fields."""
-
-    __slots__ = (
-        "attributes", "committed_at", "due", "end", "first", "gone", "head", "key", "number", "part", "queue", "row",
-        "section",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        queue: "QueueIndex",
-        part: Part,
-        section: int,
-        row: int,
-        number: int,
-        first: int,
-        count: int,
-        attributes: Mapping[str, Any],
-        committed_at: float,
-    ) -> None:
-        self.queue = queue
-        self.part = part
-        self.section = section
-        self.row = row
-        self.number = number
-        self.first = self.head = first
-        self.end = first + count
-        self.attributes = attributes
-        self.committed_at = committed_at
-        self.due = due_time(attributes, committed_at)
-        self.gone: set[int] = set()  # those behind head that left; what left at the front moves head
-        self.key: tuple[int, int, int] = queue.key_of(self)
-
-    @property
-    def live(self) -> int:
-        return self.end - self.head - len(self.gone)
-
-    @property
-    def table(self) -> Table:
-        return self.part.image.tables[self.section]
-
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """(first, count) of neighbours that are still there, in order."""
-        start = self.head
-        for ordinal in sorted(self.gone):
-            if ordinal > start:
-                yield start, ordinal - start
-            start = ordinal + 1
-        if self.end > start:
-            yield start, self.end - start
-
-    def leave(self, ordinal: int, count: int) -> None:
-        """Messages that are still in the run leave it."""
-        if ordinal == self.head and not self.gone:
-            self.head += count
-            return
-        self.gone.update(range(ordinal, ordinal + count))
-        while self.head in self.gone:
-            self.gone.remove(self.head)
-            self.head += 1
-
-    def stop_of(self, ordinal: int, end: int) -> int:
-        """Where the neighbours that begin with a live ordinal end, at most at ``end``."""
-        stop = min(end, self.end)
-        if self.gone and not self.gone.isdisjoint(range(ordinal, stop)):
-            stop = min(gone for gone in self.gone if gone > ordinal)
-        return stop
-
-    def row_of(self, ordinal: int) -> int:
-        return self.row + ordinal - self.first
-
-    def bytes_of(self, ordinal: int, count: int = 1) -> int:
-        row = self.row_of(ordinal)
-        return sum(self.table.lengths[row : row + count])
-
-
-class QueueIndex:
-    """One queue's runs, in the order in which they are delivered."""
-
-    def __init__(self, name: str, by_priority: bool = False) -> None:
-        self.name = name
-        self.by_priority = by_priority
-        self.ready: SortedKeyList[Run, Any] = SortedKeyList(key=lambda run: run.key)
-        self.delayed: SortedKeyList[Run, Any] = SortedKeyList(key=lambda run: (run.due, run.key))
-        self.live = 0
-        self.bytes = 0
-        self._ripe_until = float("-inf")  # the latest due time of those that were made ready
-
-    def key_of(self, run: Run) -> tuple[int, int, int]:
-        priority = run.attributes.get("priority", DEFAULT_PRIORITY) if self.by_priority else 0
-        return -priority, run.number, run.first
-
-    def add(self, run: Run) -> None:
-        (self.ready if run.due is None else self.delayed).add(run)
-
-    def drop(self, run: Run) -> None:
-        (self.ready if run.due is None else self.delayed).remove(run)
-
-    def ripen(self, now: float) -> None:
-        """Move what has become due among the ready ones."""
-        if now < self._ripe_until:
-            self._unripen(now)
-        while self.delayed and (due := self.delayed[0].due) is not None and due <= now:
-            run = self.delayed.pop(0)
-            self._ripe_until = max(self._ripe_until, due)
-            run.due = None
-            self.ready.add(run)
-
-    def _unripen(self, now: float) -> None:
-        """The clock was put back: what is not due any more waits again."""
-        self._ripe_until = now
-        for run in list(self.ready):
-            due = due_time(run.attributes, run.committed_at)
-            if due is not None and due > now:
-                self.ready.remove(run)
-                run.due = due
-                self.delayed.add(run)
-
-    def next_due(self) -> float | None:
-        return self.delayed[0].due if self.delayed else None
-
-    def reorder(self, by_priority: bool) -> None:
-        """The queue's order was changed."""
-        self.by_priority = by_priority
-        for line in (self.ready, self.delayed):
-            runs = list(line)
-            line.clear()
-            for run in runs:
-                run.key = self.key_of(run)
-            line.update(runs)
-
-
-@dataclass(slots=True)
-class FileState:
-    """What keeps a commit's files on disk (DESIGN §4, "Reclaim")."""
-
-    parts: int
-    adopted: tuple[Xid, ...]
-    live: int = 0
-    targets: set[int] = field(default_factory=set)
-    taken: list[tuple[str, bytes]] = field(default_factory=list)
-    facts: int = 0
-    damaged: bool = False
-    folded: bool = False
-    tally: dict[str, list[int]] = field(default_factory=dict)
+    def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
+        """``ids`` and ``correlations`` of a section, alone."""
 
 
 class Index:
-    """All queues of a space up to ``applied``."""
+    """All queues of a space up to ``applied``. ``orders``: by queue, where it is not fifo."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Tables, orders: Mapping[str, tuple[str, ...]]) -> None:
         self.applied = 0
-        self.queues: dict[str, QueueIndex] = {}
+        self.queues: dict[str, Line] = {}
         self.files: dict[int, FileState] = {}
         self.idle: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self.adopted: dict[Xid, int] = {}
         self.taken: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
+        self.touched: Ranges | None = None  # while a sweep looks: what left its place or changed since
+        self._tables = tables
+        self._orders = orders
         self._runs: dict[int, list[Run]] = {}
-        self._moved: dict[tuple[int, int], Run] = {}
-        self._branches: dict[bytes, tuple[int, int, int]] = {}
-        self._branch_of: dict[int, list[tuple[int, int, bytes]]] = {}
+        self._segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
+        self._branches: dict[bytes, tuple[int, int]] = {}  # id: (number, ordinal of its first message)
+        self._branch_of: dict[int, list[tuple[int, bytes, int]]] = {}  # (from here on, id, its first ordinal)
 
     # -- applying ---------------------------------------------------------------------------------------------------
 
     def apply(self, commit: Commit) -> None:
         """The next commit; its messages, then its commands, then its facts."""
         header = commit.parts[0].image.header
-        state = self.files[commit.number] = FileState(len(header.adopts), tuple(commit.adopted))
+        state = self.files[commit.number] = FileState(tuple(commit.adopted))
         self.adopted.update((xid, commit.number) for xid in state.adopted)
         for name, wrong in commit.damage:
             self.damaged(commit.number, name, wrong)
@@ -230,114 +90,144 @@ class Index:
                     self._command(state, commit.number, command)
                 for key, value, expiry in table.facts:
                     self._fact(commit.number, state, key, value, expiry)
+        state.only_removes = _only_removes(commit)
+        if header.supersedes:
+            self._supersede(commit.number, state, header.supersedes, folds=not header.messages)
         if not state.live:
             self._rest(commit.number)
         self.applied = max(self.applied, commit.number)
 
     def _add_messages(self, commit: Commit, part: Part, state: FileState) -> None:
-        for branch in part.image.header.branches:
-            first = part.first + branch.first
-            self._branches[branch.id] = (commit.number, first, branch.count)
-            self._branch_of.setdefault(commit.number, []).append((first, branch.count, branch.id))
+        source = part.source(commit.number)
         ordinal = part.first
-        runs = self._runs.setdefault(commit.number, [])
+        swept = any(table.origins is not None for table in part.image.tables)
+        if not swept:
+            for branch in [branch for branch in part.image.header.branches if branch.count]:
+                first = part.first + branch.first
+                self._branches[branch.id] = (commit.number, first)
+                self._branch_of.setdefault(commit.number, []).append((first, branch.id, first))
         for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
-            row = 0
-            for queue_place, attributes_place, count in table.runs:
-                queue = self.queue(table.queues[queue_place])
-                run = Run(
-                    queue, part, section, row, commit.number, ordinal + row, count,
-                    table.attributes[attributes_place], commit.time,
-                )  # fmt: skip
-                runs.append(run)
-                queue.add(run)
-                queue.live += count
-                queue.bytes += sum(table.lengths[row : row + count])
-                state.live += count
-                state.tally.setdefault(queue.name, [0, 0, 0, 0])[ENQUEUED] += count
-                row += count
+            if table.origins is not None and table.runs:
+                self._add_swept(source, section, entry, table, _left(part, ordinal, entry.messages), state)
+            elif table.runs:
+                self._add_section(commit, source, section, table, ordinal, state)
             ordinal += entry.messages  # of a table that was damaged none is known, yet the next ones keep their places
+
+    def _add_section(
+        self, commit: Commit, source: Source, section: int, table: Table, base: int, state: FileState
+    ) -> None:
+        lengths = lengths_of(table.lengths)
+        runs = self._runs.setdefault(commit.number, [])
+        ordinal = base
+        for queue_place, attributes_place, count in table.runs:
+            queue = self.queue(table.queues[queue_place])
+            attributes = table.attributes[attributes_place]
+            run = Run(queue, source, section, base, commit.number, ordinal, count, attributes, commit.time, lengths)
+            runs.append(run)
+            queue.add(run)
+            self._weigh(queue, state, count, run.bytes_of(ordinal, count))
+            state.count(queue.name, ENQUEUED, count)
+            ordinal += count
+
+    def _weigh(self, queue: Line, state: FileState, count: int, size: int) -> None:
+        """Messages came (or, below 0, went)."""
+        queue.live += count
+        queue.bytes += size
+        state.live += count
+        state.live_bytes += size
+        state.body_bytes += max(0, size)
 
     def _command(self, state: FileState, number: int, command: list[Any]) -> None:
         name = command[0]
         if name == "take":
-            state.taken.append((command[1], command[2]))
+            state.taken += ((command[1], command[2]),)
             self.taken.add((command[1], command[2]))
             return
+        if name == "left":
+            return  # read with the messages that it is about
         target, first, count = command[1:4]
         if target != number:
-            state.targets.add(target)
+            state.address(target)
         ordinal, end = first, first + count
-        while ordinal < end:
-            run, stop = self.segment(target, ordinal, end)
-            if run is not None and name == "remove":
-                self._tally(target, run.queue.name, _WHY.get(command[4]), stop - ordinal)
-                self._remove(run, ordinal, stop - ordinal)
-            elif run is not None:
-                stop = ordinal + 1  # the update splits the run: the next message is looked up anew
-                self._update(run, ordinal, command[4])
-            ordinal = stop  # a message that is not there was removed before, or its file was reclaimed: nothing to do
+        while ordinal < end:  # a message that is not there was removed before, or its file was reclaimed: nothing to do
+            if name == "remove":
+                queue, source, stop = self._take_out(target, ordinal, end)
+                if queue is not None:
+                    self._removed(state, number, queue, source, command[4], stop - ordinal)
+            else:
+                run, stop = self._pulled(target, ordinal, end)
+                if run is not None:
+                    if run.source.number != number:
+                        state.address(run.source.number)
+                    self._update(run, ordinal, stop - ordinal, command[4])
+            ordinal = stop
 
-    def _remove(self, run: Run, ordinal: int, count: int) -> None:
-        self._detach(run, ordinal, count)
-        state = self.files[run.number]
-        state.live -= count
+    def _removed(self, state: FileState, number: int, queue: Line, source: int, why: str, count: int) -> None:
+        if source != number:
+            state.address(source)
+        what = _WHY.get(why)
+        if what is not None:
+            self.files[source].count(queue.name, what, count)
+        if what == DEQUEUED:
+            queue.served += count
+
+    def _take_out(self, number: int, ordinal: int, end: int) -> tuple[Line | None, int, int]:
+        """Messages leave the index, wherever they are: (queue or None if the first is not there, the number of the file
+        they lay in, where to look on)."""
+        run, stop = self._run_at(number, ordinal, end)
+        if run is not None:
+            queue, source, size = run.queue, run.source.number, run.bytes_of(ordinal, stop - ordinal)
+            self._cut(run, ordinal, stop)
+        else:
+            segment, piece, stop = self._piece_at(number, ordinal, stop)
+            if segment is None or piece is None:
+                return None, 0, stop
+            table = self._tables.table(segment.source, segment.section)
+            queue, source, stop = segment.queue, segment.source.number, ordinal + piece.length
+            size = sum(table.lengths[piece.row : piece.row + piece.length])
+            self._leave(segment, piece, size)
+        self._gone(queue, source, stop - ordinal, size)
+        if self.touched is not None:
+            self.touched.append((number, ordinal, stop - ordinal))
+        return queue, source, stop
+
+    def _gone(self, queue: Line, source: int, count: int, size: int) -> None:
+        state = self.files[source]
+        self._weigh(queue, state, -count, -size)
         if not state.live:
-            self._rest(run.number)
+            self._rest(source)
 
-    def _detach(self, run: Run, ordinal: int, count: int = 1) -> None:
-        """Messages that are still in the run leave it, and the run its queue when none is left."""
-        run.queue.live -= count
-        run.queue.bytes -= run.bytes_of(ordinal, count)
-        run.leave(ordinal, count)
-        if count == 1:
-            self._moved.pop((run.number, ordinal), None)
-        if not run.live:
-            run.queue.drop(run)
-
-    def _update(self, run: Run, ordinal: int, changes: Mapping[str, Any]) -> None:
-        """The message becomes a run of its own, with its own control fields."""
+    def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
+        """The messages become a run of their own, with their own control fields."""
         attributes = {**run.attributes, **changes}
         if "not_before" in changes:
             attributes.pop("delay", None)
             if changes["not_before"] is None:
                 del attributes["not_before"]
-        queue = self.queue(attributes.pop("queue", run.queue.name))
-        if queue is not run.queue:
+        old, queue = run.queue, self.queue(attributes.pop("queue", run.queue.name))
+        state, size = self.files[run.source.number], run.bytes_of(ordinal, count)
+        if queue is not old:
             if attributes.get("failure_reason"):
-                self._tally(run.number, run.queue.name, FAILED)
-            self._tally(run.number, queue.name, ENQUEUED)
-        self._split_behind(run, ordinal)
-        self._detach(run, ordinal)
+                state.count(old.name, FAILED, count)
+            state.count(queue.name, ENQUEUED, count)
+        branch = self.branch_of(Position(run.number, ordinal))
+        if run.first == ordinal and run.live > count:  # what follows must not stand where these will
+            rest = run.tail(ordinal + count)
+            self._drop(run)
+            self._insert(rest, branch[0], branch[1] + count)
+        else:
+            self._cut(run, ordinal, ordinal + count)
+        old.live -= count
+        old.bytes -= size
         moved = Run(
-            queue, run.part, run.section, run.row_of(ordinal), run.number, ordinal, 1, attributes, run.committed_at
-        )
-        queue.add(moved)
-        queue.live += 1
-        queue.bytes += moved.bytes_of(ordinal)
-        self._moved[run.number, ordinal] = moved
-
-    def _split_behind(self, run: Run, ordinal: int) -> None:
-        """What lies behind a message becomes a run of its own: the message keeps its place between the two."""
-        if ordinal + 1 >= run.end:
-            return
-        rest = Run(
-            run.queue, run.part, run.section, run.row_of(ordinal + 1), run.number, ordinal + 1, run.end - ordinal - 1,
-            run.attributes, run.committed_at,
+            queue, run.source, run.section, run.base, run.number, ordinal, count, attributes, run.committed_at,
+            run.lengths,
         )  # fmt: skip
-        rest.due = run.due
-        behind = [gone for gone in run.gone if gone > ordinal]
-        run.end = ordinal + 1
-        run.gone.difference_update(behind)
-        for gone in sorted(behind):
-            rest.leave(gone, 1)
-        insort(self._runs[run.number], rest, key=_first_of)
-        if rest.live:
-            rest.queue.add(rest)
-
-    def _tally(self, number: int, queue: str, what: int | None, count: int = 1) -> None:
-        if what is not None:
-            self.files[number].tally.setdefault(queue, [0, 0, 0, 0])[what] += count
+        self._insert(moved, *branch)
+        queue.live += count
+        queue.bytes += size
+        if self.touched is not None:
+            self.touched.append((run.number, ordinal, count))
 
     def _fact(self, number: int, state: FileState, key: str, value: Any, expiry: float | None) -> None:
         """The newest of its key counts; the value None means: no longer."""
@@ -345,7 +235,7 @@ class Index:
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                state.targets.add(old[0])  # or the old one would be back once this file is gone
+                state.address(old[0])  # or the old one would be back once this file is gone
         if value is not None:
             self.facts[key] = (number, value, expiry)
             state.facts += 1
@@ -353,29 +243,179 @@ class Index:
                 if folded in self.files:
                     self._give_up(folded)
 
+    # -- sweeps -------------------------------------------------------------------------------------------------------
+
+    def _add_swept(
+        self, source: Source, section: int, entry: SectionEntry, table: Table, left: list[tuple[int, int]],
+        state: FileState,
+    ) -> None:  # fmt: skip
+        """Messages lie in a sweep's file from now on. Where they lay before, they are not any more; what is known of
+        them from there (a rebuild may not have seen it) does not matter."""
+        assert table.origins is not None
+        segment = Segment(self.queue(table.queues[table.runs[0][0]]), source, section, entry, table)
+        for row, count in left:
+            segment.leave(row, count, sum(table.lengths[row : row + count]))
+        pieces = list(segment.pieces(table))
+        for piece in pieces:
+            ordinal, end = piece.first, piece.first + piece.length
+            while ordinal < end:
+                _, _, ordinal = self._take_out(piece.number, ordinal, end)
+        if not pieces:
+            return
+        low, high = state.span or (MAX_NUMBER, 0)
+        state.span = min(low, segment.low >> ORDINAL_BITS), max(high, segment.high >> ORDINAL_BITS)
+        self._weigh(segment.queue, state, segment.live, segment.bytes)
+        one_queue = len({run[0] for run in table.runs}) == 1
+        if one_queue and segment.live >= LEAST_SEGMENT and self._in_order(segment, table):
+            segment.queue.add_segment(segment)
+            self._segments.add(segment)
+            return
+        for piece in pieces:
+            self._insert_piece(segment, table, piece)
+
+    def _in_order(self, segment: Segment, table: Table) -> bool:
+        """Whether its rows lie in its queue's order; the segment then knows where it stands."""
+        keys, dues = [], []
+        for piece in segment.pieces(table):
+            run = _run_of(segment, table, piece, self.queue)
+            keys.append(run.key)
+            if run.due is not None:
+                dues.append((run.due, *run.key))
+        if len(dues) == len(keys) and _is_sorted(dues):
+            segment.delayed, segment.key = True, dues[0]
+            return True
+        segment.key = keys[0]
+        return _is_sorted(keys)
+
+    def _supersede(self, number: int, state: FileState, supersedes: tuple[int, ...], *, folds: bool) -> None:
+        there = [known for known in supersedes if known in self.files]
+        for known in there:
+            old = self.files[known]
+            old.superseded_by = number
+            if folds:  # its commands are all said again here
+                for target in old.targets:
+                    state.address(target)
+                old.targets = frozenset()
+        state.supersedes = array("Q", there) or None
+
+    def _refill(self, segment: Segment) -> None:
+        """The next messages of a segment become runs."""
+        try:
+            table = self._tables.table(segment.source, segment.section)
+        except (CorruptedFile, FileNotFoundError) as error:
+            self._lose(segment, str(error))
+            return
+        done = 0
+        for piece in list(segment.pieces(table, segment.next)):
+            self._pull(segment, table, piece)
+            segment.next = piece.row + piece.length
+            done += piece.length
+            if done >= REFILL_MESSAGES:
+                break
+        if segment.live:
+            following = next(segment.pieces(table, segment.next))
+            run = _run_of(segment, table, following, self.queue)
+            segment.queue.drop_segment(segment)
+            segment.key = _standing(run) if segment.delayed else run.key
+            segment.queue.add_segment(segment)
+
+    def _lose(self, segment: Segment, wrong: str) -> None:
+        """Its table cannot be read any more: its messages are not served, and it is named."""
+        number = segment.source.number
+        self.damaged(number, committed(number), wrong)
+        self._gone(segment.queue, number, segment.live, segment.bytes)
+        self._forget_segment(segment)
+
+    def _pulled(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+        """As ``run_from``, of a run that is in the index from now on."""
+        run, stop = self._run_at(number, ordinal, end)
+        if run is not None:
+            return run, stop
+        segment, piece, stop = self._piece_at(number, ordinal, stop)
+        if segment is None or piece is None:
+            return None, stop
+        table = self._tables.table(segment.source, segment.section)
+        return self._pull(segment, table, piece), ordinal + piece.length
+
+    def _pull(self, segment: Segment, table: Table, piece: Piece) -> Run:
+        """Messages of a segment become a run."""
+        self._leave(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
+        return self._insert_piece(segment, table, piece)
+
+    def _insert_piece(self, segment: Segment, table: Table, piece: Piece) -> Run:
+        assert table.origins is not None
+        run = _run_of(segment, table, piece, self.queue)
+        ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
+        self._insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
+        return run
+
+    def _leave(self, segment: Segment, piece: Piece, size: int) -> None:
+        segment.leave(piece.row, piece.length, size)
+        if not segment.live:
+            self._forget_segment(segment)
+
+    def _forget_segment(self, segment: Segment) -> None:
+        segment.queue.drop_segment(segment)
+        self._segments.remove(segment)
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def _insert(self, run: Run, branch: bytes, in_branch: int) -> None:
+        """A run whose first message has that ordinal in its branch."""
+        insort(self._runs.setdefault(run.number, []), run, key=_first_of)
+        begin = run.first - in_branch
+        self._branches[branch] = (run.number, begin)
+        known = self._branch_of.setdefault(run.number, [])
+        entry = (run.first, branch, begin)
+        at = bisect_right(known, run.first, key=_from)
+        if not at or known[at - 1][1:] != entry[1:]:
+            known.insert(at, entry)
+        run.queue.add(run)
+
+    def _cut(self, run: Run, ordinal: int, end: int) -> None:
+        """Messages leave a run: its front, its rear, or its middle, which splits it."""
+        if run.first == ordinal and run.end == end:
+            self._drop(run)
+        elif run.first == ordinal:
+            run.first = end
+        else:
+            if end < run.end:
+                rest = run.tail(end)
+                insort(self._runs[run.number], rest, key=_first_of)
+                rest.queue.add(rest)
+            run.end = ordinal
+
+    def _drop(self, run: Run) -> None:
+        run.queue.drop(run)
+        runs = self._runs[run.number]
+        del runs[bisect_right(runs, run.first, key=_first_of) - 1]
+        if not runs:
+            del self._runs[run.number]
+            for _, branch, _ in self._branch_of.pop(run.number, ()):
+                self._branches.pop(branch, None)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
     def _give_up(self, number: int) -> None:
         """Reclaim has recorded that the number goes, since nothing in it lived: its counts are in that record now, and
         what it holds is gone, even if somebody puts the file back and what removed it is gone as well."""
         state = self.files[number]
         state.folded = True
-        state.tally.clear()
-        self._forget_facts(number)
+        state.tally = {}
+        self._forget_facts(number, state)
         if state.live:
-            moved = [run for (owner, _), run in self._moved.items() if owner == number]
-            for run in [*self._runs.get(number, ()), *moved]:
-                for first, count in list(run.pieces()):
-                    self._detach(run, first, count)
-            state.live = 0
-            self._rest(number)
+            for segment in [segment for segment in self._segments if segment.source.number == number]:
+                self._gone(segment.queue, number, segment.live, segment.bytes)
+                self._forget_segment(segment)
+            runs = [run for runs in self._runs.values() for run in runs if run.source.number == number]
+            for run in runs:
+                self._take_out(run.number, run.first, run.end)
 
     def _rest(self, number: int) -> None:
-        """None of the number's messages lives any more: its runs are forgotten, and its files may go, unless one is
-        damaged: nobody knows what else it held."""
+        """None of the messages in the number's files lives any more: they may go, unless one is damaged: nobody knows
+        what else it held."""
         if not self.files[number].damaged:
             self.idle.add(number)
-        for _, _, branch_id in self._branch_of.pop(number, ()):
-            self._branches.pop(branch_id, None)
-        self._runs.pop(number, None)
 
     def damaged(self, number: int, name: str, wrong: str) -> None:
         """One of the number's files cannot be read whole: it stays until somebody has seen to it."""
@@ -389,65 +429,156 @@ class Index:
         self.idle.discard(number)
         for xid in state.adopted:
             self.adopted.pop(xid, None)
-        self._forget_facts(number)
+        self._forget_facts(number, state)
 
-    def _forget_facts(self, number: int) -> None:
-        for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
-            del self.facts[key]
+    def _forget_facts(self, number: int, state: FileState) -> None:
+        if state.facts:
+            state.facts = 0
+            for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
+                del self.facts[key]
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str) -> QueueIndex:
+    def queue(self, name: str) -> Line:
         found = self.queues.get(name)
         if found is None:
-            found = self.queues[name] = QueueIndex(name)
+            found = self.queues[name] = Line(name, self._orders.get(name, _FIFO), self._refill)
         return found
 
     def find(self, position: Position) -> Run | None:
         """The run that holds a live message, or None."""
-        return self.segment(position.number, position.ordinal, position.ordinal + 1)[0]
+        return self.run_from(position.number, position.ordinal, position.ordinal + 1)[0]
 
-    def segment(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+    def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """The run that holds a live message, and where its neighbours in it end, at most at ``end``.
 
-        None if the message is not there, and where to look on.
+        None if the message is not there, and where to look on. What lies in a segment stays there: its run is made for
+        the caller.
         """
-        moved = self._moved.get((number, ordinal)) if self._moved else None
-        if moved is not None:
-            return moved, ordinal + 1
+        run, stop = self._run_at(number, ordinal, end)
+        if run is not None or not self._segments:
+            return run, stop
+        segment, piece, stop = self._piece_at(number, ordinal, stop)
+        if segment is None or piece is None:
+            return None, stop
+        table = self._tables.table(segment.source, segment.section)
+        return _run_of(segment, table, piece, self.queue), ordinal + piece.length
+
+    def _run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+        """As ``run_from``, of what lies in memory one by one."""
         runs = self._runs.get(number)
-        if not runs or ordinal >= runs[-1].end:
+        if not runs:
             return None, end  # a command may claim any count: nothing lies there
-        place = bisect_right(runs, ordinal, key=_first_of) - 1
-        if place < 0:
-            return None, ordinal + 1
-        run = runs[place]
-        if not run.head <= ordinal < run.end or ordinal in run.gone:
-            return None, ordinal + 1
-        return run, run.stop_of(ordinal, end)
+        at = bisect_right(runs, ordinal, key=_first_of) - 1
+        if at >= 0 and ordinal < runs[at].end:
+            return runs[at], min(end, runs[at].end)
+        return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
+
+    def _piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
+        """The swept messages from a position on, and where to look on, at most at ``stop``, where a run begins."""
+        first = place(number, ordinal)
+        for segment in self._segments.irange_key(None, place(number, stop - 1), reverse=True):
+            if segment.high > first:
+                table = self._tables.table(segment.source, segment.section)
+                piece, after = segment.piece_at(table, number, ordinal, stop)
+                if piece is not None:
+                    return segment, piece, after
+                stop = min(stop, after)
+        return None, None, stop
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
         """Where the message with that id lies, if its branch is known and it lives."""
         found = self._branches.get(branch_id)
-        if found is None or not 0 <= ordinal < found[2]:
-            return None
-        position = Position(found[0], found[1] + ordinal)
-        return position if self.find(position) is not None else None
+        if found is not None:
+            position = Position(found[0], found[1] + ordinal)
+            known = bisect_right(self._branch_of[found[0]], position.ordinal, key=_from) - 1
+            if known >= 0 and self._branch_of[found[0]][known][1] == branch_id and self.find(position) is not None:
+                return position
+        for segment in self._segments:
+            run = find_id(self._tables.keys(segment.source, segment.entry)[0], branch_id, ordinal)
+            if run is None:
+                continue
+            origins = self._tables.table(segment.source, segment.section).origins
+            assert origins is not None
+            position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
+            if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
+                return position
+        return None
 
     def branch_of(self, position: Position) -> tuple[bytes, int]:
         """(branch id, ordinal in the branch) of a live message."""
-        for first, count, branch_id in self._branch_of[position.number]:
-            if first <= position.ordinal < first + count:
-                return branch_id, position.ordinal - first
-        raise KeyError(position)
+        if self._run_at(*position, position.ordinal + 1)[0] is None:
+            segment, piece, _ = self._piece_at(*position, position.ordinal + 1)
+            if segment is None or piece is None:
+                raise KeyError(position)
+            origins = self._tables.table(segment.source, segment.section).origins
+            assert origins is not None
+            return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
+        known = self._branch_of[position.number]
+        _, branch, begin = known[bisect_right(known, position.ordinal, key=_from) - 1]
+        return branch, position.ordinal - begin
 
     def in_order(self, queue: str, now: float) -> Iterator[Run]:
         """Runs that can be delivered now, first to last."""
         found = self.queues.get(queue)
-        if found is None:
-            return iter(())
-        found.ripen(now)
-        return iter(found.ready)
+        return iter(()) if found is None else found.in_order(now)
+
+    def runs_of(self, segment: Segment) -> list[Run]:
+        """What lies in a segment, in order; it stays there."""
+        table = self._tables.table(segment.source, segment.section)
+        return [_run_of(segment, table, piece, self.queue) for piece in segment.pieces(table)]
+
+    def correlated(self, queue: str, correlation_id: str) -> list[Run]:
+        """Every run of the queue with that correlation id, in order, delayed ones among them."""
+        line = self.queue(queue)
+        for segment in [segment for segment in line.segments() if segment.correlated]:
+            packed = self._tables.keys(segment.source, segment.entry)[1]
+            wanted = set(find_correlation(packed, hash_of(correlation_id)))
+            if wanted:
+                table = self._tables.table(segment.source, segment.section)
+                for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
+                    self._pull(segment, table, piece)
+        return line.correlated(correlation_id)
+
+    def browse(self, queue: str, now: float) -> Iterator[tuple[int, int, int, str | None]]:
+        """(number, first, count, correlation id) of everything in the order of delivery, delayed ones last. Messages
+        may go meanwhile: the caller looks. Segments are read one by one, and only when it is their turn."""
+        line = self.queue(queue)
+        line.ripen(now)
+        found = [
+            ([(_standing(run), _described(run)) for run in runs], [(one, bytes(one.left)) for one in segments])
+            for runs, segments in ((line.ready, line.swept), (line.delayed, line.swept_delayed))
+        ]
+        for entries, waiting in found:
+            yield from self._merged(entries, waiting)
+
+    def _merged(self, entries: list[_Entry], waiting: list[tuple[Segment, bytes]]) -> Iterator[Browsed]:
+        lines: list[tuple[_Entry, int, Iterator[_Entry]]] = []
+        sources = iter([iter(entries), *(self._entries(segment, left) for segment, left in waiting)])
+        keys = [(), *(segment.key for segment, _ in waiting)]
+        opened = 0
+        while True:
+            while opened < len(keys) and (not lines or keys[opened] <= lines[0][0][0]):
+                self._push(lines, opened, next(sources))
+                opened += 1
+            if not lines:
+                return
+            entry, line, rest = heappop(lines)
+            yield entry[1]
+            self._push(lines, line, rest)
+
+    def _push(self, lines: list[tuple[_Entry, int, Iterator[_Entry]]], line: int, rest: Iterator[_Entry]) -> None:
+        entry = next(rest, None)
+        if entry is not None:
+            heappush(lines, (entry, line, rest))
+
+    def _entries(self, segment: Segment, left: bytes) -> Iterator[_Entry]:
+        table = self._tables.table(segment.source, segment.section)
+        for piece in segment.pieces(table, 0, left):
+            run = _run_of(segment, table, piece, self.queue)
+            if not segment.delayed:
+                run.due = None
+            yield _standing(run), _described(run)
 
     def totals(self) -> dict[str, list[int]]:
         """Per queue [enqueued, dequeued, failed, expired] since the space was created.
@@ -466,10 +597,62 @@ class Index:
         return sums
 
 
+def _standing(run: Run) -> Key:
+    """By which runs and segments stand in their line."""
+    return run.key if run.due is None else (run.due, *run.key)
+
+
+def _described(run: Run) -> Browsed:
+    return run.number, run.first, run.live, run.attributes.get("correlation_id")
+
+
+def hash_of(correlation_id: str) -> bytes:
+    """As swept tables are sorted by it."""
+    return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
+
+
+def _run_of(segment: Segment, table: Table, piece: Piece, queue: Any) -> Run:
+    """A piece of a segment as a run, which is not in the index yet."""
+    assert table.origins is not None
+    queue_place, attributes_place, _ = table.runs[piece.run]
+    lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
+    return Run(
+        queue(table.queues[queue_place]), segment.source, segment.section, piece.first - piece.row, piece.number,
+        piece.first, piece.length, table.attributes[attributes_place], table.origins.times[piece.run], lengths,
+    )  # fmt: skip
+
+
+def _left(part: Part, first: int, count: int) -> list[tuple[int, int]]:
+    """(row, count) of the messages of a swept section that had left before the sweep was committed."""
+    found = []
+    for table in part.image.tables:
+        for command in table.commands:
+            if command[0] == "left":
+                start, stop = max(command[1], first), min(command[1] + command[2], first + count)
+                if start < stop:
+                    found.append((start - first, stop - start))
+    return found
+
+
+def _only_removes(commit: Commit) -> bool:
+    """Whether a later commit may say again all that it says (see ``sweep``)."""
+    header, tables = commit.parts[0].image.header, commit.parts[0].image.tables
+    if header.adopts or header.messages or not tables:
+        return False
+    return all(not table.facts and all(command[0] == "remove" for command in table.commands) for table in tables)
+
+
+def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
+    return all(one < two for one, two in pairwise(keys))
+
+
 def _first_of(run: Run) -> int:
     return run.first
 
 
-def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:
-    for queue, counts in tally.items():
-        sums[queue] = list(map(int.__add__, sums.get(queue, (0, 0, 0, 0)), counts))
+def _from(entry: tuple[int, bytes, int]) -> int:
+    return entry[0]
+
+
+def _low_of(segment: Segment) -> int:
+    return segment.low

@@ -11,11 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spool import layout
 from spool.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format import FIXED_BYTES, Header, Table, body_head, body_offsets, decode_header, decode_table, header_length
-from spool.xid import Xid
 
 # What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
@@ -162,69 +160,3 @@ def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tu
             yield row, f"the body at offset {offset} ends early"
         elif crc != checksum:
             yield row, f"the body at offset {offset} does not match its checksum"
-
-
-class _OpenFile(NamedTuple):
-    handle: int
-    checksum: int
-
-
-class BodyCache:
-    """Open descriptors of the files whose bodies were read last; not thread-safe, callers hold the store's mutex."""
-
-    def __init__(self, disk: Disk, limit: int = 32) -> None:
-        self.disk = disk
-        self.limit = limit
-        self._open: dict[tuple[int, int], _OpenFile] = {}
-
-    def bodies(
-        self, number: int, adoption: int, xid: Xid | None, image: FileImage, section: int, row: int, count: int
-    ) -> list[bytes]:
-        """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
-        table, rows = image.tables[section], slice(row, row + count)
-        ends = table.ends(image.header.sections[section])
-        for fresh in (False, True):
-            try:
-                file = self._file(number, adoption, xid, image.header.checksum, fresh)
-                return read_bodies(self.disk, file.handle, ends[rows], table.lengths[rows], table.checksums[rows])
-            except CorruptedFile as error:
-                if fresh:
-                    raise CorruptedFile(f"{layout.committed(number, adoption)}: {error}") from None
-        raise AssertionError("unreachable")
-
-    def unproven(self, number: int, adoption: int, xid: Xid | None, image: FileImage, section: int, row: int) -> bytes:
-        """A body as it lies there, whatever its checksum says; CorruptedFile if its file is missing."""
-        offset, length, _ = body_place(image, section, row)
-        file = self._file(number, adoption, xid, image.header.checksum, fresh=True)
-        return self.disk.read_at(file.handle, offset, length)
-
-    def _file(self, number: int, adoption: int, xid: Xid | None, checksum: int, fresh: bool) -> _OpenFile:
-        key = (number, adoption)
-        found = self._open.pop(key, None)
-        if found is not None and (fresh or found.checksum != checksum):
-            self.disk.close(found.handle)
-            found = None
-        if found is None:
-            found = _OpenFile(self._open_one(number, adoption, xid), checksum)
-        self._open[key] = found  # last used, last in the dict
-        if len(self._open) > self.limit:
-            oldest = next(iter(self._open))
-            self.disk.close(self._open.pop(oldest).handle)
-        return found
-
-    def _open_one(self, number: int, adoption: int, xid: Xid | None) -> int:
-        name = layout.committed(number, adoption)
-        # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
-        for place in (name,) if xid is None else (layout.prepared(xid), name, layout.prepared(xid)):
-            try:
-                return open_file(self.disk, place)
-            except FileNotFoundError:
-                continue
-        raise CorruptedFile("it is missing")
-
-    def forget(self, number: int, adopted: int) -> None:
-        """The number's files, its own and ``adopted`` branches, are about to go."""
-        for adoption in range(adopted + 1):
-            found = self._open.pop((number, adoption), None)
-            if found is not None:
-                self.disk.close(found.handle)

@@ -7,6 +7,7 @@ a removal never goes before what it removes.
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -16,7 +17,8 @@ from spool.disk import FlushFailed
 from spool.draft import Draft
 from spool.entries import TOTALS_FACT
 from spool.errors import SpoolError
-from spool.index import FileState, Index, add_tallies
+from spool.files import FileState, add_tallies
+from spool.index import Index
 from spool.notes import bury_the_dead
 from spool.retries import commit_draft
 from spool.store import Store, log
@@ -26,12 +28,19 @@ _BATCH_FILES = 10_000
 
 
 def next_to_go(
-    files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
+    files: Mapping[int, FileState],
+    idle: Iterable[int],
+    published: int,
+    durable: int,
+    going: Set[int] = frozenset(),
+    claimed: Sequence[int] = (),
 ) -> list[int]:
     """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
     durably gone.
 
     Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target.
+    ``claimed``: commits of which messages are claimed, sorted: who claimed one before it was swept reads it from where
+    it lay.
     """
     return sorted(
         number
@@ -42,7 +51,16 @@ def next_to_go(
         and not files[number].facts
         and not files[number].taken
         and all(target in going or target not in files for target in files[number].targets)
+        and not any(old in files and old not in going for old in files[number].supersedes or ())
+        and not (files[number].superseded_by and _is_held_back(number, files[number], durable, claimed))
     )
+
+
+def _is_held_back(number: int, state: FileState, durable: int, claimed: Sequence[int]) -> bool:
+    """Of a superseded file: a power cut could bring it back to life, or somebody reads a message that he claimed."""
+    low, high = state.span or (number, number)
+    at = bisect_left(claimed, low)
+    return state.superseded_by > durable or (at < len(claimed) and claimed[at] <= high)
 
 
 def reclaim(store: Store) -> int:
@@ -85,8 +103,10 @@ def _plan(store: Store) -> list[list[int]]:
     with store.mutex:
         index = store.index
         newest = index.applied
+        superseded = any(index.files[number].superseded_by for number in index.idle)
+        claimed = store.claims.numbers() if superseded else []
         while len(going) < _BATCH_FILES and (
-            level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
+            level := next_to_go(index.files, index.idle, newest, durable, going, claimed)[:_BATCH_FILES]
         ):
             levels.append(level)
             going.update(level)
@@ -133,7 +153,7 @@ def _finish_taken(store: Store) -> None:
         for number, taken in pending:
             state = store.index.files.get(number)
             if state is not None:
-                state.taken = [one for one in state.taken if one not in taken]
+                state.taken = tuple(one for one in state.taken if one not in taken)
             store.index.taken.difference_update(taken)
 
 
@@ -183,7 +203,7 @@ def _remove(store: Store, batch: list[int]) -> None:
     with store.mutex:
         adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
         for number in batch:
-            store.bodies.forget(number, len(store.index.files[number].adopted))
+            store.sources.forget(number, len(store.index.files[number].adopted))
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):

@@ -1,9 +1,9 @@
 """A queue space, as an application uses it: the facade over the engine, and its opening and closing."""
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -17,19 +17,18 @@ from spool.errors import (
     DiskFailure,
     Empty,
     NotASpace,
-    NotOpen,
     QueueExists,
     SpaceExists,
-    SpaceStopped,
     SpoolError,
 )  # fmt: skip
 from spool.filesystem import check_kind, check_stages
 from spool.gate import step
+from spool.housekeeping import Housekeeper
+from spool.index import Browsed
 from spool.locks import CONFIG
 from spool.message import Message, Position
 from spool.notes import Undertaker
 from spool.ranges import positions
-from spool.reclaim import reclaim
 from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
 from spool.stats import QueueStats, queue_stats
 from spool.store import Store, advice, log, speaking
@@ -49,7 +48,7 @@ class _Join:
 
 JOIN = _Join()
 
-_RECLAIM_EVERY_COMMITS = 512
+_BROWSED_AT_ONCE = 256
 
 
 class Space:
@@ -59,10 +58,8 @@ class Space:
         """Not for applications, which call ``spool.open``."""
         self._store = Store(disk, clock)
         self._undertaker = Undertaker(self._store)
-        self._reclaimed_at = 0
-        self._housekeeping = threading.Lock()
         self.recovery: RecoveryReport = _open_files(self._store)
-        self._reclaimed_at = self._store.index.applied
+        self._housekeeper = Housekeeper(self._store)
 
     @property
     def path(self) -> str:
@@ -110,7 +107,7 @@ class Space:
             own.commit()
         finally:
             own.abandon()
-        self._reclaim_now_and_then()
+        self._housekeeper.committed()
         return ids
 
     def get(
@@ -153,7 +150,7 @@ class Space:
             own.commit()
         finally:
             own.abandon()
-        self._reclaim_now_and_then()
+        self._housekeeper.committed()
         return found
 
     @step
@@ -177,22 +174,20 @@ class Space:
 
     def browse(self, queue: str, *, correlation_id: str | None = None) -> Iterator[Message]:
         """The queue's messages in the order of delivery, delayed ones last, without claiming any."""
-        store = self._store
         self._look(queue)
-        with store.mutex:
-            line = store.index.queue(queue)
-            line.ripen(store.clock.now())
-            pieces = [
-                (run.number, first, count)
-                for runs in (line.ready, line.delayed)
-                for run in runs
-                if correlation_id is None or run.attributes.get("correlation_id") == correlation_id
-                for first, count in run.pieces()
-            ]
-        for position in positions(pieces):
-            message = self._peek(queue, position)
-            if message is not None:
-                yield message
+        pieces = self._store.index.browse(queue, self._store.clock.now())
+        while some := self._next(pieces):
+            wanted = [piece[:3] for piece in some if correlation_id in (None, piece[3])]
+            for position in positions(wanted):
+                message = self._peek(queue, position)
+                if message is not None:
+                    yield message
+
+    @step
+    @speaking("reading messages")
+    def _next(self, pieces: Iterator[Browsed]) -> list[Browsed]:
+        with self._store.mutex:
+            return list(islice(pieces, _BROWSED_AT_ONCE))
 
     @step
     @speaking("reading messages")
@@ -255,17 +250,9 @@ class Space:
         """
         with interrupts.deferred(self._store.gate.end):
             if not self._store.closed:
-                self._tidy_up()
+                self._housekeeper.tidy_up()
                 self._store.gate.close()
-
-    def _tidy_up(self) -> None:
-        """Housekeeping: if it fails, the next opener does it."""
-        try:
-            with self._store.gate:
-                if not self._store.counters.read().stopped:
-                    self._reclaim_now_and_then(every=64)
-        except (OSError, SpaceStopped, NotOpen):
-            pass
+                self._housekeeper.end()
 
     def __enter__(self) -> Self:
         return self
@@ -294,18 +281,6 @@ class Space:
         check_queue(self._store, queue, page)
         catch_up(self._store, page)
         list_prepared(self._store)
-
-    def _reclaim_now_and_then(self, every: int = _RECLAIM_EVERY_COMMITS) -> None:
-        """Remove consumed files, by whoever comes by, one thread at a time. Never the caller's failure."""
-        store = self._store
-        if len(store.index.idle) < every or not self._housekeeping.acquire(blocking=False):
-            return
-        try:
-            if store.index.applied - self._reclaimed_at >= every:
-                self._reclaimed_at = store.index.applied
-                reclaim(store)
-        finally:
-            self._housekeeping.release()
 
 
 # -- creating and opening -----------------------------------------------------------------------------------------

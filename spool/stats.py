@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.index import DEQUEUED, ENQUEUED, EXPIRED, FAILED, QueueIndex, Run
+from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.line import Line
 from spool.message import Position
+from spool.runs import Run
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
 
@@ -43,9 +45,11 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
             line = store.index.queue(name)
             line.ripen(now)
             here = {run: count for run, count in taken.items() if run.queue is line}
-            delayed = sum(run.live - here.get(run, 0) for run in line.delayed)
+            delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.swept_delayed)
+            delayed -= sum(count for run, count in here.items() if run.due is not None and run.due > now)
             ready = line.live - delayed - sum(here.values())
-            oldest = min((run.committed_at for run in line.ready if run.live > here.get(run, 0)), default=None)
+            times = [run.committed_at for run in line.ready if run.live > here.get(run, 0)]
+            oldest = min(times + [segment.oldest for segment in line.swept], default=None)
             counts = totals.get(name, [0, 0, 0, 0])
             found[name] = QueueStats(
                 ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
@@ -57,7 +61,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     return found
 
 
-def _of(counts: Counter[Run], line: QueueIndex) -> int:
+def _of(counts: Counter[Run], line: Line) -> int:
     return sum(count for run, count in counts.items() if run.queue is line)
 
 

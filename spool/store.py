@@ -19,18 +19,21 @@ from typing import ParamSpec, TypeVar
 from spool import layout, locks
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
+from spool.commits import Commit
 from spool.counters import Counters, Page
 from spool.disk import Disk, FlushFailed, Unsupported
+from spool.entries import ADDRESSING
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpoolError
 from spool.filesystem import unsafe
 from spool.format import Header
 from spool.gate import Gate
-from spool.index import Commit, Index
+from spool.index import Index
 from spool.message import Position
 from spool.pool import Pool
 from spool.presence import Presence
-from spool.reader import BodyCache, FileImage
+from spool.reader import FileImage
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
+from spool.sources import Sources
 from spool.writer import writer_name
 from spool.xid import Xid
 
@@ -63,7 +66,7 @@ def targets(image: FileImage) -> Iterator[Position]:
     """The committed messages that a branch's commands address."""
     for table in image.tables:
         for command in table.commands:
-            if command[0] != "take":
+            if command[0] in ADDRESSING:
                 number, first, count = command[1:4]
                 yield from (Position(number, ordinal) for ordinal in range(first, first + count))
 
@@ -84,13 +87,16 @@ class Store:
             disk.ordered = self.config.flush == "ordered"
         self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
-        self.bodies = BodyCache(disk)
+        self.sources = Sources(disk)
         self.mutex = threading.RLock()
-        self.index = Index()
+        self.index = self.new_index()
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
         self.after_commit: list[Callable[[], None]] = []
+
+    def new_index(self) -> Index:
+        return Index(self.sources, {name: queue.order for name, queue in self.config.queues.items()})
 
     def open_run(self, *, make: bool) -> None:
         """The files of ``run/``: whoever is alone makes what is missing; SpaceStopped if anybody else misses one."""
@@ -143,9 +149,7 @@ class Store:
             self.config = config
             self.settings_version = version
             for name, queue in config.queues.items():
-                found = self.index.queue(name)
-                if found.by_priority != queue.by_priority:
-                    found.reorder(queue.by_priority)
+                self.index.queue(name).reorder(queue.order)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 

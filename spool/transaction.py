@@ -17,6 +17,7 @@ from spool import consume, decide, interrupts, publication, retries
 from spool.arguments import check_queue, check_wanted, encoded
 from spool.association import Association, associate, dissociate
 from spool.clock import WaitExpired
+from spool.commits import Commit, Part
 from spool.consume import HeldMessage, Wanted
 from spool.counters import Page
 from spool.draft import Draft
@@ -32,7 +33,6 @@ from spool.errors import (
 )  # fmt: skip
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.gate import step
-from spool.index import Commit, Part
 from spool.locks import xid_byte
 from spool.message import Message, attributes_of, message_id
 from spool.notes import ClaimNote, Undertaker

@@ -10,11 +10,12 @@ from typing import Literal, overload
 
 from spool import layout
 from spool.clock import Deadline
+from spool.commits import Commit, Part
 from spool.counters import Page
 from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile, SystemFailure
 from spool.format import Adoption, Header
-from spool.index import Commit, Index, Part
+from spool.index import Index
 from spool.locks import PREPARED_LIST
 from spool.publication import settle_all
 from spool.quarantine import kept
@@ -27,6 +28,7 @@ log = logging.getLogger("spool")
 # A reader that was overtaken by reclaim starts again. What is missing after so many starts is gone for good.
 _PATIENT_STARTS = 20
 _TRIES_ON_BAD_BYTES = 3
+_TOO_FAST = "the space changes faster than it can be read: try again"
 
 
 def look_again(store: Store, deadline: Deadline) -> None:
@@ -103,16 +105,22 @@ def apply_up_to(store: Store, published: int) -> None:
     with store.mutex:
         while store.index.applied < published:
             commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
-            if commit is None:
+            if commit is None or not apply(store, store.index, commit):
                 rebuild(store)
-            else:
-                apply(store, store.index, commit)
 
 
-def apply(store: Store, index: Index, commit: Commit) -> None:
-    index.apply(commit)
+def apply(store: Store, index: Index, commit: Commit) -> bool:
+    """False if a swept file that the index still counted on was reclaimed: the index is of no use any more."""
+    try:
+        index.apply(commit)
+    except (CorruptedFile, FileNotFoundError) as error:
+        log.info("the index is built anew: %s", error)
+        return False
+    for part in commit.parts:
+        store.sources.remember(part.source(commit.number), part.image)
     for xid in commit.adopted:
         store.prepared.decided(xid)
+    return True
 
 
 def rebuild(store: Store, *, alone: bool = False) -> None:
@@ -122,8 +130,6 @@ def rebuild(store: Store, *, alone: bool = False) -> None:
     """
     with store.mutex:
         index = read_all(store, last_resort=True) if alone else _read_patiently(store)
-        for name, queue in store.config.queues.items():
-            index.queue(name).reorder(queue.by_priority)
         store.index = index
         store.prepared.version = -1
         list_prepared(store)
@@ -134,7 +140,7 @@ def _read_patiently(store: Store) -> Index:
         index = read_all(store, last_resort=start == _PATIENT_STARTS)
         if index is not None:
             return index
-    raise SystemFailure("the space changes faster than it can be read: try again")
+    raise SystemFailure(_TOO_FAST)
 
 
 @overload
@@ -152,28 +158,35 @@ def read_all(store: Store, *, last_resort: bool, published: int | None = None) -
     listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
     names = store.disk.names(layout.COMMITTED)
     listed.update(f"{layout.COMMITTED}/{name}" for name in names)
-    index = Index()
+    index = store.new_index()
     absent: list[tuple[int, str, str]] = []
     for name in sorted(names):
         parsed = layout.parse_committed(name)
         if parsed is None or parsed.adoption or parsed.number > published:
             continue
         commit = read_commit(store, parsed.number, listed=listed, last_resort=last_resort)
-        if commit is None:
+        if commit is None or not apply(store, index, commit):
+            _unread(last_resort)
             return None
-        index.apply(commit)
         absent += _absent_branches(commit)
     index.applied = published
     while index.applied < store.counters.read().published:
         commit = read_commit(store, index.applied + 1, last_resort=last_resort)
-        if commit is None:
+        if commit is None or not apply(store, index, commit):
+            _unread(last_resort)
             return None
-        index.apply(commit)
     if last_resort:
         for number, name, wrong in absent:
             if not being_reclaimed(store, index, number) and not kept(store.disk, name):
                 index.damaged(number, name, wrong)
     return index
+
+
+def _unread(last_resort: bool) -> None:
+    """What was listed is gone. Last resorts name what is missing instead; swept files that go one behind the other
+    while they are read are the one thing that they cannot serve without."""
+    if last_resort:
+        raise SystemFailure(_TOO_FAST)
 
 
 def _absent_branches(commit: Commit) -> list[tuple[int, str, str]]:

@@ -31,14 +31,16 @@ def writer_name() -> dict[str, object]:
 class BranchFile:
     """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
 
-    def __init__(self, disk: Disk, xid: Xid) -> None:
+    def __init__(self, disk: Disk, xid: Xid, header_room: int = _STREAMED_HEADER_ROOM) -> None:
         self.disk = disk
+        self.xid = xid
         self.name = layout.active(xid)
         self.handle: int | None = None
         self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
         self.tables: list[Table] = []
         self.streamed = False
         self._entries: list[SectionEntry] = []
+        self._room = header_room
         self._end = 0
 
     def stream(self, draft: Draft) -> None:
@@ -48,7 +50,7 @@ class BranchFile:
         if self.handle is None:
             self.handle = self.disk.create(self.name)
             self.streamed = True
-            self._end = _STREAMED_HEADER_ROOM
+            self._end = self._room
         for section in draft.sections:
             self.disk.write_at(self.handle, self._end, b"".join(section.parts))
             self._place(section.table, section.entry, self._end)
@@ -94,8 +96,8 @@ class BranchFile:
 
     def _put_header(self, header: Header) -> Header:
         assert self.handle is not None
-        encoded = encode_header(header._replace(sections=tuple(self._entries)), room=_STREAMED_HEADER_ROOM)
-        if len(encoded) > _STREAMED_HEADER_ROOM:
+        encoded = encode_header(header._replace(sections=tuple(self._entries)), room=self._room)
+        if len(encoded) > self._room:
             self._move_sections(len(encoded))
         self.disk.write_at(self.handle, 0, encoded)
         return self._finished(header, encoded)
@@ -103,15 +105,15 @@ class BranchFile:
     def _move_sections(self, start: int) -> None:
         """Into a new file, behind a larger header."""
         assert self.handle is not None
-        old, offset = self.handle, _STREAMED_HEADER_ROOM
+        old, offset = self.handle, self._room
         self.disk.unlink(self.name)
         self.handle = self.disk.create(self.name)
         while offset < self._end:
             data = self.disk.read_at(old, offset, min(_COPY_BYTES, self._end - offset))
-            self.disk.write_at(self.handle, start + offset - _STREAMED_HEADER_ROOM, data)
+            self.disk.write_at(self.handle, start + offset - self._room, data)
             offset += len(data)
         self.disk.close(old)
-        shift = start - _STREAMED_HEADER_ROOM
+        shift = start - self._room
         self._entries = [entry._replace(offset=entry.offset + shift) for entry in self._entries]
         self._end += shift
 

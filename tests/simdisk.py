@@ -8,11 +8,11 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.disk import Disk, FileIdentity, FileSystem
+from spool.disk import Disk, FileIdentity, FileSystem, Unsupported
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
@@ -103,6 +103,9 @@ class SimulatedDisk(Disk):
         if there is not None and there.entries:
             raise error_of(errno.ENOTEMPTY, target)
         machine.record("rename", Change(*new, moved), Change(*old, None))
+
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        return False  # a simulated process has one thread, whose calls are its steps
 
     def link(self, source: str, target: str) -> None:
         self._step("link", source, target)

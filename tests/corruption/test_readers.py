@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgpack
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from spool import codecs, dropped, layout, notes
 from spool import settings as space_settings
+from spool.commits import Commit, Part
 from spool.counters import Page
 from spool.disk import Disk
 from spool.entries import MOST_ADDRESSED
@@ -36,7 +38,7 @@ from spool.format import (
     decode_header,
     decode_table,
 )
-from spool.index import Commit, Index, Part
+from spool.index import Index
 from spool.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.quarantine import REASON_SUFFIX, quarantine
 from spool.reader import FileImage, image_of, prove, read_bodies
@@ -217,7 +219,7 @@ def try_index(table: Table, entry: SectionEntry) -> None:
     """What opening a space does with a table: index it, look at what is there, and see what it holds if prepared."""
     branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
     image = FileImage(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
-    index = Index()
+    index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
         index.apply(Commit(number, [Part(0, None, 0, image)]))
     for queue in table.queues:

@@ -146,12 +146,12 @@ LARGE = ("first", "second", "third", "fourth")
 
 
 def _put_and_reclaim(actor: Actor) -> None:
-    with mock.patch("spool.space._RECLAIM_EVERY_COMMITS", 0):
-        actor.space.put("a", "one")
+    actor.space.put("a", "one")
+    actor.space._housekeeper.committed(every=0)
 
 
 def _close(actor: Actor) -> None:
-    with mock.patch.object(type(actor.space), "_reclaim_now_and_then", lambda self, every=0: reclaim(self._store)):
+    with mock.patch("spool.housekeeping.TIDY_FROM", 0):
         actor.space.close()
 
 

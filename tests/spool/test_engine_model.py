@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 import spool
 from spool.reclaim import reclaim
+from tests.spool.sweeping import swept_by_few
 
 QUEUES = ("plain", "ranked")
 
@@ -134,6 +135,12 @@ class Model(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1))
     def reclaim(self, who: int) -> None:
         reclaim(self.spaces[who]._store)
+
+    @rule(who=st.integers(0, 1))
+    def sweep(self, who: int) -> None:
+        """S01-S06: whatever is swept, fold included, nobody sees a difference."""
+        with swept_by_few():
+            self.spaces[who]._housekeeper.sweep()
 
     @rule(who=st.integers(0, 1))
     def reopen(self, who: int) -> None:

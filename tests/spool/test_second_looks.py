@@ -146,7 +146,7 @@ def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
     reader, disk = watched
     wanted = space.put("orders", "one")
     assert bodies(reader) == ["one"]
-    reader._store.bodies.forget(1, 0)
+    reader._store.sources.forget(1, 0)
     disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
     with pytest.raises(BadMessageId):
         reader.show(wanted)

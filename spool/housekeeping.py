@@ -1,0 +1,83 @@
+"""What a space does for itself while it is open: it reclaims what was consumed and sweeps what is slow.
+
+A thread of its own, so that no put or get pays for it. Whatever fails here is logged and tried again later; one process
+at a time does it, and if none does, the next who closes or opens the space (DESIGN §4, "Reclaim").
+"""
+
+import threading
+from contextlib import suppress
+
+from spool import layout
+from spool.disk import FlushFailed
+from spool.errors import NotOpen, SpaceStopped, SpoolError
+from spool.reclaim import reclaim
+from spool.store import Store, log
+from spool.sweep import EVERY_SECONDS, Sweeper
+
+RECLAIM_EVERY_COMMITS = 512
+TIDY_FROM = 64
+
+
+class Housekeeper:
+    """One open space's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sweeper = Sweeper(store)
+        self._reclaimed_at = store.index.applied
+        self._wake = threading.Event()
+        self._busy = threading.Lock()
+        self._beside = store.disk.run_beside("xaspool housekeeping", self._run)
+
+    def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
+        """Behind each commit of this process: looks whether much can be reclaimed. Never the caller's failure."""
+        store = self._store
+        if len(store.index.idle) < every or store.index.applied - self._reclaimed_at < every:
+            return
+        if self._beside:
+            self._wake.set()
+        else:
+            self._reclaim()
+
+    def tidy_up(self) -> None:
+        """As the space closes: the next opener need not do it."""
+        with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
+            if not self._store.counters.read().stopped and len(self._store.index.idle) >= TIDY_FROM:
+                self._reclaim()
+
+    def end(self) -> None:
+        """The space is closed."""
+        self._wake.set()
+
+    def sweep(self) -> int:
+        """Sweep what is slow; how many files were written. Nothing, if another process is at it."""
+        with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            return self._sweeper.look() if ours else 0
+
+    def _reclaim(self) -> None:
+        if self._busy.acquire(blocking=False):
+            try:
+                self._reclaimed_at = self._store.index.applied
+                reclaim(self._store)
+            finally:
+                self._busy.release()
+
+    def _run(self) -> None:
+        gate = self._store.gate
+        while not gate.closed:
+            woken = self._wake.wait(EVERY_SECONDS)
+            self._wake.clear()
+            with suppress(NotOpen), gate:
+                self._round(due=not woken)
+
+    def _round(self, *, due: bool) -> None:
+        store = self._store
+        try:
+            if store.counters.read().stopped:
+                return
+            if (due and self.sweep()) or len(store.index.idle) >= RECLAIM_EVERY_COMMITS:
+                self._reclaim()
+        except FlushFailed:
+            store.stop()
+        except (OSError, SpoolError) as error:
+            log.warning("housekeeping stopped early: %s", error)

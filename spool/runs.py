@@ -1,0 +1,82 @@
+"""Runs: neighbouring messages of one commit with the same queue and control fields, as one entry of the index.
+
+All messages of a run live: what leaves from its middle splits it, so nothing is ever scanned for what is gone.
+"""
+
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spool.commits import Source
+from spool.message import due_time
+
+if TYPE_CHECKING:
+    from spool.line import Line
+
+Lengths = int | array  # type: ignore[type-arg]  # (one length for all, or one for each row of the section)
+
+
+class Run:
+    """The messages ``first`` to ``end - 1`` of commit ``number``; in their file, ordinal o is row ``o - base`` of a
+    section."""
+
+    __slots__ = (
+        "attributes", "base", "committed_at", "due", "end", "first", "key", "lengths", "number", "queue", "section",
+        "source",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: "Line",
+        source: Source,
+        section: int,
+        base: int,
+        number: int,
+        first: int,
+        count: int,
+        attributes: Mapping[str, Any],
+        committed_at: float,
+        lengths: Lengths,
+    ) -> None:
+        self.queue = queue
+        self.source = source
+        self.section = section
+        self.base = base
+        self.number = number
+        self.first = first
+        self.end = first + count
+        self.attributes = attributes
+        self.committed_at = committed_at
+        self.lengths = lengths
+        self.due = due_time(attributes, committed_at)
+        # Made once: when the front leaves, the run's place among others stays what it was.
+        self.key = queue.key_of(number, first, attributes, committed_at)
+
+    @property
+    def live(self) -> int:
+        return self.end - self.first
+
+    def row_of(self, ordinal: int) -> int:
+        return ordinal - self.base
+
+    def bytes_of(self, ordinal: int, count: int = 1) -> int:
+        if isinstance(self.lengths, int):
+            return self.lengths * count
+        row = ordinal - self.base
+        return sum(self.lengths[row : row + count])
+
+    def tail(self, first: int) -> "Run":
+        """What lies from that ordinal on, as a run of its own; this one is not changed."""
+        rest = Run(
+            self.queue, self.source, self.section, self.base, self.number, first, self.end - first, self.attributes,
+            self.committed_at, self.lengths,
+        )  # fmt: skip
+        rest.due = self.due  # one that has become due stays so
+        return rest
+
+
+def lengths_of(lengths: "array[int]") -> Lengths:
+    """A section's lengths as its runs keep them: mostly all are the same."""
+    if lengths and lengths.count(lengths[0]) == len(lengths):
+        return lengths[0]
+    return lengths

@@ -1,0 +1,146 @@
+"""The files in which messages lie: a bounded number of open descriptors and tables of contents, of those read last.
+
+Names and descriptors can carry other content at any time (DESIGN §5, "Catch up"): the checksum of the header that a
+source names decides, on every read. Not thread-safe: callers hold the store's mutex.
+"""
+
+import zlib
+from typing import NamedTuple
+
+from spool import layout
+from spool.commits import Source
+from spool.disk import Disk
+from spool.errors import CorruptedFile
+from spool.format import SectionEntry, Table, search_keys
+from spool.reader import BodyPlace, FileImage, body_place, open_file, read_bodies, read_image
+
+_MAX_OPEN = 32
+_MAX_IMAGES = 512
+_MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
+
+
+class _OpenFile(NamedTuple):
+    handle: int
+    checksum: int
+
+
+class Sources:
+    """Tables and bodies by the file that they lie in. CorruptedFile, naming the file, if it is not what it was."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._open: dict[tuple[int, int], _OpenFile] = {}
+        self._images: dict[Source, FileImage] = {}
+        self._messages = 0
+
+    # -- tables -----------------------------------------------------------------------------------------------------
+
+    def image(self, source: Source) -> FileImage:
+        """Header and tables."""
+        found = self._images.get(source)
+        if found is None:
+            found = self._read_image(source)
+            self.remember(source, found)
+        else:
+            self._images[source] = self._images.pop(source)  # last used, last in the dict
+        return found
+
+    def table(self, source: Source, section: int) -> Table:
+        return self.image(source).tables[section]
+
+    def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
+        """What a swept section is searched by, alone: the table is proven, but not unpacked."""
+        for fresh in (False, True):
+            data = self.disk.read_at(self._file(source, fresh), entry.offset, entry.table_bytes)
+            if len(data) == entry.table_bytes and zlib.crc32(data) == entry.table_checksum:
+                return search_keys(data)
+        raise CorruptedFile(f"{_name(source)}: a table of contents does not match its checksum")
+
+    def remember(self, source: Source, image: FileImage) -> None:
+        """An image that was just read or written."""
+        if source in self._images or not image.header.messages:
+            return
+        self._images[source] = image
+        self._messages += image.header.messages
+        while len(self._images) > 1 and (self._messages > _MAX_MESSAGES or len(self._images) > _MAX_IMAGES):
+            self._messages -= self._images.pop(next(iter(self._images))).header.messages
+
+    def _read_image(self, source: Source) -> FileImage:
+        wrong = "it is not the file that it was"
+        for fresh in (False, True):
+            handle = self._file(source, fresh)
+            try:
+                image = read_image(self.disk, handle, salvage=fresh)
+                if image.header.checksum == source.checksum:
+                    return image
+            except CorruptedFile as error:
+                wrong = str(error)
+        raise CorruptedFile(f"{_name(source)}: {wrong}")
+
+    # -- bodies -----------------------------------------------------------------------------------------------------
+
+    def bodies(self, source: Source, section: int, row: int, count: int) -> list[bytes]:
+        """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
+        image = self.image(source)
+        table, rows = image.tables[section], slice(row, row + count)
+        ends = table.ends(image.header.sections[section])
+        for fresh in (False, True):
+            try:
+                handle = self._file(source, fresh)
+                return read_bodies(self.disk, handle, ends[rows], table.lengths[rows], table.checksums[rows])
+            except CorruptedFile as error:
+                if fresh:
+                    raise CorruptedFile(f"{_name(source)}: {error}") from None
+        raise AssertionError("unreachable")
+
+    def place(self, source: Source, section: int, row: int) -> BodyPlace:
+        """Where one body lies."""
+        return body_place(self.image(source), section, row)
+
+    def unproven(self, source: Source, section: int, row: int) -> bytes:
+        """A body as it lies there, whatever its checksum says; CorruptedFile if its file is missing."""
+        offset, length, _ = self.place(source, section, row)
+        return self.disk.read_at(self._file(source, fresh=True), offset, length)
+
+    # -- descriptors ------------------------------------------------------------------------------------------------
+
+    def _file(self, source: Source, fresh: bool) -> int:
+        key = (source.number, source.adoption)
+        found = self._open.pop(key, None)
+        if found is not None and (fresh or found.checksum != source.checksum):
+            self.disk.close(found.handle)
+            found = None
+        if found is None:
+            found = _OpenFile(self._open_one(source), source.checksum)
+        self._open[key] = found  # last used, last in the dict
+        if len(self._open) > _MAX_OPEN:
+            oldest = next(iter(self._open))
+            self.disk.close(self._open.pop(oldest).handle)
+        return found.handle
+
+    def _open_one(self, source: Source) -> int:
+        name = layout.committed(source.number, source.adoption)
+        # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
+        prepared = None if source.xid is None else layout.prepared(source.xid)
+        for place in (name,) if prepared is None else (prepared, name, prepared):
+            try:
+                return open_file(self.disk, place)
+            except FileNotFoundError:
+                continue
+        raise CorruptedFile(f"{name}: it is missing")
+
+    def close(self) -> None:
+        for file in self._open.values():
+            self.disk.close(file.handle)
+        self._open.clear()
+
+    def forget(self, number: int, adopted: int) -> None:
+        """The number's files, its own and ``adopted`` branches, are about to go."""
+        for adoption in range(adopted + 1):
+            found = self._open.pop((number, adoption), None)
+            if found is not None:
+                self.disk.close(found.handle)
+
+
+def _name(source: Source) -> str:
+    return layout.committed(source.number, source.adoption)

@@ -1,0 +1,23 @@
+"""Sweeps for tests: of a few messages, where the product waits for many."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+FEW = {
+    "spool.sweep.LEAST_MESSAGES": 2,
+    "spool.sweep.KEPT_MESSAGES": 1,
+    "spool.sweep.SEGMENT_MESSAGES": 4,
+    "spool.sweep.FOLDED_COMMITS": 2,
+    "spool.index.LEAST_SEGMENT": 2,
+    "spool.index.REFILL_MESSAGES": 2,
+}
+
+
+@contextmanager
+def swept_by_few() -> Iterator[None]:
+    """A handful of messages is a slow queue, four are a segment, two commits that remove are folded."""
+    with ExitStack() as patched:
+        for name, value in FEW.items():
+            patched.enter_context(mock.patch(name, value))
+        yield
