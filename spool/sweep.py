@@ -173,9 +173,7 @@ class Sweeper:
         with self.store.mutex:
             index = self.store.index
             numbers = sorted(
-                number
-                for number in index.idle
-                if index.files[number].only_removes and index.files[number].targets and number < index.applied
+                number for number in index.idle if index.files[number].only_removes and index.files[number].targets
             )
         if len(numbers) < FOLDED_COMMITS:
             return 0

@@ -38,6 +38,7 @@ from tests.crash.programs import (
 )
 from tests.crash.schedule import ScheduledDisk
 from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.sweeping import swept_by_few
 
 
 def _commits_and_takes(stage: Stage) -> None:
@@ -399,7 +400,39 @@ def _clock_steps_back(stage: Stage) -> None:
     stage.process("C", getting(stage.book, "C", 3))
 
 
+def _sweeping(space: spool.Space) -> None:
+    with swept_by_few():
+        space._housekeeper.sweep()
+        reclaim(space._store)
+
+
+def _sweep_beside_takes(stage: Stage) -> None:
+    """Whoever claims, takes or gives back a message that is just being swept: it is there once."""
+    stage.process("S", _sweeping)
+    stage.process("T", getting(stage.book, "T", 2))
+    stage.process("R", rolling_back(stage.book, "R"))
+
+
+def _sweep_beside_a_vote(stage: Stage) -> None:
+    """A branch is prepared and decided over a message that moves meanwhile."""
+    stage.process("S", one_after_the_other(_sweeping, _sweeping))
+    stage.process("P", preparing(stage.book))
+    stage.process("D", deciding(stage.book, "commit", patience=5))
+
+
+def _sweep_beside_openers(stage: Stage) -> None:
+    """Whoever reads everything while files are superseded sees each message once; removals are folded meanwhile."""
+    stage.process("S", one_after_the_other(_sweeping, getting(stage.book, "S", 3), _sweeping))
+    stage.newcomer("O", opening(getting(stage.book, "O", 2)))
+    stage.process("A", one_after_the_other(putting(stage.book, "A"), getting(stage.book, "a", 2)))
+
+
+SWEPT = tuple(f"m{place}" for place in range(5))
+
 SCENARIOS = (
+    Scenario("a sweep beside takes", _sweep_beside_takes, SWEPT),
+    Scenario("a sweep beside a vote", _sweep_beside_a_vote, SWEPT),
+    Scenario("sweeps beside openers", _sweep_beside_openers, SWEPT),
     Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),

@@ -3,17 +3,19 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from unittest import mock
 
 import pytest
 
 import spool
-from spool import draft, layout
+from spool import draft, layout, sweep
 from spool.decide import decide_heuristically
 from spool.intake import Intake
 from spool.reclaim import reclaim
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
+from tests.spool.sweeping import swept_by_few
 from tests.survivors import Rules
 
 
@@ -221,6 +223,72 @@ def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
         space.put("b", "later")
 
 
+def _singles(space: spool.Space) -> None:
+    for body in "123456":
+        space.put("a", body)
+    assert space.get("a").body == "1"
+
+
+SINGLES = EMPTY.put("a", *"123456").got("a")
+
+
+def _swept(space: spool.Space, ledger: Ledger) -> None:
+    """Messages move to another file, those of a sweep too; what they came from goes, and what takes them stays."""
+    with swept_by_few():
+        assert space._housekeeper.sweep() == 1
+        assert reclaim(space._store) > 0
+        with ledger.becoming(ledger.world.got("a", 4)):
+            space.get_many("a", 4)
+        with ledger.becoming(ledger.world.put("a", "last")):
+            space.put("a", "last")
+        with mock.patch.object(sweep, "MOST_WASTE", -1.0), mock.patch.object(sweep, "SEGMENT_BYTES", 2):
+            assert space._housekeeper.sweep() > 0
+        reclaim(space._store)
+
+
+def _six_in_one(space: spool.Space) -> None:
+    space.put_many("a", list("123456"))
+
+
+SIX_IN_ONE = EMPTY.put("a", *"123456")
+
+
+def _folded(space: spool.Space, ledger: Ledger) -> None:
+    """Removals are said again in one file: the others go, and what they removed does not come back."""
+    with swept_by_few():
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+        assert space._housekeeper.sweep() > 0
+        assert reclaim(space._store) > 0
+        with ledger.becoming(ledger.world.got("a", 2)):
+            space.get_many("a", 2)
+        space._housekeeper.sweep()
+        reclaim(space._store)
+
+
+def _half_swept(space: spool.Space, ledger: Ledger) -> None:
+    """What is claimed or in doubt stays where it is."""
+    with swept_by_few():
+        with ledger.becoming(SINGLES_IN_DOUBT):
+            tx = branch(space)
+            tx.get("a")
+            assert tx.prepare()
+        with space.transaction() as held:
+            assert held.get("a").body == "3"
+            assert space._housekeeper.sweep() == 1
+            reclaim(space._store)
+            with ledger.becoming(SINGLES_IN_DOUBT.got("a")):
+                held.commit()
+        with ledger.becoming(SINGLES.got("a", 2)):
+            decide(space, "commit", told=True)
+        reclaim(space._store)
+
+
+SINGLES_IN_DOUBT = SINGLES.doubting("a", 1)
+WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
+
 HISTORIES = (
     History("put", _nothing, EMPTY, _put),
     History("put_many", _nothing, EMPTY, _put_many),
@@ -249,6 +317,21 @@ HISTORIES = (
         {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
     ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
+    History("sweep", _singles, SINGLES, _swept),
+    History("fold", _six_in_one, SIX_IN_ONE, _folded),
+    History(
+        "sweep beside what is held",
+        _singles,
+        SINGLES,
+        _half_swept,
+        {
+            SINGLES_IN_DOUBT: {"commit": SINGLES.got("a"), "rollback": SINGLES},
+            SINGLES_IN_DOUBT.got("a"): {
+                "commit": SINGLES.got("a", 2),
+                "rollback": WITHOUT_THE_THIRD,
+            },
+        },
+    ),
     History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
     History("a branch that streams", _three_messages, THREE, _streamed),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
