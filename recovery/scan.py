@@ -47,7 +47,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     early = [d for d in decisions if d.do in (Do.RETURN, Do.QUARANTINE)]
     for decision in early:
         _do(store, decision, deadline)
-    rebuild(store, alone=alone)
+    rebuild(store, alone=alone, opening=True)
     if alone:
         report.findings += _set_damage_aside(store)
         report.findings += [problem.finding for problem in account(store, store.index)]

@@ -7,7 +7,7 @@ at a time does it, and if none does, the next who closes or opens the space (DES
 import threading
 from contextlib import suppress
 
-from spool import layout
+from spool import checkpoint, layout
 from spool.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.reclaim import reclaim
@@ -16,6 +16,7 @@ from spool.sweep import EVERY_SECONDS, Sweeper
 
 RECLAIM_EVERY_COMMITS = 512
 TIDY_FROM = 64
+CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
 
 
 class Housekeeper:
@@ -25,6 +26,7 @@ class Housekeeper:
         self._store = store
         self._sweeper = Sweeper(store)
         self._reclaimed_at = store.index.applied
+        self._saved_at = store.index.restored
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.disk.run_beside("xaspool housekeeping", self._run)
@@ -42,8 +44,11 @@ class Housekeeper:
     def tidy_up(self) -> None:
         """As the space closes: the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
-            if not self._store.counters.read().stopped and len(self._store.index.idle) >= TIDY_FROM:
+            if self._store.counters.read().stopped:
+                return
+            if len(self._store.index.idle) >= TIDY_FROM:
                 self._reclaim()
+            self._save(CHECKPOINT_FROM)
 
     def end(self) -> None:
         """The space is closed."""
@@ -62,6 +67,15 @@ class Housekeeper:
             finally:
                 self._busy.release()
 
+    def _save(self, least: int) -> None:
+        """A checkpoint, if there is much that the next opener would have to read, and much of it is new."""
+        index = self._store.index
+        if len(index.files) < least or index.applied - self._saved_at < least:
+            return
+        with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if ours and checkpoint.save(self._store):
+                self._saved_at = index.applied
+
     def _run(self) -> None:
         gate = self._store.gate
         while not gate.closed:
@@ -77,6 +91,7 @@ class Housekeeper:
                 return
             if (due and self.sweep()) or len(store.index.idle) >= RECLAIM_EVERY_COMMITS:
                 self._reclaim()
+                self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:
             store.stop()
         except (OSError, SpoolError) as error:

@@ -13,19 +13,19 @@ from array import array
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList
 
+from spool.branches import Branches
 from spool.commits import Commit, Part, Source
 from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile
 from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED, FileState, add_tallies
 from spool.format import SectionEntry, Table
 from spool.layout import MAX_NUMBER, ORDINAL_BITS, committed
-from spool.line import Key, Line
+from spool.line import Line
 from spool.message import Position
 from spool.ranges import Ranges
 from spool.runs import Run, lengths_of
@@ -38,10 +38,6 @@ _WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
 _FIFO = ("fifo",)
 REFILL_MESSAGES = 256  # how many of a segment become runs at once
 LEAST_SEGMENT = 32  # fewer swept messages are kept as runs at once
-
-
-Browsed = tuple[int, int, int, str | None]
-_Entry = tuple[Key, Browsed]
 
 
 class Tables(Protocol):
@@ -58,6 +54,7 @@ class Index:
 
     def __init__(self, tables: Tables, orders: Mapping[str, tuple[str, ...]]) -> None:
         self.applied = 0
+        self.restored = 0  # what is up to here came from a checkpoint
         self.queues: dict[str, Line] = {}
         self.files: dict[int, FileState] = {}
         self.idle: set[int] = set()
@@ -66,12 +63,11 @@ class Index:
         self.taken: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
         self.touched: Ranges | None = None  # while a sweep looks: what left its place or changed since
-        self._tables = tables
+        self.tables = tables
         self._orders = orders
-        self._runs: dict[int, list[Run]] = {}
-        self._segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self._branches: dict[bytes, tuple[int, int]] = {}  # id: (number, ordinal of its first message)
-        self._branch_of: dict[int, list[tuple[int, bytes, int]]] = {}  # (from here on, id, its first ordinal)
+        self.runs: dict[int, list[Run]] = {}
+        self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
+        self.branches = Branches()
 
     # -- applying ---------------------------------------------------------------------------------------------------
 
@@ -104,8 +100,7 @@ class Index:
         if not swept:
             for branch in [branch for branch in part.image.header.branches if branch.count]:
                 first = part.first + branch.first
-                self._branches[branch.id] = (commit.number, first)
-                self._branch_of.setdefault(commit.number, []).append((first, branch.id, first))
+                self.branches.add(commit.number, first, branch.id, first)
         for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
             if table.origins is not None and table.runs:
                 self._add_swept(source, section, entry, table, _left(part, ordinal, entry.messages), state)
@@ -117,7 +112,7 @@ class Index:
         self, commit: Commit, source: Source, section: int, table: Table, base: int, state: FileState
     ) -> None:
         lengths = lengths_of(table.lengths)
-        runs = self._runs.setdefault(commit.number, [])
+        runs = self.runs.setdefault(commit.number, [])
         ordinal = base
         for queue_place, attributes_place, count in table.runs:
             queue = self.queue(table.queues[queue_place])
@@ -182,7 +177,7 @@ class Index:
             segment, piece, stop = self._piece_at(number, ordinal, stop)
             if segment is None or piece is None:
                 return None, 0, stop
-            table = self._tables.table(segment.source, segment.section)
+            table = self.tables.table(segment.source, segment.section)
             queue, source, stop = segment.queue, segment.source.number, ordinal + piece.length
             size = sum(table.lengths[piece.row : piece.row + piece.length])
             self._leave(segment, piece, size)
@@ -268,7 +263,7 @@ class Index:
         one_queue = len({run[0] for run in table.runs}) == 1
         if one_queue and segment.live >= LEAST_SEGMENT and self._in_order(segment, table):
             segment.queue.add_segment(segment)
-            self._segments.add(segment)
+            self.segments.add(segment)
             return
         for piece in pieces:
             self._insert_piece(segment, table, piece)
@@ -277,7 +272,7 @@ class Index:
         """Whether its rows lie in its queue's order; the segment then knows where it stands."""
         keys, dues = [], []
         for piece in segment.pieces(table):
-            run = _run_of(segment, table, piece, self.queue)
+            run = run_of(segment, table, piece, self.queue)
             keys.append(run.key)
             if run.due is not None:
                 dues.append((run.due, *run.key))
@@ -301,7 +296,7 @@ class Index:
     def _refill(self, segment: Segment) -> None:
         """The next messages of a segment become runs."""
         try:
-            table = self._tables.table(segment.source, segment.section)
+            table = self.tables.table(segment.source, segment.section)
         except (CorruptedFile, FileNotFoundError) as error:
             self._lose(segment, str(error))
             return
@@ -314,9 +309,9 @@ class Index:
                 break
         if segment.live:
             following = next(segment.pieces(table, segment.next))
-            run = _run_of(segment, table, following, self.queue)
+            run = run_of(segment, table, following, self.queue)
             segment.queue.drop_segment(segment)
-            segment.key = _standing(run) if segment.delayed else run.key
+            segment.key = (run.due, *run.key) if segment.delayed and run.due is not None else run.key
             segment.queue.add_segment(segment)
 
     def _lose(self, segment: Segment, wrong: str) -> None:
@@ -334,7 +329,7 @@ class Index:
         segment, piece, stop = self._piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self._tables.table(segment.source, segment.section)
+        table = self.tables.table(segment.source, segment.section)
         return self._pull(segment, table, piece), ordinal + piece.length
 
     def _pull(self, segment: Segment, table: Table, piece: Piece) -> Run:
@@ -344,7 +339,7 @@ class Index:
 
     def _insert_piece(self, segment: Segment, table: Table, piece: Piece) -> Run:
         assert table.origins is not None
-        run = _run_of(segment, table, piece, self.queue)
+        run = run_of(segment, table, piece, self.queue)
         ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
         self._insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
         return run
@@ -356,20 +351,14 @@ class Index:
 
     def _forget_segment(self, segment: Segment) -> None:
         segment.queue.drop_segment(segment)
-        self._segments.remove(segment)
+        self.segments.remove(segment)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def _insert(self, run: Run, branch: bytes, in_branch: int) -> None:
         """A run whose first message has that ordinal in its branch."""
-        insort(self._runs.setdefault(run.number, []), run, key=_first_of)
-        begin = run.first - in_branch
-        self._branches[branch] = (run.number, begin)
-        known = self._branch_of.setdefault(run.number, [])
-        entry = (run.first, branch, begin)
-        at = bisect_right(known, run.first, key=_from)
-        if not at or known[at - 1][1:] != entry[1:]:
-            known.insert(at, entry)
+        insort(self.runs.setdefault(run.number, []), run, key=_first_of)
+        self.branches.add(run.number, run.first, branch, run.first - in_branch)
         run.queue.add(run)
 
     def _cut(self, run: Run, ordinal: int, end: int) -> None:
@@ -381,18 +370,17 @@ class Index:
         else:
             if end < run.end:
                 rest = run.tail(end)
-                insort(self._runs[run.number], rest, key=_first_of)
+                insort(self.runs[run.number], rest, key=_first_of)
                 rest.queue.add(rest)
             run.end = ordinal
 
     def _drop(self, run: Run) -> None:
         run.queue.drop(run)
-        runs = self._runs[run.number]
+        runs = self.runs[run.number]
         del runs[bisect_right(runs, run.first, key=_first_of) - 1]
         if not runs:
-            del self._runs[run.number]
-            for _, branch, _ in self._branch_of.pop(run.number, ()):
-                self._branches.pop(branch, None)
+            del self.runs[run.number]
+            self.branches.forget(run.number)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -404,10 +392,10 @@ class Index:
         state.tally = {}
         self._forget_facts(number, state)
         if state.live:
-            for segment in [segment for segment in self._segments if segment.source.number == number]:
+            for segment in [segment for segment in self.segments if segment.source.number == number]:
                 self._gone(segment.queue, number, segment.live, segment.bytes)
                 self._forget_segment(segment)
-            runs = [run for runs in self._runs.values() for run in runs if run.source.number == number]
+            runs = [run for runs in self.runs.values() for run in runs if run.source.number == number]
             for run in runs:
                 self._take_out(run.number, run.first, run.end)
 
@@ -437,6 +425,22 @@ class Index:
             for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
                 del self.facts[key]
 
+    def restore(self, entry: Run | Segment) -> None:
+        """An entry of a checkpoint; the numbers' states are there already."""
+        state = self.files[entry.source.number]
+        state.live += entry.live
+        entry.queue.live += entry.live
+        if isinstance(entry, Segment):
+            entry.queue.add_segment(entry)
+            self.segments.add(entry)
+            size = entry.bytes
+        else:
+            insort(self.runs.setdefault(entry.number, []), entry, key=_first_of)
+            entry.queue.add(entry)
+            size = entry.bytes_of(entry.first, entry.live)
+        state.live_bytes += size
+        entry.queue.bytes += size
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Line:
@@ -456,17 +460,17 @@ class Index:
         the caller.
         """
         run, stop = self._run_at(number, ordinal, end)
-        if run is not None or not self._segments:
+        if run is not None or not self.segments:
             return run, stop
         segment, piece, stop = self._piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self._tables.table(segment.source, segment.section)
-        return _run_of(segment, table, piece, self.queue), ordinal + piece.length
+        table = self.tables.table(segment.source, segment.section)
+        return run_of(segment, table, piece, self.queue), ordinal + piece.length
 
     def _run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
         """As ``run_from``, of what lies in memory one by one."""
-        runs = self._runs.get(number)
+        runs = self.runs.get(number)
         if not runs:
             return None, end  # a command may claim any count: nothing lies there
         at = bisect_right(runs, ordinal, key=_first_of) - 1
@@ -477,9 +481,9 @@ class Index:
     def _piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
         """The swept messages from a position on, and where to look on, at most at ``stop``, where a run begins."""
         first = place(number, ordinal)
-        for segment in self._segments.irange_key(None, place(number, stop - 1), reverse=True):
+        for segment in self.segments.irange_key(None, place(number, stop - 1), reverse=True):
             if segment.high > first:
-                table = self._tables.table(segment.source, segment.section)
+                table = self.tables.table(segment.source, segment.section)
                 piece, after = segment.piece_at(table, number, ordinal, stop)
                 if piece is not None:
                     return segment, piece, after
@@ -488,17 +492,14 @@ class Index:
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
         """Where the message with that id lies, if its branch is known and it lives."""
-        found = self._branches.get(branch_id)
-        if found is not None:
-            position = Position(found[0], found[1] + ordinal)
-            known = bisect_right(self._branch_of[found[0]], position.ordinal, key=_from) - 1
-            if known >= 0 and self._branch_of[found[0]][known][1] == branch_id and self.find(position) is not None:
-                return position
-        for segment in self._segments:
-            run = find_id(self._tables.keys(segment.source, segment.entry)[0], branch_id, ordinal)
+        found = self.branches.find(branch_id, ordinal)
+        if found is not None and self.find(Position(*found)) is not None:
+            return Position(*found)
+        for segment in self.segments:
+            run = find_id(self.tables.keys(segment.source, segment.entry)[0], branch_id, ordinal)
             if run is None:
                 continue
-            origins = self._tables.table(segment.source, segment.section).origins
+            origins = self.tables.table(segment.source, segment.section).origins
             assert origins is not None
             position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
             if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
@@ -511,12 +512,10 @@ class Index:
             segment, piece, _ = self._piece_at(*position, position.ordinal + 1)
             if segment is None or piece is None:
                 raise KeyError(position)
-            origins = self._tables.table(segment.source, segment.section).origins
+            origins = self.tables.table(segment.source, segment.section).origins
             assert origins is not None
             return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
-        known = self._branch_of[position.number]
-        _, branch, begin = known[bisect_right(known, position.ordinal, key=_from) - 1]
-        return branch, position.ordinal - begin
+        return self.branches.of(*position)
 
     def in_order(self, queue: str, now: float) -> Iterator[Run]:
         """Runs that can be delivered now, first to last."""
@@ -525,60 +524,20 @@ class Index:
 
     def runs_of(self, segment: Segment) -> list[Run]:
         """What lies in a segment, in order; it stays there."""
-        table = self._tables.table(segment.source, segment.section)
-        return [_run_of(segment, table, piece, self.queue) for piece in segment.pieces(table)]
+        table = self.tables.table(segment.source, segment.section)
+        return [run_of(segment, table, piece, self.queue) for piece in segment.pieces(table)]
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Every run of the queue with that correlation id, in order, delayed ones among them."""
         line = self.queue(queue)
         for segment in [segment for segment in line.segments() if segment.correlated]:
-            packed = self._tables.keys(segment.source, segment.entry)[1]
+            packed = self.tables.keys(segment.source, segment.entry)[1]
             wanted = set(find_correlation(packed, hash_of(correlation_id)))
             if wanted:
-                table = self._tables.table(segment.source, segment.section)
+                table = self.tables.table(segment.source, segment.section)
                 for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
                     self._pull(segment, table, piece)
         return line.correlated(correlation_id)
-
-    def browse(self, queue: str, now: float) -> Iterator[tuple[int, int, int, str | None]]:
-        """(number, first, count, correlation id) of everything in the order of delivery, delayed ones last. Messages
-        may go meanwhile: the caller looks. Segments are read one by one, and only when it is their turn."""
-        line = self.queue(queue)
-        line.ripen(now)
-        found = [
-            ([(_standing(run), _described(run)) for run in runs], [(one, bytes(one.left)) for one in segments])
-            for runs, segments in ((line.ready, line.swept), (line.delayed, line.swept_delayed))
-        ]
-        for entries, waiting in found:
-            yield from self._merged(entries, waiting)
-
-    def _merged(self, entries: list[_Entry], waiting: list[tuple[Segment, bytes]]) -> Iterator[Browsed]:
-        lines: list[tuple[_Entry, int, Iterator[_Entry]]] = []
-        sources = iter([iter(entries), *(self._entries(segment, left) for segment, left in waiting)])
-        keys = [(), *(segment.key for segment, _ in waiting)]
-        opened = 0
-        while True:
-            while opened < len(keys) and (not lines or keys[opened] <= lines[0][0][0]):
-                self._push(lines, opened, next(sources))
-                opened += 1
-            if not lines:
-                return
-            entry, line, rest = heappop(lines)
-            yield entry[1]
-            self._push(lines, line, rest)
-
-    def _push(self, lines: list[tuple[_Entry, int, Iterator[_Entry]]], line: int, rest: Iterator[_Entry]) -> None:
-        entry = next(rest, None)
-        if entry is not None:
-            heappush(lines, (entry, line, rest))
-
-    def _entries(self, segment: Segment, left: bytes) -> Iterator[_Entry]:
-        table = self._tables.table(segment.source, segment.section)
-        for piece in segment.pieces(table, 0, left):
-            run = _run_of(segment, table, piece, self.queue)
-            if not segment.delayed:
-                run.due = None
-            yield _standing(run), _described(run)
 
     def totals(self) -> dict[str, list[int]]:
         """Per queue [enqueued, dequeued, failed, expired] since the space was created.
@@ -597,21 +556,12 @@ class Index:
         return sums
 
 
-def _standing(run: Run) -> Key:
-    """By which runs and segments stand in their line."""
-    return run.key if run.due is None else (run.due, *run.key)
-
-
-def _described(run: Run) -> Browsed:
-    return run.number, run.first, run.live, run.attributes.get("correlation_id")
-
-
 def hash_of(correlation_id: str) -> bytes:
     """As swept tables are sorted by it."""
     return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
 
-def _run_of(segment: Segment, table: Table, piece: Piece, queue: Any) -> Run:
+def run_of(segment: Segment, table: Table, piece: Piece, queue: Any) -> Run:
     """A piece of a segment as a run, which is not in the index yet."""
     assert table.origins is not None
     queue_place, attributes_place, _ = table.runs[piece.run]
@@ -648,10 +598,6 @@ def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
 
 def _first_of(run: Run) -> int:
     return run.first
-
-
-def _from(entry: tuple[int, bytes, int]) -> int:
-    return entry[0]
 
 
 def _low_of(segment: Segment) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from spool import consume, interrupts, layout
 from spool.arguments import check_queue
 from spool.association import associated
+from spool.browse import Browsed, browse
 from spool.clock import Clock
 from spool.disk import DIRECTORY_MODE, Disk
 from spool.errors import (
@@ -24,7 +25,6 @@ from spool.errors import (
 from spool.filesystem import check_kind, check_stages
 from spool.gate import step
 from spool.housekeeping import Housekeeper
-from spool.index import Browsed
 from spool.locks import CONFIG
 from spool.message import Message, Position
 from spool.notes import Undertaker
@@ -175,7 +175,7 @@ class Space:
     def browse(self, queue: str, *, correlation_id: str | None = None) -> Iterator[Message]:
         """The queue's messages in the order of delivery, delayed ones last, without claiming any."""
         self._look(queue)
-        pieces = self._store.index.browse(queue, self._store.clock.now())
+        pieces = browse(self._store.index, queue, self._store.clock.now())
         while some := self._next(pieces):
             wanted = [piece[:3] for piece in some if correlation_id in (None, piece[3])]
             for position in positions(wanted):

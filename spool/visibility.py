@@ -8,7 +8,7 @@ was issued. Only then is a message delivered.
 import logging
 from typing import Literal, overload
 
-from spool import layout
+from spool import checkpoint, layout
 from spool.clock import Deadline
 from spool.commits import Commit, Part
 from spool.counters import Page
@@ -123,13 +123,16 @@ def apply(store: Store, index: Index, commit: Commit) -> bool:
     return True
 
 
-def rebuild(store: Store, *, alone: bool = False) -> None:
+def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None:
     """Start from what is there: files that were missing have been reclaimed, so nothing of theirs lives.
 
-    ``alone``: nobody moves files meanwhile, so what is missing or foreign is damage at the first look.
+    ``alone``: nobody moves files meanwhile, so what is missing or foreign is damage at the first look. ``opening``: a
+    checkpoint may tell what the files hold.
     """
     with store.mutex:
-        index = read_all(store, last_resort=True) if alone else _read_patiently(store)
+        index = read_all(store, last_resort=False, from_checkpoint=True) if opening else None
+        if index is None:
+            index = read_all(store, last_resort=True) if alone else _read_patiently(store)
         store.index = index
         store.prepared.version = -1
         list_prepared(store)
@@ -146,23 +149,30 @@ def _read_patiently(store: Store) -> Index:
 @overload
 def read_all(store: Store, *, last_resort: Literal[True], published: int | None = None) -> Index: ...
 @overload
-def read_all(store: Store, *, last_resort: bool, published: int | None = None) -> Index | None: ...
-def read_all(store: Store, *, last_resort: bool, published: int | None = None) -> Index | None:
+def read_all(
+    store: Store, *, last_resort: bool, published: int | None = None, from_checkpoint: bool = False
+) -> Index | None: ...
+def read_all(
+    store: Store, *, last_resort: bool, published: int | None = None, from_checkpoint: bool = False
+) -> Index | None:
     """An index as of a published number, or None if a file that was listed is gone when read.
 
     The listing is noted before anything is read: an adopted branch in neither listing was reclaimed, and is empty.
-    ``published``: by who knows better than the counters.
+    ``published``: by who knows better than the counters. ``from_checkpoint``: what it covers is not read again; None if
+    there is none to be believed.
     """
     if published is None:
         published = store.counters.read().published
     listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
     names = store.disk.names(layout.COMMITTED)
     listed.update(f"{layout.COMMITTED}/{name}" for name in names)
-    index = store.new_index()
+    index = checkpoint.load(store, names, published) if from_checkpoint else store.new_index()
+    if index is None:
+        return None
     absent: list[tuple[int, str, str]] = []
     for name in sorted(names):
         parsed = layout.parse_committed(name)
-        if parsed is None or parsed.adoption or parsed.number > published:
+        if parsed is None or parsed.adoption or not index.applied < parsed.number <= published:
             continue
         commit = read_commit(store, parsed.number, listed=listed, last_resort=last_resort)
         if commit is None or not apply(store, index, commit):

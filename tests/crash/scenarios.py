@@ -7,7 +7,7 @@ import errno
 from unittest import mock
 
 import spool
-from spool import decide, draft, layout, remote
+from spool import checkpoint, decide, draft, layout, remote
 from spool.consume import HeldMessage
 from spool.decide import UnknownBranch
 from spool.disk import FlushFailed
@@ -404,6 +404,9 @@ def _sweeping(space: spool.Space) -> None:
     with swept_by_few():
         space._housekeeper.sweep()
         reclaim(space._store)
+        with space._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if ours:
+                checkpoint.save(space._store)
 
 
 def _sweep_beside_takes(stage: Stage) -> None:

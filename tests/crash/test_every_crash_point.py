@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import draft, layout, sweep
+from spool import checkpoint, draft, layout, sweep
 from spool.decide import decide_heuristically
 from spool.intake import Intake
 from spool.reclaim import reclaim
@@ -246,6 +246,22 @@ def _swept(space: spool.Space, ledger: Ledger) -> None:
         reclaim(space._store)
 
 
+def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
+    """An opener believes one that was written before or behind what it finds, or reads everything."""
+    for _ in range(2):
+        with swept_by_few():
+            space._housekeeper.sweep()
+        reclaim(space._store)
+        checkpoint.save(space._store)
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+    with ledger.becoming(ledger.world.put("a", "last")):
+        space.put("a", "last")
+    reclaim(space._store)
+    assert checkpoint.save(space._store)
+    reclaim(space._store)
+
+
 def _six_in_one(space: spool.Space) -> None:
     space.put_many("a", list("123456"))
 
@@ -318,6 +334,7 @@ HISTORIES = (
     ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
     History("sweep", _singles, SINGLES, _swept),
+    History("checkpoint", _singles, SINGLES, _checkpoint),
     History("fold", _six_in_one, SIX_IN_ONE, _folded),
     History(
         "sweep beside what is held",
