@@ -46,7 +46,11 @@ class Sources:
         return found
 
     def table(self, source: Source, section: int) -> Table:
-        return self.image(source).tables[section]
+        image = self.image(source)
+        table = image.tables[section]
+        if len(table.lengths) != image.header.sections[section].messages:
+            raise CorruptedFile(f"{_name(source)}: a table of contents is damaged")
+        return table
 
     def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
         """What a swept section is searched by, alone: the table is proven, but not unpacked."""

@@ -34,7 +34,7 @@ from spool.runs import Run
 from spool.segments import pack_correlations, pack_ids
 from spool.sources import Sources
 from spool.store import Store
-from spool.visibility import catch_up
+from spool.visibility import catch_up, list_prepared
 from spool.writer import BranchFile
 from spool.xid import new_local_xid
 
@@ -123,7 +123,7 @@ class Sweeper:
 
     def look(self) -> int:
         """Sweep what is slow and what wastes space, fold what piles up; returns how many files were written."""
-        catch_up(self.store)
+        catch_up(self.store, list_prepared(self.store))
         served = self._served_since()
         done = 0
         try:
@@ -287,7 +287,7 @@ class _Sweep:
         table.lengths = array("I", map(len, bodies))
         table.checksums = array("I", map(zlib.crc32, bodies))
         _make_searchable(table, kept)
-        draft.sections.append(_section(table, bodies))
+        draft.sections.append(section_of(table, bodies))
         draft.messages += len(bodies)
         self.picks += kept
 
@@ -366,7 +366,8 @@ def _make_searchable(table: Table, picks: list[Pick]) -> None:
     table.correlations = pack_correlations([(hash_of(key), run) for run, key in enumerate(keys) if key is not None])
 
 
-def _section(table: Table, bodies: list[bytes]) -> Section:
+def section_of(table: Table, bodies: list[bytes]) -> Section:
+    """Ready to be written."""
     encoded = encode_table(table)
     parts = [encoded]
     for body in bodies:

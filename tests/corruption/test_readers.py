@@ -184,7 +184,7 @@ def check_table(table: Table, entry: SectionEntry) -> None:
 
 
 @OPTIONS
-@given(data=st.data(), name=st.sampled_from(["v1-branch.msgpack", "v1-commit.msgpack"]))
+@given(data=st.data(), name=st.sampled_from(["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"]))
 def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     data: st.DataObject, name: str, tried: dict[str, int]
 ) -> None:
@@ -192,7 +192,7 @@ def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     try_table(pack(data.draw(changed(msgpack.unpackb(original)))), like, tried)
 
 
-@pytest.mark.parametrize("name", ["v1-branch.msgpack", "v1-commit.msgpack"])
+@pytest.mark.parametrize("name", ["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"])
 def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refused(
     name: str, tried: dict[str, int]
 ) -> None:

@@ -1,14 +1,19 @@
-"""Makes the golden files: one of each kind of file, byte for byte the same each time.
+"""Makes the golden files: one of each kind of file and version, byte for byte the same each time.
 
 Run it only when the format gets a new version; the files of old versions stay, because they must stay readable:
 ``python -m tests.golden.make``.
 """
 
+import zlib
+from array import array
 from pathlib import Path
 
 from spool.disk import Disk
-from spool.draft import Draft
-from spool.format import Adoption, BranchEntry, Header, stamp
+from spool.draft import Draft, Section
+from spool.format import Adoption, BranchEntry, Header, Origins, Table, stamp
+from spool.index import hash_of
+from spool.segments import pack_correlations, pack_ids
+from spool.sweep import section_of
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid
 
@@ -46,6 +51,23 @@ def branch_draft() -> Draft:
     return draft
 
 
+def swept_section() -> Section:
+    """Two messages of one commit and one of another, which has a correlation id."""
+    first, second = bytes(range(12)), bytes(range(24, 36))
+    bodies = [b"one", b"two", b"three"]
+    table = Table(
+        queues=["orders"],
+        attributes=[{}, {"correlation_id": "c-1"}],
+        runs=[[0, 0, 2], [0, 1, 1]],
+        lengths=array("I", map(len, bodies)),
+        checksums=array("I", map(zlib.crc32, bodies)),
+        origins=Origins([7, 9], [3, 0], [1790000000.25, 1790000000.5], [first, second], [3, 0]),
+        ids=pack_ids([(first, 3, 0), (second, 0, 1)]),
+        correlations=pack_correlations([(hash_of("c-1"), 1)]),
+    )
+    return section_of(table, bodies)
+
+
 def write(directory: Path, name: str, header: Header, draft: Draft, number: int) -> Header:
     """A finished file, stamped if it has a number, under a golden name."""
     (directory / "active").mkdir(exist_ok=True)
@@ -71,6 +93,11 @@ def make(directory: Path) -> None:
     head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
     header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
     write(directory, "v1-head.msgpack", header, Draft(), 43)
+    draft = Draft(messages=3, sections=[swept_section()])
+    draft.leave(1, 1)
+    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
+    header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)
+    write(directory, "v2-sweep.msgpack", header, draft, 44)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,148 @@
+"""A checkpoint of the index: it spares an opener the reading, and is believed only if nothing has changed."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import checkpoint, layout
+from spool.disk import Disk
+from tests.spool.sweeping import swept_by_few
+
+
+class Counting(Disk):
+    """Which committed files were opened."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+
+    def open(self, name: str, *, write: bool = False) -> int:
+        self.opened += [name] if name.startswith(layout.COMMITTED) else []
+        return super().open(name, write=write)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed space with a bit of everything, and its checkpoint."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders", retries=1, error_queue="errors")
+        space.create_queue("errors", order=("priority", "fifo"))
+        with swept_by_few():
+            for n in range(20):
+                space.put("orders", b"%d" % n, correlation_id=f"c{n % 3}")
+            space._housekeeper.sweep()
+            space.put_many("orders", [b"long" * n for n in range(5)], priority=7, delay=1000)
+            space.put_many("errors", [b"same size"] * 4)
+            for _ in range(2):
+                with space.transaction() as tx:
+                    tx.get("orders")
+                    tx.set_rollback_only()
+            space.get("errors")
+            space.get("orders", correlation_id="c2")
+        assert save(space)
+    return tmp_path / "space"
+
+
+def save(space: spool.Space) -> bool:
+    checkpoint_is_durable = space._store.counters.read().published
+    space._store.counters.store_durable(checkpoint_is_durable)  # (counts of tries are not flushed until reclaim)
+    return checkpoint.save(space._store)
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[tuple[spool.Space, Counting]]:
+    disk = Counting(str(path))
+    with spool.open(path, disk=disk) as space:
+        yield space, disk
+
+
+def everything(space: spool.Space) -> object:
+    index = space._store.index
+    return (
+        {queue: [message.as_dict() for message in space.browse(queue)] for queue in space.queues()},
+        {queue: vars(figures) | {"oldest_age": None} for queue, figures in space.stats().items()},
+        {
+            n: (s.live, s.live_bytes, s.body_bytes, set(s.targets), s.facts, s.superseded_by)
+            for n, s in index.files.items()
+        },
+        index.idle,
+        index.facts,
+        index.applied,
+    )
+
+
+def test_an_opener_with_a_checkpoint_sees_what_one_without_sees(path: Path) -> None:
+    with spool.open(path) as space:
+        assert space._store.index.restored == space._store.index.applied > 0
+        believed = everything(space)
+    os.unlink(path / layout.CHECKPOINT)
+    with spool.open(path) as space:
+        assert space._store.index.restored == 0
+        assert everything(space) == believed
+
+
+def test_nothing_is_read_that_has_not_changed(opened: tuple[spool.Space, Counting]) -> None:
+    space, disk = opened
+    assert len(disk.opened) <= 1, "the newest, whose mark says what is durable"
+    assert space.get("errors").body == b"same size"
+
+
+def test_what_was_committed_since_is_read(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("errors", "urgent", priority=99)
+    disk = Counting(str(path))
+    with spool.open(path, disk=disk) as space:
+        assert space._store.index.restored > 0
+        assert space.get("errors").body == "urgent"
+
+
+@pytest.mark.parametrize("damage", ["rewritten", "shorter", "gone", "linked", "another"])
+def test_a_checkpoint_of_files_that_are_not_as_they_were_is_not_believed(path: Path, damage: str) -> None:
+    victim = sorted((path / layout.COMMITTED).iterdir())[0]
+    content = victim.read_bytes()
+    if damage == "rewritten":
+        victim.write_bytes(content)
+    elif damage == "shorter":
+        os.truncate(victim, len(content) - 1)
+    elif damage == "linked":
+        os.link(victim, path / "second name")
+    elif damage == "another":
+        (victim.parent / f"{0:015d}1.msgpack").write_bytes(content)
+    else:
+        victim.unlink()
+    with spool.open(path) as space:
+        assert space._store.index.restored == 0
+        damaged = [finding for finding in space.recovery.findings if finding.kind.name == "DAMAGED"]
+        assert damaged or damage in ("rewritten", "linked", "another")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b"nonsense", b"\x8d\xd5\x93\xd3\x80", None])
+def test_a_checkpoint_that_is_none_is_not_believed(path: Path, content: bytes | None) -> None:
+    file = path / layout.CHECKPOINT
+    if content is None:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with spool.open(path) as space:
+        assert space._store.index.restored == 0
+        assert space.check() == []
+
+
+def test_a_checkpoint_for_another_order_is_not_believed(path: Path) -> None:
+    settings = path / layout.SETTINGS
+    text = settings.read_text()
+    assert text.count("priority") == 1
+    settings.write_text(text.replace('["priority", "fifo"]', '["fifo"]'))
+    with spool.open(path) as space:
+        assert space._store.index.restored == 0
+
+
+def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
+    with spool.open(path) as space:
+        with space.transaction() as tx:
+            tx.get("orders")
+            tx.set_rollback_only()
+        assert not checkpoint.save(space._store), "the count of that try was not flushed"

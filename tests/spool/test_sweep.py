@@ -1,0 +1,336 @@
+"""The slow queue sweeper (S01-S06, DESIGN §6): a backlog leaves memory and small files, and nobody notices."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import spool
+from spool import layout, sweep
+from spool.files import FileState
+from spool.reclaim import reclaim
+from spool.segments import find_correlation, find_id
+from spool.sweep import KEPT_MESSAGES, is_slow, worn
+from tests.spool.sweeping import swept_by_few
+
+MANY = 200
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as found:
+        found.create_queue("orders")
+        found.create_queue("ranked", order=("priority", "fifo"))
+        yield found
+
+
+def fill(space: spool.Space, queue: str = "orders", many: int = MANY, **options: object) -> list[str]:
+    return [space.put(queue, b"%d" % n, **options) for n in range(many)]
+
+
+def tidy(space: spool.Space) -> int:
+    """Sweep and reclaim; how many files were written."""
+    done = space._housekeeper.sweep()
+    reclaim(space._store)
+    return done
+
+
+def files(space: spool.Space) -> list[str]:
+    return [name for name in os.listdir(f"{space.path}/{layout.COMMITTED}") if "-" not in name]
+
+
+def drain(space: spool.Space, queue: str = "orders", at_once: int = 7) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        try:
+            found += [message.body for message in space.get_many(queue, at_once)]
+        except spool.Empty:
+            return found
+
+
+def bodies(numbers: range | list[int]) -> list[bytes]:
+    return [b"%d" % n for n in numbers]
+
+
+# -- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def test_s01_a_queue_is_slow_if_it_holds_more_than_twice_what_it_serves() -> None:
+    assert is_slow(201, 100)
+    assert not is_slow(200, 100)
+    assert not is_slow(0, 0)
+
+
+def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> None:
+    assert sweep.EVERY_SECONDS == 5.0
+    fill(space)
+    with mock.patch("spool.housekeeping.EVERY_SECONDS", 0.0):
+        space._housekeeper._wake.set()
+        for _ in space._store.deadline(60).polls(slowest_seconds=0.05):
+            if len(files(space)) < 20:
+                break
+            space._housekeeper._wake.clear()
+    assert len(files(space)) < 20
+
+
+def test_s02_what_was_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
+    fill(space)
+    tidy(space)
+    line = space._store.index.queue("orders")
+    assert (line.entries, sum(segment.live for segment in line.swept)) == (KEPT_MESSAGES, MANY - KEPT_MESSAGES)
+    drain_some = [space.get("orders").body for _ in range(KEPT_MESSAGES)]
+    fill(space, many=MANY)
+    tidy(space)
+    assert drain_some == bodies(range(KEPT_MESSAGES))
+    assert drain(space) == bodies([*range(KEPT_MESSAGES, MANY), *range(MANY)]), "the new ones are behind what was swept"
+
+
+def test_s03_swept_messages_lie_in_few_large_files_in_order(space: spool.Space) -> None:
+    fill(space)
+    assert len(files(space)) >= MANY
+    assert tidy(space) == 1
+    assert len(files(space)) < 10
+    assert drain(space) == bodies(range(MANY))
+    reclaim(space._store)
+    reclaim(space._store)
+    assert len(files(space)) <= 2, "the space of a drained queue returns whole"
+
+
+def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
+    with swept_by_few():
+        fill(space, many=60)
+        tidy(space)
+        line = space._store.index.queue("orders")
+        for n in range(60):
+            assert space.get("orders").body == b"%d" % n
+            assert line.entries <= 4
+
+
+def test_s04_positions_ids_and_times_stay(space: spool.Space) -> None:
+    ids = fill(space, correlation_id="same", headers={"tenant": "acme"})
+    before = [message.as_dict() for message in space.browse("orders")]
+    tidy(space)
+    assert [message.as_dict() for message in space.browse("orders")] == before
+    assert [message.id for message in space.browse("orders")] == ids
+    with spool.open(space.path) as other:
+        assert [message.as_dict() for message in other.browse("orders")] == before
+
+
+def test_s04_what_leaves_or_changes_while_it_is_swept_is_neither_lost_nor_doubled(space: spool.Space) -> None:
+    ids = fill(space)
+    with spool.open(space.path) as other:
+
+        def meanwhile() -> None:
+            other.get("orders", message_id=ids[100])
+            with other.transaction() as tx:
+                tx.get("orders", message_id=ids[120])
+                tx.set_rollback_only()
+
+        with_number_lock = sweep.commit
+
+        def commit(*args: object, **options: object) -> int:
+            meanwhile()
+            return with_number_lock(*args, **options)  # type: ignore[arg-type]
+
+        with mock.patch.object(sweep, "commit", commit):
+            assert tidy(space) == 1
+        for one in (space, other):
+            seen = {message.body: message.attempts for message in one.browse("orders")}
+            assert seen == {body: int(body == b"120") for body in bodies(range(MANY)) if body != b"100"}
+    assert sorted(map(int, drain(space))) == [n for n in range(MANY) if n != 100]
+
+
+def test_s04_a_sweep_is_given_up_if_all_it_would_move_is_gone(space: spool.Space) -> None:
+    fill(space)
+    with spool.open(space.path) as other:
+        commit = sweep.commit
+        with mock.patch.object(sweep, "commit", lambda *args, **options: (drain(other), commit(*args, **options))):
+            assert tidy(space) == 0
+    assert drain(space) == []
+    assert os.listdir(f"{space.path}/{layout.ACTIVE}") == []
+    assert space.check() == []
+
+
+def test_s05_priorities_hold_across_sweeps(space: spool.Space) -> None:
+    for n in range(MANY):
+        space.put("ranked", n, priority=1 + n % 9)
+    tidy(space)
+    for n in range(MANY, 2 * MANY):
+        space.put("ranked", n, priority=1 + n % 9)
+    tidy(space)
+    for n in range(2 * MANY, 2 * MANY + 20):
+        space.put("ranked", n, priority=1 + n % 9)
+    wanted = sorted(range(2 * MANY + 20), key=lambda n: (-(1 + n % 9), n))
+    with spool.open(space.path) as other:
+        assert [message.body for message in other.browse("ranked")] == wanted
+    found: list[int] = []
+    while len(found) < len(wanted):
+        found += [message.body for message in space.get_many("ranked", 11)]
+    assert found == wanted
+
+
+def test_s05_delayed_messages_are_swept_and_come_when_they_are_due(space: spool.Space) -> None:
+    now = space._store.clock.now()
+    for n in range(MANY):
+        space.put("orders", b"%d" % n, not_before=now + 1000 + MANY - n)
+    tidy(space)
+    line = space._store.index.queue("orders")
+    assert (line.entries, space.stats("orders").delayed, space.stats("orders").ready) == (0, MANY, 0)
+    with pytest.raises(spool.Empty):
+        space.get("orders")
+    with mock.patch.object(type(space._store.clock), "now", return_value=now + 1000 + MANY / 2):
+        assert space.stats("orders").ready == MANY // 2
+        assert sorted(drain(space), key=int) == bodies(range(MANY // 2, MANY))
+
+
+def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -> None:
+    ids = fill(space)
+    with spool.open(space.path) as other, other.transaction() as tx:
+        held = tx.get("orders", message_id=ids[77])
+        vote = space.transaction(timeout=None)
+        vote.get("orders", message_id=ids[88])
+        assert vote.prepare()
+        tidy(space)
+        index = space._store.index
+        for number in (held.position.number, held.position.number + 11):
+            assert index.files[number].live == 1
+            assert space._store.disk.exists(layout.committed(number))
+    assert b"77" not in drain(space)
+
+
+def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> None:
+    """Who claims after the sweep's look and reads by path (a forwarder's task) still finds its message there."""
+    ids = fill(space)
+    number = space.show(ids[50]).position.number
+    with spool.open(space.path) as other:
+        tx = other.transaction(timeout=None)
+        commit = sweep.commit
+
+        def claimed(*args: object, **options: object) -> int:
+            tx.get("orders", message_id=ids[50])
+            return commit(*args, **options)  # type: ignore[arg-type]
+
+        with mock.patch.object(sweep, "commit", claimed):
+            tidy(space)
+        assert space._store.disk.exists(layout.committed(number))
+        tx.rollback()
+        reclaim(space._store)
+        reclaim(space._store)
+        assert not space._store.disk.exists(layout.committed(number))
+
+
+# -- what a sweep is for ----------------------------------------------------------------------------------------------
+
+
+def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> None:
+    ids = space.put_many("orders", bodies(range(MANY)))
+    for message_id in ids[::2]:
+        space.get("orders", message_id=message_id)
+    assert len(files(space)) > MANY // 2
+    with mock.patch.object(sweep, "FOLDED_COMMITS", 10):
+        tidy(space)
+    assert len(files(space)) < 6
+    with spool.open(space.path) as other:
+        assert other.stats("orders").dequeued == MANY // 2
+        assert [message.body for message in other.browse("orders")] == bodies(range(1, MANY, 2))
+    assert space.check() == []
+
+
+def test_files_that_waste_too_much_are_swept_whatever_their_queues_do() -> None:
+    def state(live: int, ever: int, swept: bool = False) -> FileState:
+        return FileState(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if swept else None)
+
+    full, half, empty = state(64 << 20, 64 << 20), state(20 << 20, 60 << 20), state(1, 60 << 20)
+    assert worn({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
+    assert worn({1: full, 2: half, 3: empty}) == {2, 3}
+    assert worn({n: state(10, 10, swept=True) for n in range(1, 17)}) == set(range(1, 17)), "many small sweeps"
+    assert worn({n: state(10, 10, swept=True) for n in range(1, 16)}) == set()
+
+
+def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -> None:
+    body = os.urandom(64 << 10)
+    ids = [message_id for _ in range(12) for message_id in space.put_many("orders", [body] * 64)]
+    for message_id in ids[::8]:
+        kept = message_id
+    taken = [message_id for place, message_id in enumerate(ids) if place % 8]
+    with space.transaction(timeout=None) as tx:
+        for message_id in taken:
+            tx.get("orders", message_id=message_id)
+    live = len(ids[::8]) * len(body)
+    tidy(space)
+    tidy(space)
+    used = sum(os.stat(f"{space.path}/{layout.COMMITTED}/{name}").st_size for name in files(space))
+    assert used <= 1.1 * live + sweep.SEGMENT_BYTES
+    assert space.show(kept).body == body
+
+
+def test_s04_a_message_by_id_or_correlation_id_comes_from_a_segment(space: spool.Space) -> None:
+    ids = [space.put("orders", b"%d" % n, correlation_id=f"c{n % 50}") for n in range(MANY)]
+    tidy(space)
+    assert space.show(ids[150]).body == b"150"
+    assert space.get("orders", message_id=ids[150]).body == b"150"
+    assert [space.get("orders", correlation_id="c33").body for _ in range(4)] == bodies([33, 83, 133, 183])
+    with pytest.raises(spool.Empty):
+        space.get("orders", correlation_id="c33")
+    with pytest.raises(spool.BadMessageId):
+        space.show(ids[150])
+    assert drain(space) == bodies([n for n in range(MANY) if n != 150 and n % 50 != 33])
+
+
+def test_by_id_costs_one_binary_search_a_segment() -> None:
+    class Counted(bytes):
+        looks = 0
+
+        def __getitem__(self, key):  # type: ignore[no-untyped-def]
+            Counted.looks += 1
+            return super().__getitem__(key)
+
+    branches = [n.to_bytes(12, "big") for n in range(4096)]
+    packed = Counted(sweep.pack_ids([(branch, 0, run) for run, branch in enumerate(branches)]))
+    assert find_id(packed, branches[1234], 0) == 1234
+    assert Counted.looks <= 14
+    assert find_id(packed, b"\xff" * 12, 0) is None
+    hashes = Counted(sweep.pack_correlations([(n.to_bytes(8, "big"), n) for n in range(4096)] + [(b"\0" * 8, 9)]))
+    assert find_correlation(hashes, bytes(8)) == [0, 9]
+
+
+def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
+    ids = fill(space)
+    number = space.show(ids[60]).position.number
+    path = f"{space.path}/{layout.committed(number)}"
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    tidy(space)
+    assert space._store.disk.exists(layout.committed(number))
+    assert drain(space) == bodies([n for n in range(MANY) if n != 60])
+    assert [finding.name for finding in space.quarantined()] != []
+
+
+def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: spool.Space) -> None:
+    fill(space)
+    tidy(space)
+    (segment,) = space._store.index.queue("orders").swept
+    with open(f"{space.path}/{layout.committed(segment.source.number)}", "r+b") as file:
+        file.seek(segment.entry.offset)
+        file.write(bytes(segment.entry.table_bytes))
+    with spool.open(space.path) as other:
+        assert any(f"{segment.source.number:016d}" in finding.name for finding in other.check())
+        assert drain(other) == bodies(range(KEPT_MESSAGES))
+    space._store.sources.close()
+    space._store.sources._images.clear()
+    assert drain(space) == []
+
+
+def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) -> None:
+    fill(space)
+    tidy(space)
+    with spool.open(space.path) as late:
+        late._store.sources._images.clear()
+        assert drain(space, at_once=3)[:3] == bodies(range(3))
+        fill(space)
+        tidy(space)
+        reclaim(space._store)
+        assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
