@@ -1,0 +1,115 @@
+"""``python -m bench``: measure the cases, print the table, and on request write docs/performance.md.
+
+Without options a short run, which shows in a few minutes that everything works; its numbers are for trying only.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from bench.cases import CASES
+from bench.cases.base import Case
+from bench.document import write
+from bench.flushes import count_flushes
+from bench.peers import PEERS
+from bench.setting import FULL, Bench, Sizes, describe, running
+from bench.table import Chart, Outcome, Report, line_of, markdown, unmeasured
+
+_NAMES = [peer.name for peer in PEERS]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    asked = _parser().parse_args(words)
+    sizes, keys = _sizes(asked), asked.cases or [case.key for case in CASES]
+    with running(asked.directory, sizes, asked.peers) as bench:
+        report = Report(describe(bench.directory, sizes), shlex.join(["python", "-m", "bench", *words]))
+        _print_setting(report, bench)
+        if not asked.no_flushes:
+            report.peers = count_flushes(bench)
+            for row in report.peers:
+                print(
+                    f"  {row[0]:14} {row[1]:36} durable: {row[2]:6} flushes a put {row[4]}, a get {row[5]}", flush=True
+                )
+        run(bench, keys, report)
+    if asked.write:
+        write(report)
+    if asked.markdown:
+        print(markdown(report))
+
+
+def run(bench: Bench, keys: list[str], report: Report) -> None:
+    """Measure the cases; a row of the others says that it was left out."""
+    report.skipped = bench.skipped
+    for case in CASES:
+        for outcome in _results(case, bench, report) if case.key in keys else ():
+            print(line_of(outcome), flush=True)
+        done = {outcome.row.key for outcome in report.outcomes}
+        why = "left out of this run" if case.key not in keys else "whom to compare with, or xaspool, is left out"
+        report.outcomes += [unmeasured(row, why) for row in case.rows if row.key not in done]
+
+
+def _results(case: Case, bench: Bench, report: Report) -> Iterator[Outcome]:
+    for result in case.measure(bench):
+        if isinstance(result, Chart):
+            report.charts.append(result)
+        else:
+            report.outcomes.append(result)
+            yield result
+
+
+def _print_setting(report: Report, bench: Bench) -> None:
+    for name, value in report.setting.items():
+        print(f"{name:12} {value}")
+    for line in bench.skipped:
+        print(f"not measured: {line}")
+    print(flush=True)
+
+
+def _sizes(asked: argparse.Namespace) -> Sizes:
+    sizes = FULL if asked.full else Sizes()
+    changed = {f.name: getattr(asked, f.name) for f in fields(Sizes) if getattr(asked, f.name, None) is not None}
+    return replace(sizes, **changed, label=f"{sizes.label}, changed by options") if changed else sizes
+
+
+def _parser() -> argparse.ArgumentParser:
+    keys = [case.key for case in CASES]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
+    parser.add_argument("--directory", default=".", help="on the disk to measure; default: here")
+    parser.add_argument("--full", action="store_true", help="the sizes of the table: hours, 40 GB of disk")
+    parser.add_argument("--peers", type=_peers, default=_NAMES, metavar="NAME,…", help="default: all that are here")
+    parser.add_argument("--rounds", type=int, help="commits of each contender in the cases of one thread")
+    parser.add_argument("--warm-up", type=int, help="rounds before those")
+    parser.add_argument("--slices", type=int, help="slices of each contender in the cases of several")
+    parser.add_argument("--opened", type=int, help="messages in the spaces that are opened")
+    parser.add_argument("--waiting", type=_numbers, metavar="N,N", help="messages waiting in the cases of memory")
+    parser.add_argument("--backlogs", type=_numbers, metavar="N,…", help="messages waiting in the cases of growth")
+    parser.add_argument("--no-flushes", action="store_true", help="do not count the contenders' flushes")
+    parser.add_argument("--markdown", action="store_true", help="print the table as it would be written, too")
+    parser.add_argument("--write", action="store_true", help="write it into docs/performance.md, with its charts")
+    return parser
+
+
+def _case(text: str) -> str:
+    keys = [case.key for case in CASES]
+    if text not in keys:
+        raise argparse.ArgumentTypeError(f"there is no case {text}: choose from {', '.join(keys)}")
+    return text
+
+
+def _peers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(_NAMES):
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}: choose from {', '.join(_NAMES)}")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word.replace("_", "")) for word in text.split(","))
+
+
+if __name__ == "__main__":
+    main()
