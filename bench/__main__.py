@@ -18,12 +18,14 @@ from bench.setting import FULL, Bench, Sizes, describe, running
 from bench.table import Chart, Outcome, Report, line_of, markdown, unmeasured
 
 _NAMES = [peer.name for peer in PEERS]
+_DEFAULT = [peer.name for peer in PEERS if not peer.on_request]
+_CHOICE = ", ".join(name if name in _DEFAULT else f"({name})" for name in _NAMES)
 
 
 def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
-    asked = _parser().parse_args(words)
-    sizes, keys = _sizes(asked), asked.cases or [case.key for case in CASES]
+    asked = parser().parse_args(words)
+    sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
     with running(asked.directory, sizes, asked.peers) as bench:
         report = Report(describe(bench.directory, sizes), shlex.join(["python", "-m", "bench", *words]))
         _print_setting(report, bench)
@@ -68,29 +70,36 @@ def _print_setting(report: Report, bench: Bench) -> None:
     print(flush=True)
 
 
-def _sizes(asked: argparse.Namespace) -> Sizes:
+def sizes_of(asked: argparse.Namespace) -> Sizes:
     sizes = FULL if asked.full else Sizes()
     changed = {f.name: getattr(asked, f.name) for f in fields(Sizes) if getattr(asked, f.name, None) is not None}
     return replace(sizes, **changed, label=f"{sizes.label}, changed by options") if changed else sizes
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     keys = [case.key for case in CASES]
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
-    parser.add_argument("--directory", default=".", help="on the disk to measure; default: here")
-    parser.add_argument("--full", action="store_true", help="the sizes of the table: hours, 40 GB of disk")
-    parser.add_argument("--peers", type=_peers, default=_NAMES, metavar="NAME,…", help="default: all that are here")
-    parser.add_argument("--rounds", type=int, help="commits of each contender in the cases of one thread")
-    parser.add_argument("--warm-up", type=int, help="rounds before those")
-    parser.add_argument("--slices", type=int, help="slices of each contender in the cases of several")
-    parser.add_argument("--opened", type=int, help="messages in the spaces that are opened")
-    parser.add_argument("--waiting", type=_numbers, metavar="N,N", help="messages waiting in the cases of memory")
-    parser.add_argument("--backlogs", type=_numbers, metavar="N,…", help="messages waiting in the cases of growth")
-    parser.add_argument("--no-flushes", action="store_true", help="do not count the contenders' flushes")
-    parser.add_argument("--markdown", action="store_true", help="print the table as it would be written, too")
-    parser.add_argument("--write", action="store_true", help="write it into docs/performance.md, with its charts")
-    return parser
+    """The command line."""
+    found = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    found.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
+    found.add_argument("--directory", default=".", help="on the disk to measure; default: here")
+    found.add_argument("--full", action="store_true", help="the sizes of the table: an hour or more, 30 GB of disk")
+    found.add_argument(
+        "--peers",
+        type=_peers,
+        default=_DEFAULT,
+        metavar="NAME,…",
+        help=f"default: all but those in brackets: {_CHOICE}",
+    )
+    found.add_argument("--rounds", type=int, help="commits of each contender in the cases of one thread")
+    found.add_argument("--warm-up", type=int, help="rounds before those")
+    found.add_argument("--slices", type=int, help="slices of each contender in the cases of several")
+    found.add_argument("--opened", type=int, help="messages in the spaces that are opened")
+    found.add_argument("--waiting", type=_numbers, metavar="N,N", help="messages waiting in the cases of memory")
+    found.add_argument("--backlogs", type=_numbers, metavar="N,…", help="messages waiting in the cases of growth")
+    found.add_argument("--no-flushes", action="store_true", help="do not count the contenders' flushes")
+    found.add_argument("--markdown", action="store_true", help="print the table as it would be written, too")
+    found.add_argument("--write", action="store_true", help="write it into docs/performance.md, with its charts")
+    return found
 
 
 def _case(text: str) -> str:

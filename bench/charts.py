@@ -14,7 +14,7 @@ def draw(chart: Chart, path: str) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "xaspool"
+    matplotlib.rcParams.update({"svg.hashsalt": "xaspool", "svg.fonttype": "none"})
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter
 

@@ -2,7 +2,6 @@
 
 import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import spool
@@ -10,6 +9,7 @@ from bench.peers.base import BODY
 from spool.disk import Disk
 
 QUEUE = "queue"
+_OTHER = "other"
 _KEPT_IDS = 64
 _SWEEP_SECONDS = 120.0
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
@@ -43,14 +43,13 @@ class Spaces:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._built: dict[tuple[int, int, str], Built] = {}
+        self._built: dict[tuple[int, int], Built] = {}
 
-    def get(self, messages: int, a_commit: int, purpose: str = "") -> Built:
-        """Built now if it is not there; ``purpose`` makes it one of its own."""
-        key = messages, a_commit, purpose
+    def get(self, messages: int, a_commit: int) -> Built:
+        """Built now if it is not there."""
+        key = messages, a_commit
         if key not in self._built:
-            path = f"{self._directory}/waiting-{messages}-{a_commit}{purpose and '-' + purpose}"
-            self._built[key] = build(path, messages, a_commit)
+            self._built[key] = build(f"{self._directory}/waiting-{messages}-{a_commit}", messages, a_commit)
         return self._built[key]
 
 
@@ -61,6 +60,7 @@ def build(path: str, messages: int, a_commit: int) -> Built:
     middle = messages // 2
     with spool.create(path, disk=_Unflushed(path)) as space:
         space.create_queue(QUEUE)
+        space.create_queue(_OTHER)
         for done in range(0, messages, a_commit):
             ids = space.put_many(QUEUE, [BODY] * a_commit)
             if done + a_commit > middle and len(built.ids) < _KEPT_IDS:
@@ -78,13 +78,13 @@ def sweeping_is_built() -> bool:
 
 
 def sweep(built: Built) -> bool:
-    """Hold the space open until its many files have become few; False if they do not."""
+    """Hold the space open, with a little going on, until its many files have become few; False if they do not."""
     enough = max(64, built.messages // 1000)
     deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / 2000
     with spool.open(built.path) as space:
         while files(built.path) > enough and time.monotonic() < deadline:
-            with suppress(spool.Empty):
-                space.get(QUEUE, message_id="0" * 32, timeout=0)
+            space.put(_OTHER, BODY)
+            space.get(_OTHER)
             time.sleep(0.5)
     return files(built.path) <= enough
 

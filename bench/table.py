@@ -38,6 +38,7 @@ class Outcome:
     ours: Figure | None = None
     others: Sequence[Figure] = ()
     note: str = ""
+    against: Figure | None = None  # the one of the others that the target names
 
 
 def unmeasured(row: Row, why: str) -> Outcome:
@@ -85,8 +86,11 @@ def mark(figure: Figure) -> str:
 # -- as Markdown, for docs/performance.md -----------------------------------------------------------------------------
 
 _NOT_DURABLE = " \\*"
-COLUMNS = ("case", "target", "reached", "", "least / median / most: ours", "and the others'")
+COLUMNS = ("case", "target", "reached", "", "least / median / most: ours", "theirs")
 PEER_COLUMNS = ("contender", "version", "durable here", "how it flushes", "flushes a put", "flushes a get")
+
+
+FIGURE_COLUMNS = ("", "least", "median", "most")
 
 
 def markdown(report: Report) -> str:
@@ -98,7 +102,7 @@ def markdown(report: Report) -> str:
             outcome.reached + (f" ({outcome.note})" if outcome.note else ""),
             outcome.verdict.value,
             "" if outcome.ours is None else f"{outcome.ours.spread()} {outcome.ours.unit}",
-            "<br>".join(f"{figure}{_NOT_DURABLE if figure.durable is False else ''}" for figure in outcome.others),
+            "<br>".join(map(str, [outcome.against] if outcome.against else outcome.others)),
         )
         for outcome in report.outcomes
     ]
@@ -106,8 +110,16 @@ def markdown(report: Report) -> str:
     if report.peers:
         parts.append(_table(PEER_COLUMNS, report.peers))
     parts += [f"Not measured: {line}." for line in report.skipped]
-    parts += [f"![{chart.title}](performance-{chart.key}.svg)" for chart in report.charts]
+    for chart in report.charts:
+        parts.append(f"### {chart.title[0].upper()}{chart.title[1:]}")
+        parts.append(f"![{chart.title}](performance-{chart.key}.svg)")
+        parts.append(_table(FIGURE_COLUMNS, [_cells(figure) for figure in chart.figures]))
     return "\n\n".join(parts)
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    star = _NOT_DURABLE if figure.durable is False else ""
+    return figure.who + star, *figure.spread().split(" / ")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

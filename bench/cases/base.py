@@ -29,7 +29,7 @@ def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, l
         return Outcome(row, "–", Verdict.UNKNOWN, ours, others, note or "whom to compare with is not here")
     reached = ratio(ours, other)
     text = f"{reached:.2f} × {other.who}"
-    return Outcome(row, text, Verdict.of(reached >= least), ours, others, note)
+    return Outcome(row, text, Verdict.of(reached >= least), ours, others, note, against=other)
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:

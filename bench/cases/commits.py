@@ -14,7 +14,7 @@ from bench.table import Chart, Row
 _BACKLOG = 50
 # Commits in a row of one contender: with one, each would find the processor's caches full of all the others, which
 # costs those most who do their work in Python.
-_AT_A_TURN = int(__import__("os").environ.get("TURN", 10))
+_AT_A_TURN = 10
 
 _PUT = {
     1: (Row("put-1", "put, 1 a commit, one thread", "≥ 0.9 × raw append"),),
@@ -64,16 +64,14 @@ def _measure(size: int, bench: Bench) -> Iterator[Result]:
 
 
 def _rounds(lines: dict[str, Line], size: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each put and of each get; a commit is put by each in turn, and the oldest one is got by each."""
-    found = in_turns(
-        {
-            f"{what} {name}": partial(_timed, getattr(line, what), size)
-            for what in ("put", "get")
-            for name, line in lines.items()
-        },
-        rounds,
-    )
-    return {what: {name: found[f"{what} {name}"] for name in lines} for what in ("put", "get")}
+    """Seconds of each put and of each get: in turns, each contender puts a few commits, then each gets as many."""
+    found: dict[str, dict[str, list[float]]] = {what: {name: [] for name in lines} for what in ("put", "get")}
+    for _ in range(max(1, rounds // _AT_A_TURN)):
+        for what, seconds in found.items():
+            for name, line in lines.items():
+                step = getattr(line, what)
+                seconds[name] += [_timed(step, size) for _ in range(_AT_A_TURN)]
+    return found
 
 
 def _timed(step: Callable[[int], object], size: int) -> float:

@@ -48,6 +48,8 @@ class Peer(ABC):
     concurrent: ClassVar[bool] = True
     # Whether the threads of a process share one line, instead of each having its own.
     shared: ClassVar[bool] = False
+    # Whether it takes part only when it is asked for by name.
+    on_request: ClassVar[bool] = False
     # What a get is here, where it is not the same as elsewhere.
     get_with: ClassVar[str] = ""
 

@@ -6,6 +6,7 @@ The server is this machine's, run on the disk under test by a user of its own, w
 import glob
 import os
 import shutil
+import signal
 import subprocess
 import time
 from typing import Any
@@ -60,7 +61,7 @@ class PostgreSQL(Peer):
 
     def stop(self) -> None:
         if self._server:
-            self._server.terminate()
+            self._server.send_signal(signal.SIGINT)  # at once, whoever is connected
             self._server.wait()
 
     def __getstate__(self) -> dict[str, object]:
