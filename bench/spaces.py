@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import spool
@@ -9,14 +10,16 @@ from bench.peers.base import BODY
 from spool.disk import Disk
 
 QUEUE = "queue"
-_OTHER = "other"
 _KEPT_IDS = 64
 _SWEEP_SECONDS = 120.0
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 class _Unflushed(Disk):
-    """Writes, and lets the kernel flush when it likes."""
+    """Writes, and lets the kernel flush when it likes; nobody sweeps meanwhile."""
+
+    def run_beside(self, name: str, work: Callable[[], None]) -> bool:
+        return False
 
     def flush(self, handle: int) -> None:
         pass
@@ -60,7 +63,6 @@ def build(path: str, messages: int, a_commit: int) -> Built:
     middle = messages // 2
     with spool.create(path, disk=_Unflushed(path)) as space:
         space.create_queue(QUEUE)
-        space.create_queue(_OTHER)
         for done in range(0, messages, a_commit):
             ids = space.put_many(QUEUE, [BODY] * a_commit)
             if done + a_commit > middle and len(built.ids) < _KEPT_IDS:
@@ -73,18 +75,12 @@ def files(path: str) -> int:
     return sum(1 for _ in os.scandir(f"{path}/committed"))
 
 
-def sweeping_is_built() -> bool:
-    return os.path.exists(os.path.join(os.path.dirname(spool.__file__), "sweep.py"))
-
-
 def sweep(built: Built) -> bool:
-    """Hold the space open, with a little going on, until its many files have become few; False if they do not."""
+    """Hold the space open until its many files have become few; False if they do not."""
     enough = max(64, built.messages // 1000)
     deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / 2000
-    with spool.open(built.path) as space:
+    with spool.open(built.path):
         while files(built.path) > enough and time.monotonic() < deadline:
-            space.put(_OTHER, BODY)
-            space.get(_OTHER)
             time.sleep(0.5)
     return files(built.path) <= enough
 

@@ -12,6 +12,7 @@ from bench.cases.base import Case, Result
 from bench.figures import Figure
 from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict, unmeasured
+from spool.sweep import SEGMENT_MESSAGES
 
 _TIMES = 9
 _MOST = 1_000_000
@@ -29,19 +30,17 @@ def _measure(bench: Bench) -> Iterator[Result]:
         _IN_MEMORY, f"{growth:.2f} × the lines, {backlogs[-1] // backlogs[0]:,} × the messages",
         Verdict.of(growth <= 1.1) if len(figures) > 1 else Verdict.UNKNOWN, figures[-1], figures[:-1],
     )  # fmt: skip
-    if not spaces.sweeping_is_built():
-        yield unmeasured(_SWEPT, "not built: there is no sweep")
-        return
     built = [bench.spaces.get(size, 1) for size in backlogs]
     if not all(map(spaces.sweep, built)):
         yield unmeasured(_SWEPT, "the sweep did not come to its end")
         return
     swept = [_counted(one) for one in built]
-    steps = math.log2(built[-1].messages / built[0].messages)
-    more = swept[-1].median - swept[0].median
+    segments = [math.ceil(one.messages / SEGMENT_MESSAGES) for one in built]
+    a_segment = (swept[-1].median - swept[0].median) / max(1, segments[-1] - segments[0])
     yield Outcome(
-        _SWEPT, f"{more:.0f} lines more at {steps:.0f} halvings more", Verdict.of(more <= _LINES_A_STEP * steps),
-        swept[-1], swept[:-1],
+        _SWEPT, f"{a_segment:.0f} lines more for each of {segments[-1] - segments[0]} segments more",
+        Verdict.of(a_segment <= _LINES_A_STEP * math.log2(SEGMENT_MESSAGES)) if segments[-1] > segments[0] else
+        Verdict.UNKNOWN, swept[-1], swept[:-1],
     )  # fmt: skip
 
 

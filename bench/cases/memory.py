@@ -7,7 +7,7 @@ from bench import spaces
 from bench.cases.base import Case, Result, in_new_process
 from bench.figures import Figure
 from bench.setting import Bench
-from bench.table import Outcome, Row, Verdict, unmeasured
+from bench.table import Outcome, Row, Verdict
 
 _WAITING = Row("memory", "memory above an empty space, 1,000,000 waiting", "≤ 50 MB")
 _SWEPT = Row("memory-swept", "memory above an empty space, 10,000,000 waiting and swept", "≤ 64 MB")
@@ -20,9 +20,6 @@ def _measure(bench: Bench) -> Iterator[Result]:
         empty = spaces.build(f"{directory}/space", 0, 1)
         nothing = Figure("an empty space", _resident(empty), "MB")
         yield _judged(_WAITING, bench.spaces.get(fewer, 1000), nothing, 50, 1_000_000)
-        if not spaces.sweeping_is_built():
-            yield unmeasured(_SWEPT, "not built: there is no sweep")
-            return
         many = bench.spaces.get(more, 1000)
         spaces.sweep(many)
         yield _judged(_SWEPT, many, nothing, 64, 10_000_000)

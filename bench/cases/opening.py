@@ -34,9 +34,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
         yield unmeasured(_COLD, "another case has swept it")
     else:
         yield _cold(many)
-    if not spaces.sweeping_is_built():
-        yield unmeasured(_SWEPT, "not built: there is no sweep")
-    elif not spaces.sweep(many):
+    if not spaces.sweep(many):
         yield unmeasured(_SWEPT, f"the sweep left {spaces.files(many.path):,} files")
     else:
         yield _within(_SWEPT, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
