@@ -1,7 +1,7 @@
 """Numbers of one contender, and what becomes of them: least, median, most; ratios of medians."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -46,7 +46,7 @@ def ratio(over: Figure, under: Figure) -> float:
     return over.median / under.median if under.median else float("inf")
 
 
-def in_turns(steps: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turns(steps: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Each contender does one step a round, alternately, so that noise hits all alike; what each step returned."""
     found: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):

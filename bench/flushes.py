@@ -20,7 +20,7 @@ _CALLS = "fsync,fdatasync,sync_file_range,syncfs,sync,msync"
 
 def count_flushes(bench: Bench) -> list[tuple[str, ...]]:
     """The table of contenders; a dash where strace is not there, or may not look."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, peer in bench.peers.items():
         flushes = _flushes(peer)
         durable = "yes" if peer.durable else "**no**"

@@ -15,7 +15,6 @@ from bench.table import Outcome, Row, Verdict, unmeasured
 from spool.sweep import SEGMENT_MESSAGES
 
 _TIMES = 9
-_MOST = 1_000_000
 _IN_MEMORY = Row("by-id", "get by id, in memory", "O(1), shown by counts")
 _SWEPT = Row("by-id-swept", "get by id, in a swept segment", "one binary search per segment, shown by counts")
 # A search through n entries looks at log2(n) of them, each a few lines.
@@ -23,7 +22,7 @@ _LINES_A_STEP = 12
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
-    backlogs = [size for size in bench.sizes.backlogs if size <= _MOST]
+    backlogs = [size for size in bench.sizes.backlogs if size <= bench.sizes.opened]
     figures = [_counted(bench.spaces.get(size, 1000)) for size in backlogs]
     growth = figures[-1].median / figures[0].median
     yield Outcome(

@@ -54,7 +54,9 @@ def _measure(size: int, bench: Bench) -> Iterator[Result]:
         }
         yield Chart(f"{what}-{size}", f"{what}, {size:,} a commit: messages a second", list(figures.values()))
         ours = figures.pop("xaspool", None)
-        for row in rows if ours else ():
+        if ours is None:
+            continue
+        for row in rows:
             against, least = _LEAST[row.key]
             medians = {name: 1 / figure.median for name, figure in figures.items()}
             others = list(figures.values())

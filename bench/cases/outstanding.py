@@ -13,7 +13,7 @@ import spool
 from bench.cases.base import Case, Result
 from bench.figures import Figure, in_turns
 from bench.peers.base import BODY
-from bench.setting import Bench
+from bench.setting import Bench, Sizes
 from bench.table import Outcome, Row, Verdict, unmeasured
 
 _RAW_APPENDS = 200
@@ -33,7 +33,7 @@ def _submit(bench: Bench) -> Iterator[Result]:
         yield _judged(bench, _SUBMIT, "submit", step, 50_000)
 
 
-def _submitted(space: Any, sizes: Any) -> float:
+def _submitted(space: Any, sizes: Sizes) -> float:
     waiting: deque[Any] = deque()
     begun = time.perf_counter()
     for _ in range(sizes.submitted):
@@ -103,11 +103,11 @@ def _judged(bench: Bench, row: Row, who: str, step: Callable[[], float], target:
     ours = Figure(who, rates[who], "messages/s", True)
     limit = Figure("raw append", rates["raw append"], "messages/s", True)
     reached = f"{ours.median:,.0f}/s"
-    if limit.median >= _RAW_NEEDED:
+    if ours.median >= target or limit.median >= _RAW_NEEDED:
         return Outcome(row, reached, Verdict.of(ours.median >= target), ours, [limit])
     scaled = target * limit.median / _RAW_NEEDED
-    note = f"raw append does {limit.median:,.0f}/s here, so {scaled:,.0f}/s are asked for"
-    return Outcome(row, reached, Verdict.of(ours.median >= scaled), ours, [limit], note)
+    note = f"not judged: raw append does {limit.median:,.0f}/s only, for which {scaled:,.0f}/s would be in proportion"
+    return Outcome(row, reached, Verdict.UNKNOWN, ours, [limit], note)
 
 
 def _raw(directory: str) -> Any:

@@ -56,7 +56,8 @@ class _Team:
         begun = time.monotonic()
         for end in self.ends:
             end.send(messages)
-        return _OF_EACH * messages / (max(end.recv() for end in self.ends) - begun)
+        ended: float = max(end.recv() for end in self.ends)
+        return _OF_EACH * messages / (ended - begun)
 
     def end(self) -> None:
         for end in self.ends:

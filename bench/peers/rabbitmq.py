@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
+from typing import Any
 
 from bench.peers.base import BODY, Line, Missing, Peer, descendants, need, release
 
@@ -39,7 +40,12 @@ class RabbitMQ(Peer):
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{directory}/plugins", "RABBITMQ_CONFIG_FILE": f"{directory}/none",
             "RABBITMQ_CONF_ENV_FILE": f"{directory}/none", "RABBITMQ_PID_FILE": f"{directory}/pid",
         }  # fmt: skip
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": directory}
+        quiet: dict[str, Any] = {
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+            "env": environment,
+            "cwd": directory,
+        }
         self._names = subprocess.Popen(["epmd"], **quiet)  # its directory of nodes, ended with it
         self._server = subprocess.Popen([_SERVER], **quiet)
         self._wait()

@@ -11,6 +11,7 @@ from bench import document, ten_million
 from bench.cases import CASES
 from bench.cases.base import compare
 from bench.figures import Figure
+from bench.setting import running
 from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, unmeasured
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ ASKED = [
 ROWS = [row for case in CASES for row in case.rows]
 
 TINY = [
-    "--no-flushes", "--rounds", "10", "--warm-up", "10", "--slices", "1", "--opened", "1000", "--waiting", "1000,2000",
+    "--no-flushes", "--rounds", "10", "--warm-up", "10", "--slices", "1", "--opened", "2000", "--waiting", "1000,2000",
     "--backlogs", "1000,2000",
 ]  # fmt: skip
 
@@ -99,9 +100,7 @@ def test_a_ratio_below_its_target_is_not_ok() -> None:
 @pytest.mark.slow
 def test_every_case_runs(tmp_path: Path) -> None:
     report = Report({}, "")
-    with command.running(
-        str(tmp_path), command.sizes_of(command.parser().parse_args(TINY)), ["raw append", "xaspool"]
-    ) as b:
+    with running(str(tmp_path), command.sizes_of(command.parser().parse_args(TINY)), ["raw append", "xaspool"]) as b:
         command.run(b, [case.key for case in CASES], report)
     assert [outcome.row for outcome in report.outcomes] == ROWS
     assert len([outcome for outcome in report.outcomes if outcome.ours is not None]) >= 15
