@@ -6,6 +6,7 @@ Without options a short run, which shows in a few minutes that everything works;
 import argparse
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
@@ -46,11 +47,22 @@ def run(bench: Bench, keys: list[str], report: Report) -> None:
     """Measure the cases; a row of the others says that it was left out."""
     report.skipped = bench.skipped
     for case in CASES:
-        for outcome in _results(case, bench, report) if case.key in keys else ():
-            print(line_of(outcome), flush=True)
+        why = "left out of this run"
+        if case.key in keys:
+            why = _measured(case, bench, report)
         done = {outcome.row.key for outcome in report.outcomes}
-        why = "left out of this run" if case.key not in keys else "whom to compare with, or xaspool, is left out"
         report.outcomes += [unmeasured(row, why) for row in case.rows if row.key not in done]
+
+
+def _measured(case: Case, bench: Bench, report: Report) -> str:
+    """Why a row of the case was not. One case that fails does not spoil the hours of the others."""
+    try:
+        for outcome in _results(case, bench, report):
+            print(line_of(outcome), flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        return f"it failed: {type(error).__name__}: {error}"
+    return "whom to compare with, or xaspool, is left out"
 
 
 def _results(case: Case, bench: Bench, report: Report) -> Iterator[Outcome]:

@@ -1,6 +1,7 @@
 """The bench itself: it has every row that was asked for, measures and judges them, and its document is well formed."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import bench.__main__ as command
 import spool
 from bench import document, ten_million
 from bench.cases import CASES
-from bench.cases.base import compare
+from bench.cases.base import Case, Result, compare
 from bench.figures import Figure
-from bench.setting import running
+from bench.setting import Bench, Sizes, running
 from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, unmeasured
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +96,22 @@ def test_a_ratio_below_its_target_is_not_ok() -> None:
     assert compare(row, ours, [raw], "raw append", 0.91).verdict is Verdict.NOT_OK
     assert compare(row, ours, [raw], "PostgreSQL", 0.9).verdict is Verdict.UNKNOWN
     assert compare(row, ours, [raw], "raw append", 0.9).reached == "0.90 × raw append"
+
+
+def test_a_case_that_fails_does_not_spoil_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(here: Bench) -> Iterator[Result]:
+        yield unmeasured(ROWS[0], "fine so far")
+        raise OSError("the disk is gone")
+
+    def fine(here: Bench) -> Iterator[Result]:
+        yield unmeasured(ROWS[2], "fine")
+
+    monkeypatch.setattr(command, "CASES", (Case("a", (ROWS[0], ROWS[1]), boom), Case("b", (ROWS[2],), fine)))
+    report = Report({}, "")
+    command.run(Bench(str(tmp_path), Sizes()), ["a", "b"], report)
+    assert [outcome.note for outcome in report.outcomes] == [
+        "fine so far", "it failed: OSError: the disk is gone", "fine",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
