@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+from bench.calm import calm_of
 from bench.cases import CASES
 from bench.cases.base import Case
 from bench.document import write
@@ -46,9 +47,12 @@ def main(arguments: list[str] | None = None) -> None:
 def run(bench: Bench, keys: list[str], report: Report) -> None:
     """Measure the cases; a row of the others says that it was left out."""
     report.skipped = bench.skipped
+    calm = calm_of(bench.directory)
     for case in CASES:
         why = "left out of this run"
         if case.key in keys:
+            if not calm.wait():
+                print(f"The disk is still busy: case {case.key} is measured all the same.", flush=True)
             why = _measured(case, bench, report)
         done = {outcome.row.key for outcome in report.outcomes}
         report.outcomes += [unmeasured(row, why) for row in case.rows if row.key not in done]

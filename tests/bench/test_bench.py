@@ -9,6 +9,7 @@ import pytest
 import bench.__main__ as command
 import spool
 from bench import document, ten_million
+from bench.calm import Calm
 from bench.cases import CASES
 from bench.cases.base import Case, Result, compare
 from bench.figures import Figure
@@ -96,6 +97,17 @@ def test_a_ratio_below_its_target_is_not_ok() -> None:
     assert compare(row, ours, [raw], "raw append", 0.91).verdict is Verdict.NOT_OK
     assert compare(row, ours, [raw], "PostgreSQL", 0.9).verdict is Verdict.UNKNOWN
     assert compare(row, ours, [raw], "raw append", 0.9).reached == "0.90 × raw append"
+
+
+def test_a_busy_disk_is_waited_for() -> None:
+    seconds = iter([*[1.0] * 40, *[2.0] * 80, *[1.4] * 40, *[9.0] * 40])
+    calm = Calm(lambda: next(seconds))
+    assert calm.wait(0.01)
+    assert not calm.wait(0)
+    assert not calm.wait(0)
+    assert calm.wait(0)
+    assert not calm.wait(0)
+    assert next(seconds, None) is None
 
 
 def test_a_case_that_fails_does_not_spoil_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
