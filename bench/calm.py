@@ -10,17 +10,16 @@ from bench.peers.raw import RawLine
 
 _APPENDS = 40
 _TOLERATED = 1.5
-_MOST_SECONDS = 120.0
 
 
 class Calm:
-    """How long a raw append takes at its best here; ``wait`` returns when it does so again, or after two minutes."""
+    """How long a raw append takes at its best here; ``wait`` returns when it does so again, or the time is over."""
 
     def __init__(self, append: Callable[[], float]) -> None:
         self._append = append
         self._best = float("inf")
 
-    def wait(self, most_seconds: float = _MOST_SECONDS) -> bool:
+    def wait(self, most_seconds: float) -> bool:
         """False if the disk did not calm down."""
         deadline = time.monotonic() + most_seconds
         while True:

@@ -20,6 +20,7 @@ class Sizes:
     """How much of everything. The defaults are the short run, which takes minutes and only shows that all works."""
 
     label: str = "short: small sizes, for trying only"
+    calm_seconds: float = 5.0
     rounds: int = 300
     warm_up: int = 600
     slices: int = 5
@@ -37,6 +38,7 @@ class Sizes:
 
 FULL = Sizes(
     label="full",
+    calm_seconds=120.0,
     rounds=3_000,
     warm_up=1_200,
     slices=15,
