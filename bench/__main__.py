@@ -5,6 +5,7 @@ Without options a short run, which shows in a few minutes that everything works;
 
 import argparse
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -137,4 +138,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the servers end, too
     main()
