@@ -1,0 +1,142 @@
+"""``python -m bench``: measure the cases, print the table, and on request write docs/performance.md.
+
+Without options a short run, which shows in a few minutes that everything works; its numbers are for trying only.
+"""
+
+import argparse
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from bench.calm import calm_of
+from bench.cases import CASES
+from bench.cases.base import Case
+from bench.document import write
+from bench.flushes import count_flushes
+from bench.peers import PEERS
+from bench.setting import FULL, Bench, Sizes, describe, running
+from bench.table import Chart, Outcome, Report, line_of, markdown, unmeasured
+
+_NAMES = [peer.name for peer in PEERS]
+_DEFAULT = [peer.name for peer in PEERS if not peer.on_request]
+_CHOICE = ", ".join(name if name in _DEFAULT else f"({name})" for name in _NAMES)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    asked = parser().parse_args(words)
+    sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
+    with running(asked.directory, sizes, asked.peers) as bench:
+        report = Report(describe(bench.directory, sizes), shlex.join(["python", "-m", "bench", *words]))
+        _print_setting(report, bench)
+        if not asked.no_flushes:
+            report.peers = count_flushes(bench)
+            for row in report.peers:
+                print(
+                    f"  {row[0]:14} {row[1]:36} durable: {row[2]:6} flushes a put {row[4]}, a get {row[5]}", flush=True
+                )
+        run(bench, keys, report)
+    if asked.write:
+        write(report)
+    if asked.markdown:
+        print(markdown(report))
+
+
+def run(bench: Bench, keys: list[str], report: Report) -> None:
+    """Measure the cases; a row of the others says that it was left out."""
+    report.skipped = bench.skipped
+    calm = calm_of(bench.directory)
+    for case in CASES:
+        why = "left out of this run"
+        if case.key in keys:
+            if not calm.wait(bench.sizes.calm_seconds):
+                print(f"The disk is still busy: case {case.key} is measured all the same.", flush=True)
+            why = _measured(case, bench, report)
+        done = {outcome.row.key for outcome in report.outcomes}
+        report.outcomes += [unmeasured(row, why) for row in case.rows if row.key not in done]
+
+
+def _measured(case: Case, bench: Bench, report: Report) -> str:
+    """Why a row of the case was not. One case that fails does not spoil the hours of the others."""
+    try:
+        for outcome in _results(case, bench, report):
+            print(line_of(outcome), flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        return f"it failed: {type(error).__name__}: {error}"
+    return "whom to compare with, or xaspool, is left out"
+
+
+def _results(case: Case, bench: Bench, report: Report) -> Iterator[Outcome]:
+    for result in case.measure(bench):
+        if isinstance(result, Chart):
+            report.charts.append(result)
+        else:
+            report.outcomes.append(result)
+            yield result
+
+
+def _print_setting(report: Report, bench: Bench) -> None:
+    for name, value in report.setting.items():
+        print(f"{name:12} {value}")
+    for line in bench.skipped:
+        print(f"not measured: {line}")
+    print(flush=True)
+
+
+def sizes_of(asked: argparse.Namespace) -> Sizes:
+    sizes = FULL if asked.full else Sizes()
+    changed = {f.name: getattr(asked, f.name) for f in fields(Sizes) if getattr(asked, f.name, None) is not None}
+    return replace(sizes, **changed, label=f"{sizes.label}, changed by options") if changed else sizes
+
+
+def parser() -> argparse.ArgumentParser:
+    keys = [case.key for case in CASES]
+    """The command line."""
+    found = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    found.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
+    found.add_argument("--directory", default=".", help="on the disk to measure; default: here")
+    found.add_argument("--full", action="store_true", help="the sizes of the table: an hour or more, 30 GB of disk")
+    found.add_argument(
+        "--peers",
+        type=_peers,
+        default=_DEFAULT,
+        metavar="NAME,…",
+        help=f"default: all but those in brackets: {_CHOICE}",
+    )
+    found.add_argument("--rounds", type=int, help="commits of each contender in the cases of one thread")
+    found.add_argument("--warm-up", type=int, help="rounds before those")
+    found.add_argument("--slices", type=int, help="slices of each contender in the cases of several")
+    found.add_argument("--opened", type=int, help="messages in the spaces that are opened")
+    found.add_argument("--waiting", type=_numbers, metavar="N,N", help="messages waiting in the cases of memory")
+    found.add_argument("--backlogs", type=_numbers, metavar="N,…", help="messages waiting in the cases of growth")
+    found.add_argument("--no-flushes", action="store_true", help="do not count the contenders' flushes")
+    found.add_argument("--markdown", action="store_true", help="print the table as it would be written, too")
+    found.add_argument("--write", action="store_true", help="write it into docs/performance.md, with its charts")
+    return found
+
+
+def _case(text: str) -> str:
+    keys = [case.key for case in CASES]
+    if text not in keys:
+        raise argparse.ArgumentTypeError(f"there is no case {text}: choose from {', '.join(keys)}")
+    return text
+
+
+def _peers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(_NAMES):
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}: choose from {', '.join(_NAMES)}")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word.replace("_", "")) for word in text.split(","))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the servers end, too
+    main()

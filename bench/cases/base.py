@@ -1,0 +1,38 @@
+"""What a case is, and what several of them use."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from bench.figures import Figure, ratio
+from bench.setting import Bench
+from bench.table import Chart, Outcome, Row, Verdict
+
+Result = Outcome | Chart
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows that are measured together."""
+
+    key: str
+    rows: tuple[Row, ...]
+    measure: Callable[[Bench], Iterator[Result]]
+
+
+def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, least: float, note: str = "") -> Outcome:
+    """Whether ours reaches so many times the one that the target names; None: that one is not here."""
+    other = next((figure for figure in others if figure.who == against), None)
+    if other is None:
+        return Outcome(row, "–", Verdict.UNKNOWN, ours, others, note or "whom to compare with is not here")
+    reached = ratio(ours, other)
+    text = f"{reached:.2f} × {other.who}"
+    return Outcome(row, text, Verdict.of(reached >= least), ours, others, note, against=other)
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns there; a process that has imported nothing of what this one uses."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()

@@ -1,0 +1,88 @@
+"""Opening a space with a backlog, each time in a new process: in few commits, in many after a sweep, and cold."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import spool
+from bench import spaces
+from bench.cases.base import Case, Result, in_new_process
+from bench.figures import Figure, in_turns, ratio
+from bench.setting import Bench
+from bench.table import Outcome, Row, Verdict, unmeasured
+
+_FRONT_BYTES = 16 << 10
+_COLD_ROUNDS = 3
+# Of the targets: with fewer nothing is judged.
+_MESSAGES = 1_000_000
+
+_FEW = Row("open-few", "open with 1,000,000 messages in 1,000 commits", "≤ 0.5 s")
+_SWEPT = Row("open-swept", "open with 1,000,000 messages in 1,000,000 commits after a sweep", "≤ 0.5 s")
+_COLD = Row(
+    "open-cold", "open with 1,000,000 messages in 1,000,000 commits, cold, never swept",
+    "≤ 1.5 × the time to open and read the front of each file once",
+)  # fmt: skip
+
+
+def _measure(bench: Bench) -> Iterator[Result]:
+    sizes = bench.sizes
+    few = bench.spaces.get(sizes.opened, 1000)
+    yield _within(_FEW, Figure("xaspool", _opens(few, sizes.opens), "s"), sizes.opened)
+    many = bench.spaces.get(sizes.opened, 1)
+    if spaces.files(many.path) < many.messages:
+        yield unmeasured(_COLD, "another case has swept it")
+    else:
+        yield _cold(many)
+    if not spaces.sweep(many):
+        yield unmeasured(_SWEPT, f"the sweep left {spaces.files(many.path):,} files")
+    else:
+        yield _within(_SWEPT, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
+
+
+def _opens(built: spaces.Built, times: int) -> list[float]:
+    return [in_new_process(_open, built.path) for _ in range(times)]
+
+
+def _within(row: Row, ours: Figure, messages: int) -> Outcome:
+    """Judged at the size that the target names only."""
+    if messages < _MESSAGES:
+        return Outcome(row, f"{ours.median:.3f} s", Verdict.UNKNOWN, ours, note=f"with {messages:,} messages only")
+    return Outcome(row, f"{ours.median:.3f} s", Verdict.of(ours.median <= 0.5), ours)
+
+
+def _cold(built: spaces.Built) -> Outcome:
+    how = spaces.cool(built.path)
+    steps = {"xaspool": partial(_colder, _open, built.path), "fronts": partial(_colder, _read_fronts, built.path)}
+    seconds = in_turns(steps, _COLD_ROUNDS)
+    ours, fronts = Figure("xaspool", seconds["xaspool"], "s"), Figure("reading fronts", seconds["fronts"], "s")
+    reached = ratio(ours, fronts)
+    note = f"{built.messages:,} files; {how} before each"
+    verdict = Verdict.of(reached <= 1.5) if built.messages >= _MESSAGES else Verdict.UNKNOWN
+    return Outcome(_COLD, f"{reached:.2f} × reading fronts", verdict, ours, [fronts], note)
+
+
+def _colder(function: Callable[[str], float], path: str) -> float:
+    spaces.forget_checkpoint(path)
+    spaces.cool(path)
+    return float(in_new_process(function, path))
+
+
+def _open(path: str) -> float:
+    begun = time.perf_counter()
+    space = spool.open(path)
+    seconds = time.perf_counter() - begun
+    space.close()
+    return seconds
+
+
+def _read_fronts(path: str) -> float:
+    begun = time.perf_counter()
+    for name in sorted(os.listdir(f"{path}/committed")):
+        handle = os.open(f"{path}/committed/{name}", os.O_RDONLY)
+        os.read(handle, _FRONT_BYTES)
+        os.close(handle)
+    return time.perf_counter() - begun
+
+
+CASES = (Case("open", (_FEW, _COLD, _SWEPT), _measure),)

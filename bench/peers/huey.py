@@ -1,0 +1,39 @@
+"""The queue under huey's SqliteHuey, with fsync=True; enqueue and dequeue without what huey itself adds to a task."""
+
+from bench.peers.base import BODY, Line, Peer, need, release
+
+
+class Huey(Peer):
+    name = "huey"
+    how = "SqliteHuey with fsync=True: synchronous=FULL"
+    batches = False
+
+    def start(self, directory: str) -> None:
+        need("huey", "huey")
+        super().start(directory)
+
+    def line(self, queue: str) -> Line:
+        return HueyLine(f"{self.directory}/{queue}.sqlite")
+
+    def version(self) -> str:
+        return release("huey")
+
+
+class HueyLine(Line):
+    def __init__(self, path: str) -> None:
+        from huey import SqliteHuey
+
+        self.storage = SqliteHuey(filename=path, fsync=True, strict_fifo=True, timeout=60).storage
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.storage.enqueue(BODY)
+
+    def get(self, count: int) -> int:
+        for place in range(count):
+            if self.storage.dequeue() is None:
+                return place
+        return count
+
+    def close(self) -> None:
+        self.storage.close()

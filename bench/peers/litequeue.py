@@ -1,0 +1,52 @@
+"""litequeue: always synchronous=NORMAL, so a commit is in the log, but not on the disk."""
+
+import base64
+
+from bench.peers.base import BODY, Line, Peer, need, release
+
+_TEXT = base64.b64encode(BODY[:768]).decode()  # it takes text only: 1 KiB of it
+
+
+class LiteQueue(Peer):
+    name = "litequeue"
+    durable = False
+    how = "sets synchronous=NORMAL: no flush at a commit, only at checkpoints"
+    batches = False
+    concurrent = False
+    get_with = "two commits: taken, done"
+
+    def start(self, directory: str) -> None:
+        need("litequeue", "litequeue")
+        super().start(directory)
+
+    def line(self, queue: str) -> Line:
+        return LiteQueueLine(f"{self.directory}/{queue}.sqlite")
+
+    def version(self) -> str:
+        return release("litequeue")
+
+
+class LiteQueueLine(Line):
+    def __init__(self, path: str) -> None:
+        import litequeue
+
+        self.queue = litequeue.LiteQueue(path, timeout=60)
+        self.taken = 0
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.queue.put(_TEXT)
+
+    def get(self, count: int) -> int:
+        for place in range(count):
+            message = self.queue.pop()
+            if message is None:
+                return place
+            self.queue.done(message.message_id)
+            self.taken += 1
+            if self.taken % 500 == 0:
+                self.queue.prune()
+        return count
+
+    def close(self) -> None:
+        self.queue.close()

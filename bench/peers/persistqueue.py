@@ -1,0 +1,51 @@
+"""persist-queue's SQLiteAckQueue: a get and its acknowledgement are two commits."""
+
+from bench.peers.base import BODY, Line, Peer, need, release
+
+_CLEAR_EVERY = 500
+
+
+class PersistQueue(Peer):
+    name = "persist-queue"
+    how = "SQLiteAckQueue: WAL, and SQLite's default synchronous=FULL"
+    batches = False
+    concurrent = False
+    get_with = "two commits: taken, acknowledged"
+
+    def start(self, directory: str) -> None:
+        need("persistqueue", "persist-queue")
+        super().start(directory)
+
+    def line(self, queue: str) -> Line:
+        return PersistQueueLine(f"{self.directory}/{queue}")
+
+    def version(self) -> str:
+        return release("persist-queue")
+
+
+class PersistQueueLine(Line):
+    def __init__(self, path: str) -> None:
+        import persistqueue
+
+        self.queue = persistqueue.SQLiteAckQueue(path, multithreading=True)
+        self.taken = 0
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.queue.put(BODY)
+
+    def get(self, count: int) -> int:
+        import persistqueue
+
+        for place in range(count):
+            try:
+                self.queue.ack(self.queue.get(block=False))
+            except persistqueue.Empty:
+                return place
+            self.taken += 1
+            if self.taken % _CLEAR_EVERY == 0:
+                self.queue.clear_acked_data(max_delete=_CLEAR_EVERY, keep_latest=0)
+        return count
+
+    def close(self) -> None:
+        self.queue.close()

@@ -1,0 +1,34 @@
+"""The limit: append to one file, fdatasync. A get has no counterpart; it is measured against appending the same."""
+
+import os
+
+from bench.peers.base import BODY, Line, Peer
+
+
+class Raw(Peer):
+    name = "raw append"
+    how = "fdatasync after each append"
+    concurrent = False
+    get_with = "an append as well"
+
+    def line(self, queue: str) -> Line:
+        return RawLine(f"{self.directory}/{queue}")
+
+    def version(self) -> str:
+        return "append + fdatasync"
+
+
+class RawLine(Line):
+    def __init__(self, path: str) -> None:
+        self.file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def put(self, count: int) -> None:
+        os.write(self.file, BODY * count)
+        os.fdatasync(self.file)
+
+    def get(self, count: int) -> int:
+        self.put(count)
+        return count
+
+    def close(self) -> None:
+        os.close(self.file)

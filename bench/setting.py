@@ -1,0 +1,138 @@
+"""Where and on what a run takes place: directory, sizes, the peers that are here, the machine."""
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bench.peers import PEERS
+from bench.peers.base import Line, Missing, Peer
+from bench.spaces import Spaces
+from spool.disk import Disk
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything. The defaults are the short run, which takes minutes and only shows that all works."""
+
+    label: str = "short: small sizes, for trying only"
+    calm_seconds: float = 5.0
+    rounds: int = 300
+    warm_up: int = 600
+    slices: int = 5
+    thread_commits: int = 40
+    outstanding: int = 1_000
+    submitted: int = 5_000
+    process_messages: int = 100
+    latencies: int = 100
+    idle_seconds: float = 3.0
+    opens: int = 5
+    opened: int = 20_000
+    waiting: tuple[int, ...] = (20_000, 100_000)
+    backlogs: tuple[int, ...] = (1_000, 10_000, 100_000)
+
+
+FULL = Sizes(
+    label="full",
+    calm_seconds=120.0,
+    rounds=3_000,
+    warm_up=1_200,
+    slices=15,
+    thread_commits=250,
+    submitted=50_000,
+    process_messages=500,
+    latencies=1_000,
+    idle_seconds=10.0,
+    opens=7,
+    opened=1_000_000,
+    waiting=(1_000_000, 10_000_000),
+    backlogs=(1_000, 10_000, 100_000, 1_000_000, 10_000_000),
+)
+
+
+@dataclass
+class Bench:
+    """What every case is given."""
+
+    directory: str
+    sizes: Sizes
+    peers: dict[str, Peer] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    @cached_property
+    def spaces(self) -> Spaces:
+        """Those with a backlog, which several cases share."""
+        return Spaces(self.directory)
+
+    def lines(self, queue: str, names: Iterable[str] | None = None) -> dict[str, Line]:
+        """One line to a queue of that name in each contender that was asked for and is here."""
+        wanted = self.peers if names is None else [name for name in names if name in self.peers]
+        return {name: self.peers[name].line(queue) for name in wanted}
+
+    def best_durable(self, medians: dict[str, float]) -> str | None:
+        """The peer with the least time; neither ours nor the raw append is one."""
+        names = [n for n in medians if self.peers[n].durable and n not in ("xaspool", "raw append")]
+        return min(names, key=medians.__getitem__, default=None)
+
+    @contextmanager
+    def scratch(self, what: str) -> Iterator[str]:
+        """A directory for one case, removed afterwards."""
+        path = tempfile.mkdtemp(prefix=f"{what}-", dir=self.directory)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def running(where: str, sizes: Sizes, names: Iterable[str]) -> Iterator[Bench]:
+    """A bench with the named peers started, in a directory of its own that is removed afterwards."""
+    directory = tempfile.mkdtemp(prefix="xaspool-bench-", dir=os.path.abspath(where))
+    os.chmod(directory, 0o711)  # a server of another user walks through
+    bench = Bench(directory, sizes)
+    started: list[Peer] = []
+    try:
+        for kind in PEERS:
+            if kind.name in names:
+                _start(bench, kind(), started)
+        yield bench
+    finally:
+        for peer in started:
+            peer.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(bench: Bench, peer: Peer, started: list[Peer]) -> None:
+    own = f"{bench.directory}/{type(peer).__name__.lower()}"
+    os.mkdir(own)
+    started.append(peer)
+    try:
+        peer.start(own)
+    except Missing as missing:
+        bench.skipped.append(f"{peer.name}: {missing}")
+    else:
+        bench.peers[peer.name] = peer
+
+
+def describe(directory: str, sizes: Sizes) -> dict[str, str]:
+    """The machine and its disk, as the document's reader needs them."""
+    disk = Disk(directory)
+    how = "once a commit (ordered)" if disk.ordered else "twice a commit (strict)"
+    return {
+        "sizes": sizes.label,
+        "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "file system": f"{disk.file_system().kind}; a space flushes {how}",
+        "system": f"{platform.system()} {platform.release()}, {platform.python_implementation()} "
+        f"{platform.python_version()}",
+    }
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,127 @@
+"""The table: what each case must reach, and what it did reach. Knows nothing of how a case is measured."""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bench.figures import Figure
+
+
+class Verdict(enum.Enum):
+    """Of one row. UNKNOWN: it was not measured, or not as its target asks; the note says why."""
+
+    OK = "ok"
+    NOT_OK = "not ok"
+    UNKNOWN = "–"
+
+    @classmethod
+    def of(cls, reached: bool) -> "Verdict":
+        return cls.OK if reached else cls.NOT_OK
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing to reach."""
+
+    key: str
+    case: str
+    target: str
+
+
+@dataclass
+class Outcome:
+    """What became of a row."""
+
+    row: Row
+    reached: str
+    verdict: Verdict
+    ours: Figure | None = None
+    others: Sequence[Figure] = ()
+    note: str = ""
+    against: Figure | None = None  # the one of the others that the target names
+
+
+def unmeasured(row: Row, why: str) -> Outcome:
+    return Outcome(row, "not measured", Verdict.UNKNOWN, note=why)
+
+
+@dataclass
+class Chart:
+    """Bars of one case, for the documents."""
+
+    key: str
+    title: str
+    figures: Sequence[Figure]
+    logarithmic: bool = True
+
+
+@dataclass
+class Report:
+    """All of a run."""
+
+    setting: dict[str, str]
+    command: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    peers: list[tuple[str, ...]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+
+
+# -- as text, for a terminal ------------------------------------------------------------------------------------------
+
+
+def line_of(outcome: Outcome) -> str:
+    """A row as it is printed when it is done."""
+    figures = [figure for figure in (outcome.ours, *outcome.others) if figure is not None]
+    lines = [f"[{outcome.verdict.value:^6}] {outcome.row.case}: {outcome.row.target}"]
+    lines.append(f"         reached: {outcome.reached}{f'; {outcome.note}' if outcome.note else ''}")
+    lines += [f"           {figure.who:28} {figure.spread():>30} {figure.unit}{mark(figure)}" for figure in figures]
+    return "\n".join(lines)
+
+
+def mark(figure: Figure) -> str:
+    return "  * not durable" if figure.durable is False else ""
+
+
+# -- as Markdown, for docs/performance.md -----------------------------------------------------------------------------
+
+_NOT_DURABLE = " \\*"
+COLUMNS = ("case", "target", "reached", "", "least / median / most: ours", "theirs")
+PEER_COLUMNS = ("contender", "version", "durable here", "how it flushes", "flushes a put", "flushes a get")
+
+
+FIGURE_COLUMNS = ("", "least", "median", "most")
+
+
+def markdown(report: Report) -> str:
+    """The generated part of the document."""
+    rows = [
+        (
+            outcome.row.case,
+            outcome.row.target,
+            outcome.reached + (f" ({outcome.note})" if outcome.note else ""),
+            outcome.verdict.value,
+            "" if outcome.ours is None else f"{outcome.ours.spread()} {outcome.ours.unit}",
+            "<br>".join(map(str, [outcome.against] if outcome.against else outcome.others)),
+        )
+        for outcome in report.outcomes
+    ]
+    parts = [f"Made by `{report.command}`.", _table(("", ""), report.setting.items()), _table(COLUMNS, rows)]
+    if report.peers:
+        parts.append(_table(PEER_COLUMNS, report.peers))
+    parts += [f"Not measured: {line}." for line in report.skipped]
+    for chart in report.charts:
+        parts.append(f"### {chart.title[0].upper()}{chart.title[1:]}")
+        parts.append(f"![{chart.title}](performance-{chart.key}.svg)")
+        parts.append(_table(FIGURE_COLUMNS, [_cells(figure) for figure in chart.figures]))
+    return "\n\n".join(parts)
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    star = _NOT_DURABLE if figure.durable is False else ""
+    return figure.who + star, *figure.spread().split(" / ")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

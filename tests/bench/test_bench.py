@@ -1,0 +1,202 @@
+"""The bench itself: it has every row that was asked for, measures and judges them, and its document is well formed."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bench.__main__ as command
+import spool
+from bench import document, ten_million
+from bench.calm import Calm
+from bench.cases import CASES
+from bench.cases.base import Case, Result, compare
+from bench.figures import Figure
+from bench.setting import Bench, Sizes, running
+from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, unmeasured
+
+ROOT = Path(__file__).parents[2]
+
+# (what the case must speak of, what its target must be): the engine's speed and memory, as they were asked for.
+ASKED = [
+    ("put, 1 a commit, one thread", "≥ 0.9 × raw append"),
+    ("put, 100 a commit", "≥ 2 × SQLite"),
+    ("put, 100 a commit", "≥ 0.8 × raw append of 100 KiB"),
+    ("put, 1,000 a commit", "≥ 0.8 × raw append of 1 MiB"),
+    ("get + acknowledge, 1 at a time", "≥ 0.9 × raw append"),
+    ("get + acknowledge, 100 at a time", "≥ 2 × the best durable peer"),
+    ("put, 8 threads, 1 a commit", "≥ 1.5 × the best durable peer (Redis, PostgreSQL)"),
+    ("submit, 1,000 outstanding, one thread", "≥ 50,000/s where raw append is ≥ 4,000/s"),
+    ("asyncio, 1,000 tasks putting", "≥ 30,000/s where raw append is ≥ 4,000/s"),
+    ("4 producing + 4 consuming processes, 1 a commit", "≥ 1.5 × PostgreSQL SKIP LOCKED"),
+    ("put in one process to get returning in another, idle system", "p50 ≤ 3 ms, p99 ≤ 10 ms"),
+    ("an idle waiting process", "< 1 % of a core"),
+    ("open with 1,000,000 messages in 1,000 commits", "≤ 0.5 s"),
+    ("open with 1,000,000 messages in 1,000,000 commits after a sweep", "≤ 0.5 s"),
+    (
+        "open with 1,000,000 messages in 1,000,000 commits, cold, never swept",
+        "≤ 1.5 × the time to open and read the front of each file once",
+    ),
+    ("memory above an empty space, 1,000,000 waiting", "≤ 50 MB"),
+    ("memory above an empty space, 10,000,000 waiting and swept", "≤ 64 MB"),
+    ("get by id, in memory", "O(1), shown by counts"),
+    ("get by id, in a swept segment", "one binary search per segment, shown by counts"),
+    ("cost of put as the backlog grows from 1,000 to 10,000,000", "flat within 1.5 ×"),
+    ("cost of get as the backlog grows from 1,000 to 10,000,000", "flat within 1.5 ×"),
+]
+ROWS = [row for case in CASES for row in case.rows]
+
+TINY = [
+    "--no-flushes", "--rounds", "10", "--warm-up", "10", "--slices", "1", "--opened", "2000", "--waiting", "1000,2000",
+    "--backlogs", "1000,2000",
+]  # fmt: skip
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of each Markdown table; an AssertionError if a line of one has more or fewer than its head."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n?)+", text, re.MULTILINE):
+        lines = [line.strip()[2:-2].split(" | ") for line in block.strip().splitlines()]
+        assert {len(line) for line in lines} == {len(lines[0])}, block
+        assert set(lines[1]) == {"---"}
+        found.append([lines[0], *lines[2:]])
+    return found
+
+
+def test_the_table_has_every_row_that_was_asked_for() -> None:
+    assert sorted((row.case, row.target) for row in ROWS) == sorted(ASKED)
+    assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contenders = ["raw append", "xaspool", "SQLite"]
+    command.main(["1", "100", "--peers", ",".join(contenders), "--directory", str(tmp_path), "--markdown", *TINY])
+    said = capsys.readouterr().out
+    _, main, *charted = tables(said[said.index("Made by") :])
+    assert tuple(main[0]) == COLUMNS
+    assert [tuple(line[:2]) for line in main[1:]] == [(row.case, row.target) for row in ROWS]
+    for case, _, reached, verdict, ours, theirs in main[1:]:
+        if re.match(r"put, 1(00)? a commit|get \+ ack", case):
+            assert re.match(r"\d+\.\d\d × (raw append|SQLite)", reached)
+            assert verdict in ("ok", "not ok")
+            assert re.fullmatch(r"(.+ / ){2}.+ messages/s", ours)
+            assert re.fullmatch(r"(raw append|SQLite) (.+ / ){2}.+ messages/s", theirs)
+        else:
+            assert (reached, verdict) == ("not measured (left out of this run)", "–")
+    assert [[line[0] for line in table[1:]] for table in charted] == [contenders] * 4  # put and get, of 1 and of 100
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ratio_below_its_target_is_not_ok() -> None:
+    row = Row("key", "case", "≥ 0.9 × raw append")
+    ours, raw = Figure("xaspool", [80, 90, 100], "messages/s"), Figure("raw append", [90, 100, 110], "messages/s")
+    assert compare(row, ours, [raw], "raw append", 0.9).verdict is Verdict.OK
+    assert compare(row, ours, [raw], "raw append", 0.91).verdict is Verdict.NOT_OK
+    assert compare(row, ours, [raw], "PostgreSQL", 0.9).verdict is Verdict.UNKNOWN
+    assert compare(row, ours, [raw], "raw append", 0.9).reached == "0.90 × raw append"
+
+
+def test_a_busy_disk_is_waited_for() -> None:
+    seconds = iter([*[1.0] * 40, *[2.0] * 80, *[1.4] * 40, *[9.0] * 40])
+    calm = Calm(lambda: next(seconds))
+    assert calm.wait(0.01)
+    assert not calm.wait(0)
+    assert not calm.wait(0)
+    assert calm.wait(0)
+    assert not calm.wait(0)
+    assert next(seconds, None) is None
+
+
+def test_a_case_that_fails_does_not_spoil_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(here: Bench) -> Iterator[Result]:
+        yield unmeasured(ROWS[0], "fine so far")
+        raise OSError("the disk is gone")
+
+    def fine(here: Bench) -> Iterator[Result]:
+        yield unmeasured(ROWS[2], "fine")
+
+    monkeypatch.setattr(command, "CASES", (Case("a", (ROWS[0], ROWS[1]), boom), Case("b", (ROWS[2],), fine)))
+    report = Report({}, "")
+    command.run(Bench(str(tmp_path), Sizes()), ["a", "b"], report)
+    assert [outcome.note for outcome in report.outcomes] == [
+        "fine so far", "it failed: OSError: the disk is gone", "fine",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_case_runs(tmp_path: Path) -> None:
+    report = Report({}, "")
+    with running(str(tmp_path), command.sizes_of(command.parser().parse_args(TINY)), ["raw append", "xaspool"]) as b:
+        command.run(b, [case.key for case in CASES], report)
+    assert [outcome.row for outcome in report.outcomes] == ROWS
+    assert len([outcome for outcome in report.outcomes if outcome.ours is not None]) >= 15
+
+
+# -- the document -----------------------------------------------------------------------------------------------------
+
+
+def test_performance_md_has_a_well_formed_block() -> None:
+    inside = document.block(document.DOCUMENT.read_text())
+    main = next(table for table in tables(inside) if tuple(table[0]) == COLUMNS)
+    assert [tuple(line[:2]) for line in main[1:]] == [(row.case, row.target) for row in ROWS]
+    assert {line[3] for line in main[1:]} <= {verdict.value for verdict in Verdict}
+    pictures = re.findall(r"\]\((performance-[\w-]+\.svg)\)", inside)
+    assert len(pictures) >= 8
+    assert {path.name for path in document.DOCUMENT.parent.glob("performance-*.svg")} == set(pictures)
+
+
+def test_performance_md_shows_commands_that_exist() -> None:
+    lines = re.findall(r"^python -m bench (?!\.)(.*?)(?:  .*)?$", document.DOCUMENT.read_text(), re.MULTILINE)
+    assert len(lines) >= 3
+    for line in lines:
+        command.parser().parse_args(line.split())
+
+
+def test_a_run_replaces_the_block_and_nothing_else() -> None:
+    text = f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n"
+    outcome = Outcome(ROWS[0], "1.00 × raw append", Verdict.OK)
+    once = document.replaced(text, markdown(Report({"file system": "ext4"}, "python -m bench", [outcome])))
+    assert once.startswith(f"before\n{document.BEGIN}\n")
+    assert once.endswith(f"{document.END}\nafter\n")
+    assert "old" not in once
+    assert ROWS[0].case in once
+    assert document.replaced(once, document.block(once)) == once
+    for broken in ("", document.BEGIN, f"{document.END}{document.BEGIN}", text + document.END):
+        with pytest.raises(ValueError):
+            document.replaced(broken, "")
+
+
+def test_a_row_that_was_not_measured_says_why() -> None:
+    assert "not measured (too tired)" in markdown(Report({}, "", [unmeasured(ROWS[0], "too tired")]))
+
+
+# -- ten million, with fewer ------------------------------------------------------------------------------------------
+
+
+def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+    arguments = f"{tmp_path}/space", 250, 100
+    for phase in (ten_million.put, ten_million.count, ten_million.take):
+        phase(*arguments)
+
+
+@pytest.mark.parametrize("wrong", ["one lost", "one doubled", "two exchanged", "one more"])
+def test_what_is_lost_doubled_or_out_of_order_is_noticed(tmp_path: Path, wrong: str) -> None:
+    path, body = f"{tmp_path}/space", b"x" * 1016
+    ten_million.put(path, 200, 100)
+    with spool.open(path) as space:
+        got = [message.body for message in space.get_many("queue", 100)]
+        if wrong == "two exchanged":
+            got[3], got[4] = got[4], got[3]
+        elif wrong == "one doubled":
+            got[4] = got[3]
+        elif wrong == "one lost":
+            del got[4]
+        space.get_many("queue", 100)
+        space.put_many("queue", [*got, *(n.to_bytes(8) + body for n in range(len(got), 200 + (wrong == "one more")))])
+    with pytest.raises((AssertionError, spool.Empty)):
+        ten_million.take(path, 200, 100)
+    with pytest.raises(AssertionError):
+        ten_million.count(path, 200, 100)
