@@ -46,4 +46,5 @@ class Commit:
 
     @property
     def adopted(self) -> list[Xid]:
-        return [adoption.xid for adoption in self.parts[0].image.header.adopts]
+        adopts = self.parts[0].image.header.adopts
+        return [adoption.xid for adoption in adopts] if adopts else []

@@ -21,6 +21,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "application_key": _TEXT, "reply_queue": _TEXT, "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,),
     "codec": _TEXT, "content_type": _TEXT, "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT,
 }  # fmt: skip
+_NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
 _CHANGES = {**_FIELDS, "queue": _TEXT, "not_before": (int, float, type(None))}
 
 
@@ -33,7 +34,7 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
             raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
         if type(value) is float:
             seconds(value)
-    return found
+    return found or _NO_FIELDS
 
 
 def check_command(raw: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 from spool.xid import Xid
@@ -49,9 +50,11 @@ class FileState:
         return targets
 
     def count(self, queue: str, what: int, count: int) -> None:
-        if not self.tally:
-            self.tally = {}
-        assert isinstance(self.tally, dict)
+        if not self.tally and what == ENQUEUED:
+            self.tally = _enqueued(queue, count)
+            return
+        if not isinstance(self.tally, dict):  # it is shared
+            self.tally = {name: list(counts) for name, counts in self.tally.items()}
         self.tally.setdefault(queue, [0, 0, 0, 0])[what] += count
 
     def still_superseding(self, files: Mapping[int, "FileState"]) -> bool:
@@ -60,6 +63,11 @@ class FileState:
             there = array("Q", (number for number in self.supersedes if number in files))
             self.supersedes = there or None
         return self.supersedes is not None
+
+
+@lru_cache(maxsize=1024)  # nearly all commits are like others in this
+def _enqueued(queue: str, count: int) -> Mapping[str, list[int]]:
+    return MappingProxyType({queue: [count, 0, 0, 0]})
 
 
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:

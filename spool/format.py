@@ -21,7 +21,7 @@ import msgpack
 from spool.entries import check_attributes, check_commands, check_fact, seconds, whole
 from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
-from spool.xid import Xid
+from spool.xid import FORMAT_LOCAL, Xid
 
 VERSION = 2
 PLAIN_VERSION = 1  # of a file that supersedes nothing: programs that know no sweeps can read it
@@ -100,7 +100,10 @@ class Header(NamedTuple):
 
     @property
     def messages(self) -> int:
-        return sum(branch.count for branch in self.branches)
+        total = 0
+        for section in self.sections:
+            total += section.messages
+        return total
 
 
 class Origins(NamedTuple):
@@ -255,6 +258,8 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 def bodies_bytes(lengths: "array[int]") -> int:
     """What bodies of these lengths take, with their heads."""
+    if lengths and len(body_head(min(lengths))) == len(head := body_head(max(lengths))):
+        return sum(lengths) + len(head) * len(lengths)
     return sum(lengths) + sum(head_sizes(lengths))
 
 
@@ -315,7 +320,7 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
         whole(table_bytes, MAX_TABLE_BYTES), whole(bodies_bytes, 2**63), whole(messages, SECTION_MESSAGES)
         sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
         offset += table_bytes + bodies_bytes
-    branches = tuple(BranchEntry(Xid.parse(x), _branch_id(i), f, c) for x, i, f, c in found["branches"])
+    branches = tuple(BranchEntry(_branch_xid(x, i), _branch_id(i), f, c) for x, i, f, c in found["branches"])
     adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
     end = 0
     for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
@@ -350,6 +355,12 @@ def search_keys(table: bytes) -> tuple[bytes, bytes]:
     unpacker.read_map_header()
     (_, ids), (_, correlations) = ((unpacker.unpack(), unpacker.unpack()) for _ in range(2))
     return ids, correlations
+
+
+def _branch_xid(text: str, branch_id: Any) -> Xid:
+    """Nearly every branch is one of this process's own kind, whose xid is known from its id."""
+    local = Xid(FORMAT_LOCAL, branch_id, b"")
+    return local if isinstance(branch_id, bytes) and text == str(local) else Xid.parse(text)
 
 
 def _branch_id(value: Any) -> bytes:

@@ -94,5 +94,7 @@ class Housekeeper:
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:
             store.stop()
+        except NotOpen:
+            pass  # the space closes: the next opener does it
         except (OSError, SpoolError) as error:
             log.warning("housekeeping stopped early: %s", error)

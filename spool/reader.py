@@ -45,8 +45,8 @@ def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
 
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
     """
-    size = disk.handle_identity(handle).size
-    start = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
+    start = disk.read_at(handle, 0, _FIRST_READ_BYTES)
+    size = len(start) if len(start) < _FIRST_READ_BYTES else disk.handle_identity(handle).size
     length = header_length(start[:FIXED_BYTES])
     if length > len(start):
         start += disk.read_at(handle, len(start), min(length, size) - len(start))

@@ -16,7 +16,7 @@ from spool.account import Account, recorded, there
 from spool.disk import FlushFailed
 from spool.draft import Draft
 from spool.entries import TOTALS_FACT
-from spool.errors import SpoolError
+from spool.errors import NotOpen, SpoolError
 from spool.files import FileState, add_tallies
 from spool.index import Index
 from spool.notes import bury_the_dead
@@ -84,6 +84,8 @@ def reclaim(store: Store) -> int:
                     removed += len(level)
     except FlushFailed:
         store.stop()
+    except NotOpen:
+        pass  # the space closes meanwhile: the next opener does it
     except (OSError, SpoolError) as error:
         log.warning("reclaim stopped early: %s", error)
     return removed

@@ -110,16 +110,25 @@ def apply_up_to(store: Store, published: int) -> None:
 
 
 def apply(store: Store, index: Index, commit: Commit) -> bool:
-    """False if a swept file that the index still counted on was reclaimed: the index is of no use any more."""
+    """A commit that was just published; False if the index is of no use any more."""
+    for part in commit.parts:
+        store.sources.remember(part.source(commit.number), part.image)
+    done = _applied(store, index, commit)
+    for xid in commit.adopted:
+        store.prepared.decided(xid)
+    return done
+
+
+def _applied(store: Store, index: Index, commit: Commit) -> bool:
+    """False if a swept file that the index still counted on was reclaimed."""
+    head = commit.parts[0]
+    if head.image.header.supersedes:  # its tables are soon asked for, by whatever takes from it
+        store.sources.remember(head.source(commit.number), head.image)
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
         log.info("the index is built anew: %s", error)
         return False
-    for part in commit.parts:
-        store.sources.remember(part.source(commit.number), part.image)
-    for xid in commit.adopted:
-        store.prepared.decided(xid)
     return True
 
 
@@ -170,19 +179,18 @@ def read_all(
     if index is None:
         return None
     absent: list[tuple[int, str, str]] = []
-    for name in sorted(names):
-        parsed = layout.parse_committed(name)
-        if parsed is None or parsed.adoption or not index.applied < parsed.number <= published:
-            continue
-        commit = read_commit(store, parsed.number, listed=listed, last_resort=last_resort)
-        if commit is None or not apply(store, index, commit):
+    parsed = [name for name in map(layout.parse_committed, names) if name is not None and not name.adoption]
+    for number in sorted(name.number for name in parsed if index.applied < name.number <= published):
+        commit = read_commit(store, number, listed=listed, last_resort=last_resort)
+        if commit is None or not _applied(store, index, commit):
             _unread(last_resort)
             return None
-        absent += _absent_branches(commit)
+        if commit.parts[0].image.header.adopts:
+            absent += _absent_branches(commit)
     index.applied = published
     while index.applied < store.counters.read().published:
         commit = read_commit(store, index.applied + 1, last_resort=last_resort)
-        if commit is None or not apply(store, index, commit):
+        if commit is None or not _applied(store, index, commit):
             _unread(last_resort)
             return None
     if last_resort:
