@@ -46,6 +46,11 @@ class Draft:
         return not (self.messages or self.commands or self.facts)
 
     @property
+    def size(self) -> int:
+        """About as many as it will take in a file."""
+        return self._bytes + sum(section.entry.size for section in self.sections)
+
+    @property
     def section_is_full(self) -> bool:
         return self._bytes >= SECTION_BYTES or len(self._bodies) >= SECTION_MESSAGES
 
@@ -94,6 +99,29 @@ class Draft:
             table.attributes.append(dict(attributes))
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
+
+    def append(self, other: "Draft") -> int:
+        """All that another branch wants, behind what is here; the ordinal of its first message. ``other`` is kept."""
+        first = self.messages
+        fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
+        counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
+        if other.sections or not fits or any(len(a) + len(b) > SECTION_MESSAGES for a, b in counts):
+            self.close_section()
+        self.sections += other.sections
+        table, theirs = self._table, other._table
+        table.lengths.extend(theirs.lengths)
+        table.checksums.extend(theirs.checksums)
+        for queue, attributes, count in theirs.runs:
+            self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
+        table.commands.extend(theirs.commands)
+        table.facts.extend(theirs.facts)
+        self._bodies.extend(other._bodies)
+        self._bytes += other._bytes
+        self._addressed += other._addressed
+        self.messages += other.messages
+        self.commands += other.commands
+        self.facts += other.facts
+        return first
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
         """Committed messages that this branch takes out; neighbours join into one command."""
@@ -165,6 +193,11 @@ class Draft:
         """A body that is still in memory (not yet in a closed section), else None."""
         place = ordinal - (self.messages - len(self._bodies))
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
+
+
+def is_large(messages: int, size: int) -> bool:
+    """Whether bodies of so many bytes are to be written section by section."""
+    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:

@@ -7,6 +7,7 @@ Each rule here, left out, loses or doubles messages; the model checker shows the
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from spool import layout
 from spool.clock import Deadline, WaitExpired
@@ -38,9 +39,7 @@ def commit(
         file.abandon()
         raise
     try:
-        if flush:
-            assert file.handle is not None
-            store.disk.make_durable(file.handle, layout.COMMITTED)
+        _make_durable(store, file, number, flush=flush)
         publish(store, number, deadline.unchecked(), flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: nobody may take this number for a whole one
@@ -53,6 +52,20 @@ def commit(
         store.numbers.unlock(number)
         file.close()
     return number
+
+
+def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -> None:
+    """Here, and in the mirror, which has no gaps: what needs no flush here is flushed there."""
+    assert file.handle is not None
+    flush_here = partial(store.disk.make_durable, file.handle, layout.COMMITTED) if flush else _nothing
+    if store.mirror is None:
+        flush_here()
+    else:
+        store.mirror.keep_beside(number, flush_here)
+
+
+def _nothing() -> None:
+    pass
 
 
 _LOOK = "it may or may not be there: open the space again and look"
@@ -153,6 +166,8 @@ def finish(store: Store, number: int) -> None:
             copy_over(store, name)
         else:
             write_empty(store, number)
+        if store.mirror is not None:
+            store.mirror.keep(number)
         page = store.counters.read().check()
         store.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
