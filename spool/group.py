@@ -11,7 +11,7 @@ import copy
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
@@ -35,10 +35,11 @@ log = logging.getLogger("spool")
 
 
 class Group:
-    """All of one open space that commit together. ``tidy`` is called by its own thread after each of its commits."""
+    """All of one open space that commit together. ``committed`` is called by its own thread behind its commits."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, committed: Callable[[], None]) -> None:
         self.store = store
+        self._committed = committed
         self.line = Line(self._wake)
         self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
         self._wakes = threading.Semaphore(0)
@@ -99,7 +100,7 @@ class Group:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="spool-store", daemon=True)
+                thread = threading.Thread(target=self._run, name="xaspool store", daemon=True)
                 thread.start()
                 self._thread = thread
 
@@ -113,6 +114,7 @@ class Group:
             try:
                 with self.store.gate:
                     self._lead()
+                    self._committed()
             except NotOpen:
                 return
             except Exception as error:

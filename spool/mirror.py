@@ -8,6 +8,7 @@ mirror up to date first.
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from spool import layout
 from spool.completion import Completion
@@ -37,25 +38,24 @@ class Mirror:
 
         completion = Completion(told)
         completion.expect()
-        start(self._keep, number, completion)
+        keeping = partial(self._keep, number, completion)
+        if not self.source.run_beside("xaspool mirror", keeping):
+            keeping()
         try:
             flush()
-        except BaseException:
+        finally:  # its thread must not use descriptors that may be closed by then, and somebody else's
             completion.release()
             done.wait()
-            raise
-        completion.release()
-        done.wait()
         if failed[0] is not None:
             raise failed[0]
 
     def _keep(self, number: int, completion: Completion) -> None:
+        error: BaseException | None = None
         try:
             self.keep(number)
-        except BaseException as error:
-            completion.release(error)
-        else:
-            completion.release()
+        except BaseException as found:
+            error = found
+        completion.release(error)
 
     def keep(self, number: int) -> None:
         """The numbered file and the branches that it adopts, durable here. FlushFailed if that cannot be."""
@@ -149,8 +149,3 @@ class Mirror:
 
 def _here(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def start(keep: Callable[[int, Completion], None], number: int, completion: Completion) -> None:
-    """Beside the space's own flush."""
-    threading.Thread(target=keep, args=[number, completion], name="spool-mirror").start()

@@ -63,7 +63,7 @@ class Space:
     def __init__(self, disk: Disk, clock: Clock) -> None:
         """Not for applications, which call ``spool.open``."""
         self._store = Store(disk, clock)
-        self._group = self._store.group = Group(self._store)
+        self._group = self._store.group = Group(self._store, lambda: self._housekeeper.committed())
         self._store.at_end[self._group.end] = None
         self._undertaker = Undertaker(self._store)
         self.recovery: RecoveryReport = _open_files(self._store)

@@ -12,7 +12,6 @@ import pytest
 import spool
 from recovery.report import Kind
 from spool import decide, layout
-from spool.completion import Completion
 from spool.disk import Disk, FlushFailed
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
@@ -213,16 +212,11 @@ def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Spa
     with mock.patch.object(space._store.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
         with pytest.raises(spool.CommitUnknown):
             space.put("orders", "a")
-    assert not [thread for thread in threading.enumerate() if thread.name == "spool-mirror" and thread.is_alive()]
+    assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]
     space.close()
 
 
 # -- power cuts -------------------------------------------------------------------------------------------------------
-
-
-def _here(keep, number: int, completion: Completion) -> None:
-    """In one thread, so that each step has its number."""
-    keep(number, completion)
 
 
 def _history(machine: Machine, told: list[int]) -> None:
@@ -259,8 +253,7 @@ def _of_the_mirror_alone(image: Image, rules: Rules) -> list[object]:
 
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 @pytest.mark.parametrize("side", ["space", "mirror"])
-def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: str, rules: Rules, monkeypatch) -> None:
-    monkeypatch.setattr("spool.mirror.start", _here)
+def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: str, rules: Rules) -> None:
     machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
     with repeatable(1):
         _history(machine, [])
