@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from spool.entries import MOST_ADDRESSED
+from spool.entries import ADDRESSING, MOST_ADDRESSED
 from spool.errors import SystemFailure
 from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
 from spool.layout import MAX_ORDINAL
@@ -133,12 +133,12 @@ class Draft:
         self._remove(number, first, count, why)
 
     def _remove(self, number: int, first: int, count: int, why: str) -> None:
-        self._addressed += count
         commands = self._table.commands
         if commands:
             last = commands[-1]
             if last[0] == "remove" and last[1] == number and last[2] + last[3] == first and last[4] == why:
                 last[3] += count
+                self._addressed += count
                 return
         self._command(["remove", number, first, count, why])
 
@@ -146,7 +146,6 @@ class Draft:
         """New control fields (and queue) for committed messages."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
-        self._addressed += count
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
 
@@ -168,6 +167,8 @@ class Draft:
             self.close_section()
         self._table.commands.append(command)
         self.commands += 1
+        if command[0] in ADDRESSING:
+            self._addressed += command[3]
 
     def close_section(self) -> None:
         """Encode what was gathered since the last section; nothing if that is nothing."""

@@ -350,9 +350,10 @@ def _grouped(world: World) -> World:
     return world.got("a", 2).put("a", "x").put("b", "reply", "y")
 
 
-def _only_taken(world: World) -> list[World]:
-    """On a full disk what puts nothing may go through alone."""
-    return [world.got("a")]
+def _partly(world: World) -> list[World]:
+    """What was accepted before a call failed is committed; on a full disk what puts nothing may go through alone."""
+    submitted = world.put("a", "x")
+    return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), world.got("a")]
 
 
 # A try that cannot be recorded is not counted, and one whose note cannot be removed may count twice; nothing else.
@@ -365,7 +366,7 @@ HISTORIES = (
     History("recycled put", consumed, CONSUMED, (RECLAIM, put("one"))),
     History("transaction", three, THREE, (FORWARD, FORWARD)),
     History("rollback", three, THREE, (Step(_roll_back, _same), get())),
-    History("group", three, THREE, (Step(_group, _grouped, _only_taken, unsure=True), get())),
+    History("group", three, THREE, (Step(_group, _grouped, _partly, unsure=True), get())),
     History("large", three, THREE, (Step(_large, lambda world: world.got("a").put("b", *LARGE)), get(2))),
     History("retries", three, THREE, (FAIL, FAIL_AGAIN), options={"a": {"retries": 1, "error_queue": "b"}}),
     History("look", three, THREE, (Step(_look_around, _same),)),

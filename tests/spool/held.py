@@ -48,9 +48,11 @@ def committed_here(space: spool.Space) -> Iterator[None]:
     """What is submitted inside is committed together, at the end, by this thread."""
     group = space._group
     with mock.patch.object(group, "_start"), mock.patch.object(group.line, "_wake"):
-        yield
-        with space._store.gate:
-            group._lead()
+        try:
+            yield
+        finally:
+            with space._store.gate:
+                group._lead()
 
 
 class Gathering:
