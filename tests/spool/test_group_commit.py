@@ -524,6 +524,70 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
         assert bodies(other) == ["follower"]
 
 
+@pytest.mark.usefixtures("_the_usual_handler")
+def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, main = gathering.space, threading.main_thread()
+    leads = threading.Event()
+    attempt = space._group._try
+
+    def trying(works: list[gathered.Work]) -> list[gathered.Work]:
+        if threading.current_thread() is main and not leads.is_set():
+            assert len(works) == 3
+            leads.set()
+        return attempt(works)
+
+    monkeypatch.setattr(space._group, "_try", trying)
+    futures: list[Future] = []
+
+    def come() -> None:
+        gathering.wait_for(main)
+        gathering.join(lambda: space.put("orders", "follower"))
+        futures.append(space.submit("orders", "submitted"))
+        gathering.disk.go_on.set()
+        assert leads.wait(PATIENT_SECONDS)
+        signal.pthread_kill(main.ident, signal.SIGINT)
+
+    with spool.open(space.path) as other:
+        with gathering.held():
+            other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
+            gathering.came[main].clear()
+            coming = threading.Thread(target=come)
+            coming.start()
+            with pytest.raises(KeyboardInterrupt):
+                space.put("orders", "leader")
+            coming.join()
+            other._store.control.unlock(NUMBER)
+        futures[0].result(PATIENT_SECONDS)
+        assert bodies(other) == ["first", "follower", "submitted"]
+
+
+def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
+    woken: list[str] = []
+    waiting = Line(lambda: woken.append("the store's thread"))
+    first, second, third, fourth = (gathered.Work(None, 0, 0) for _ in range(4))
+    assert waiting.join(first)
+    assert not waiting.join(second)
+    assert not waiting.join(third)
+    waiting.put(fourth)
+    assert waiting.take() == [first, second, third, fourth]
+    waiting.put_back([second, third, fourth])
+
+    def give_up() -> None:
+        waiting.hand_on()  # in the very moment
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        waiting.wait(second, give_up)
+    assert waiting.wait(third, give_up)
+    assert waiting.take() == [third, fourth]
+    waiting.put_back([fourth])
+    assert woken == []
+    waiting.hand_on()
+    assert woken == ["the store's thread"]
+
+
 def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
     """Its thread does not keep it in memory once it is closed."""
     space = spool.create(tmp_path / "space")
