@@ -122,9 +122,20 @@ class Line:
         self._ended = False
         self._messages = 0
         self._bytes = 0
-        self.page: Page | None = None  # the counters, as one who waits has read them, for the next who comes
+        self._page: Page | None = None
         self._callers: set[int] = set()  # who waited for the last commit, and for the one before
         self._callers_before: set[int] = set()
+
+    # -- the counters: who comes while others wait need not read them again ------------------------------------------
+
+    @property
+    def page(self) -> Page | None:
+        """As they were read since the last commit was taken, if somebody waits."""
+        return self._page if self._works else None
+
+    @page.setter
+    def page(self, page: Page) -> None:
+        self._page = page
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +180,6 @@ class Line:
 
     def _add(self, work: Work) -> None:
         self._works.append(work)
-        self.page = work.page
         self._messages += work.messages
         self._bytes += work.bytes
 
@@ -198,7 +208,6 @@ class Line:
                 return False
             self._works.remove(work)
             self._gone(work)
-            self.page = self._works[-1].page if self._works else None
             leads = work.stage is Stage.LEADING
         if leads:
             self.hand_on()
@@ -240,7 +249,7 @@ class Line:
                 else:
                     messages -= work.messages
                     size -= work.bytes
-            self.page = None
+            self._page = None
             self._room.notify_all()
             self._callers_before = self._callers
             self._callers = {work.caller for work in taken if work.caller}

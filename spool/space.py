@@ -128,13 +128,15 @@ class Space:
     def _puts(self, queue: str, bodies: Sequence[Any], *, content_type: str | None = None, **options: Any) -> Puts:
         """Checked and encoded."""
         store = self._store
-        page = self._group.line.page
+        line = self._group.line
+        page = line.page
         if page is None or queue not in store.config.queues:
             page = store.check_usable()
             try:
                 check_queue(store, queue, page)
             except OSError as error:
                 raise store.spoken("reading the settings", error) from error
+            line.page = page
         return Puts(page, queue, encoded(bodies, content_type, attributes_of(**options), store.config.max_body_bytes))
 
     @step
