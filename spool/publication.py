@@ -7,7 +7,6 @@ Each rule here, left out, loses or doubles messages; the model checker shows the
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 
 from spool import layout
 from spool.clock import Deadline, WaitExpired
@@ -56,16 +55,16 @@ def commit(
 
 def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -> None:
     """Here, and in the mirror, which has no gaps: what needs no flush here is flushed there."""
-    assert file.handle is not None
-    flush_here = partial(store.disk.make_durable, file.handle, layout.COMMITTED) if flush else _nothing
+
+    def here() -> None:
+        if flush:
+            assert file.handle is not None
+            store.disk.make_durable(file.handle, layout.COMMITTED)
+
     if store.mirror is None:
-        flush_here()
+        here()
     else:
-        store.mirror.keep_beside(number, flush_here)
-
-
-def _nothing() -> None:
-    pass
+        store.mirror.keep_beside(number, here)
 
 
 _LOOK = "it may or may not be there: open the space again and look"
