@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import signal
 import stat
 import struct
@@ -33,6 +34,8 @@ _SMALL_READ_BYTES = 1 << 20
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
+_IN_MODIFY = 0x2
+_EVENTS_BYTES = 4096
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
@@ -328,6 +331,28 @@ class Disk:
             self._flushed(os.fdatasync, self._ours(handle))
             self.flush_directory(directory)
 
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def watch(self, name: str) -> int:
+        """A handle for ``wait_for_change``: who writes to this file is noticed from now on, as a rule (inotify(7)).
+        OSError where that cannot be had: a user has few of these."""
+        handle = self._opened(_new_watcher)
+        if _libc.inotify_add_watch(handle, os.fsencode(self.path(name)), _IN_MODIFY) < 0:
+            code = ctypes.get_errno()
+            self._closed(handle)
+            raise OSError(code, os.strerror(code), name)
+        return handle
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        """Wait at most so long; True if something was written since the last time that this was asked."""
+        poll = select.poll()
+        poll.register(self._ours(handle), select.POLLIN)
+        if not poll.poll(1000 * seconds):
+            return False
+        with suppress(BlockingIOError):  # another thread has read what there was
+            os.read(handle, _EVENTS_BYTES)
+        return True
+
     # -- locks --------------------------------------------------------------------------------------------------
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
@@ -450,6 +475,14 @@ class Disk:
 
 def _not_open() -> OSError:
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
+
+
+def _new_watcher() -> int:
+    handle = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    if handle < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return handle
 
 
 def _set_mode(path: str, mode: int) -> None:

@@ -17,6 +17,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from spool import layout, locks
+from spool.bell import Bell
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.commits import Commit
@@ -88,6 +89,7 @@ class Store:
         self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
         self.sources = Sources(disk)
+        self.bell = Bell(disk, clock)
         self.mutex = threading.RLock()
         self.index = self.new_index()
         self.prepared = PreparedBranches()

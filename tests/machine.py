@@ -8,7 +8,7 @@ operations on names, what each file held since its last flush, and what was flus
 import copy
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from spool.clock import Clock
@@ -38,6 +38,12 @@ class SimulatedClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
+
+    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+        if woken(0.0):
+            return True
+        self.sleep(seconds)
+        return woken(0.0)
 
 
 class Inode:

@@ -41,6 +41,7 @@ class SimulatedDisk(Disk):
         self.ordered = machine.ordered
         self.machine = machine
         self.dead = False
+        self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
     def _step(self, call: str, *args: object) -> None:
         self.machine.step(self, call, args)
@@ -205,6 +206,22 @@ class SimulatedDisk(Disk):
         self.flush(handle)
         if not self.ordered:
             self.flush_directory(directory)
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def watch(self, name: str) -> int:
+        self._step("watch", name)
+        inode = self.machine.find(name)
+        handle = self.machine.open(inode, False, self)
+        self._seen[handle] = inode.version
+        return handle
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        """Time passes by the clock alone: nobody waits here."""
+        self._step("wait_for_change", handle, seconds)
+        version = self._handle(handle).version
+        seen, self._seen[handle] = self._seen[handle], version
+        return version != seen
 
     # -- locks ------------------------------------------------------------------------------------------------------
 
