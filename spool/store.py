@@ -85,7 +85,7 @@ class Store:
         _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
-            disk.ordered = self.config.flush == "ordered"
+            disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
         self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
         self.sources = Sources(disk)

@@ -39,6 +39,7 @@ class SimulatedDisk(Disk):
         self.root = ROOT
         self.flushes = 0
         self.ordered = machine.ordered
+        self.flush_carries_name = machine.flush_carries_name
         self.machine = machine
         self.dead = False
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
@@ -202,9 +203,9 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         self.machine.flush(self.machine.find(name, directory=True))
 
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         self.flush(handle)
-        if not self.ordered:
+        if not self.ordered and not (new and self.flush_carries_name):
             self.flush_directory(directory)
 
     # -- changes ----------------------------------------------------------------------------------------------------
