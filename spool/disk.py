@@ -351,15 +351,20 @@ class Disk:
 
     @contextmanager
     def _turn(self, directory: str) -> Iterator[int]:
-        """The directory, opened; where that matters, nobody else flushes names of it meanwhile."""
+        """The directory, opened; where that matters, nobody else flushes names of it meanwhile.
+
+        Not so the space's own directory: it is held by who opens the space, and flushed by him, or under a lock.
+        """
         handle = self.open_directory(directory)
+        in_turn = self._in_turn and directory != ""
         try:
-            if self._in_turn:
+            if in_turn:
                 self._await_turn(handle, directory)
             yield handle
         finally:
-            with suppress(OSError):  # (a forked child may have a copy, with which the lock would live on)
-                self.let_go(handle)
+            if in_turn:  # (a forked child may have a copy, with which the lock would live on)
+                with suppress(OSError):
+                    self.let_go(handle)
             self._closed(handle)
 
     def _await_turn(self, handle: int, directory: str) -> None:

@@ -101,27 +101,29 @@ def test_names_of_one_directory_are_flushed_by_one_at_a_time(
 ) -> None:
     """Or, without a journal, the second flush could return before its names are on the disk."""
     monkeypatch.setattr("spool.disk._TURN_SECONDS", 0.0)
+    (tmp_path / "names").mkdir()
     second = OneAtATime(str(tmp_path), lambda: None)
     second.flush_carries_name = other_carries
-    theirs = second.create("theirs")
+    theirs = second.create("names/theirs")
     refused = []
 
     def meanwhile() -> None:
-        for flush in (lambda: second.make_durable(theirs, "", new=True), lambda: second.flush_directory("")):
+        for flush in (lambda: second.make_durable(theirs, "names", new=True), lambda: second.flush_directory("names")):
             with pytest.raises(TimeoutError):
                 flush()
             refused.append(flush)
 
     first = OneAtATime(str(tmp_path), meanwhile)
     first.flush_carries_name = carries
-    ours = first.create("ours")
-    first.make_durable(ours, "", new=True)
+    ours = first.create("names/ours")
+    first.make_durable(ours, "names", new=True)
     assert refused
-    second.make_durable(theirs, "", new=True)
-    second.flush_directory("")
+    second.make_durable(theirs, "names", new=True)
+    second.flush_directory("names")
 
 
 def test_a_flush_waits_for_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "names").mkdir()
     disk = OneAtATime(str(tmp_path), lambda: None)
     other = OneAtATime(str(tmp_path), lambda: None)
     begun, go_on = threading.Event(), threading.Event()
@@ -132,11 +134,19 @@ def test_a_flush_waits_for_its_turn(tmp_path: Path) -> None:
 
     disk._meanwhile = hold_on
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(disk.flush_directory, "")
+        first = pool.submit(disk.flush_directory, "names")
         assert begun.wait(60)
-        second = pool.submit(other.flush_directory, "")
+        second = pool.submit(other.flush_directory, "names")
         assert other.flushes == 0
         go_on.set()
         first.result(60)
         second.result(60)
     assert (disk.flushes, other.flushes) == (1, 1)
+
+
+def test_who_holds_the_space_while_he_opens_it_can_flush_its_names(tmp_path: Path) -> None:
+    disk = OneAtATime(str(tmp_path), lambda: None)
+    assert disk.hold(disk.open_directory(""))
+    disk.flush_directory("")
+    assert disk.flushes == 1
+    disk.close_all()
