@@ -146,7 +146,7 @@ def _ordered(machine: Machine) -> list[tuple[Names, str]]:
 
 def _strict(machine: Machine) -> list[tuple[Names, str]]:
     """Each entry as at its directory's last flush, or at any time since."""
-    return _each_entry(machine, lambda place, change, before: place < change.directory.names_flushed)
+    return _each_entry(machine, lambda place, change, before: _was_flushed(place, change))
 
 
 def _new_names(machine: Machine) -> list[tuple[Names, str]]:
@@ -154,7 +154,7 @@ def _new_names(machine: Machine) -> list[tuple[Names, str]]:
     return _each_entry(
         machine,
         lambda place, change, before: (
-            place < change.directory.names_flushed or (before is None and _was_carried(machine, place, change))
+            _was_flushed(place, change) or (before is None and _was_carried(machine, place, change))
         ),
     )
 
@@ -166,7 +166,10 @@ def _was_carried(machine: Machine, place: int, change: Change) -> bool:
     key = change.directory, change.name
     later = enumerate(machine.log[place + 1 :], place + 1)
     end = next((at for at, one in later if key in {(c.directory, c.name) for c in one.changes}), len(machine.log))
-    return any(place < flush <= end for flush in change.inode.flushes)
+    return any(
+        place < flush <= end and not any(first <= place < stop < flush for first, stop in change.directory.dropped)
+        for flush in change.inode.flushes
+    )
 
 
 def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | None], bool]) -> list[tuple[Names, str]]:
@@ -180,7 +183,7 @@ def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | Non
             _apply(names, (change,))
             if _is_run(machine, change):
                 continue
-            if is_settled(place, change, before) and not _was_dropped(change.directory, place):
+            if is_settled(place, change, before):
                 history.pop(key, None)
                 continue
             values = history.pop(key, [before])
@@ -189,8 +192,11 @@ def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | Non
     return [(_with_entries(names, picked), _story_of_entries(picked, names)) for picked in _vary(choices)]
 
 
-def _was_dropped(directory: Inode, place: int) -> bool:
-    return any(first <= place < stop for first, stop in directory.dropped)
+def _was_flushed(place: int, change: Change) -> bool:
+    """Whether the directory was, since that operation, and no flush that failed before had dropped it."""
+    directory = change.directory
+    dropped = any(first <= place < stop for first, stop in directory.dropped)
+    return place < directory.names_flushed and not dropped
 
 
 def _with_entries(names: Names, picked: tuple[tuple[tuple[int, str], Inode | None], ...]) -> Names:
