@@ -21,7 +21,7 @@ def _quiet() -> Iterator[None]:
 
 
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-# (The strict ones allow all that those of new names do, but for what the crash points try in full.)
+# (All that may survive under the rules of new names may under the strict ones, too; the crash points try both.)
 BY_RULES = pytest.mark.parametrize(
     "rules",
     [
