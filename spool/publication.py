@@ -40,7 +40,7 @@ def commit(
     try:
         if flush:
             assert file.handle is not None
-            store.disk.make_durable(file.handle, layout.COMMITTED)
+            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
         publish(store, number, deadline.unchecked(), flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: nobody may take this number for a whole one
@@ -211,6 +211,6 @@ def copy_over(store: Store, name: str) -> None:
         while data := store.disk.read_at(source, offset, _COPY_BYTES):
             store.disk.write_at(target, offset, data)
             offset += len(data)
-        store.disk.flush(target)
+        store.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
         store.disk.rename(copy, name)
         store.disk.make_durable(target, name.partition("/")[0])
