@@ -19,11 +19,12 @@ from itertools import groupby
 from typing import Any
 
 from spool import layout
+from spool.contents import hash_of
 from spool.draft import Draft, Section
 from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
-from spool.index import Index, hash_of
+from spool.index import Index
 from spool.line import Line
 from spool.locks import xid_byte
 from spool.message import Position
