@@ -1,4 +1,4 @@
-"""Where the live messages are: runs and segments by position, queues by order, ids. What they cost is the index's."""
+"""Where the live messages are: runs and segments by position, queues in order; ids."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping

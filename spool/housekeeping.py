@@ -97,4 +97,5 @@ class Housekeeper:
         except NotOpen:
             pass  # the space closes: the next opener does it
         except (OSError, SpoolError) as error:
-            log.warning("housekeeping stopped early: %s", error)
+            if not store.closed:
+                log.warning("housekeeping stopped early: %s", error)

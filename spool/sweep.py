@@ -157,9 +157,13 @@ class Sweeper:
         try:
             if sum(pick.count for pick in picks) < LEAST_MESSAGES and not worn_out:
                 return 0
-            return sum(_Sweep(self.store, index, sections).write() for sections in _files(picks))
+            return sum(self._write(index, sections) for sections in _files(picks))
         finally:
             index.touched = None
+
+    def _write(self, index: Index, sections: list[list[Pick]]) -> int:
+        self.store.gate.check()  # who closes the space does not wait for more than one file
+        return _Sweep(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
         """What is claimed by anybody or in doubt (S06)."""
