@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from spool.index import Index, run_of
+from spool.contents import run_of
+from spool.index import Index
 from spool.line import Key
 from spool.runs import Run
 from spool.segments import Segment

@@ -28,6 +28,11 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+        """Sleep, unless something wakes us: ``woken`` waits for that so many seconds at most, and says whether it
+        came."""
+        return woken(seconds)
+
 
 class Deadline:
     """A point in monotonic time after which waiting stops; ``seconds=None`` never does.
@@ -54,21 +59,25 @@ class Deadline:
     def passed(self) -> bool:
         return self._at is not None and self.clock.monotonic() >= self._at
 
-    def polls(self, slowest_seconds: float = POLL_MAX_SECONDS) -> Iterator[None]:
-        """Yield at once, then after growing sleeps, until the deadline has passed.
+    def polls(
+        self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
+    ) -> Iterator[None]:
+        """Yield at once, then after growing pauses, until the deadline has passed. ``pause_for`` pauses instead of the
+        clock; True means that something happened, and the pauses are short again.
 
         The last yield comes after the deadline, so a condition that became true during the last sleep is still seen.
         """
+        pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS
         while True:
             yield
             left = self.remaining()
             if left <= 0:
                 return
-            self.clock.sleep(min(pause, left))
+            happened = pause_for(min(pause, left))
             interrupts.admit()
             self._check()
-            pause = min(pause * 1.5, slowest_seconds)
+            pause = POLL_MIN_SECONDS if happened else min(pause * 1.5, slowest_seconds)
 
 
 def _no_check() -> None:

@@ -22,6 +22,11 @@ from spool.runs import Run
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared, look_again
 
+# How long who waits for a message leaves it to the bell. Ctrl-C and closing the space wait as long at most.
+IDLE_SECONDS = 0.1
+# The shortest time between two looks of who was woken for nothing.
+BUSY_SECONDS = 0.002
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -312,11 +317,36 @@ def peek(store: Store, position: Position) -> Message | None:
     raise CorruptedFile(f"message {position.ordinal} of commit {position.number} cannot be read: {problem}")
 
 
-def wait_for(attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
-    """Repeat an attempt until it gets something or the deadline passes. Also retries claimed heads and due times:
-    a released claim publishes nothing."""
-    for _ in deadline.polls():
+def wait_for(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
+    """Repeat an attempt until it gets something or the deadline passes: when something was published, and now and then,
+    because not all that makes a message free is published, and an event may be lost."""
+    heard, rang = store.bell.rings, False
+
+    def pause_for(short: float) -> bool:
+        nonlocal heard, rang
+        if rang:  # and in vain: in a busy space not every commit is worth a look of everybody who waits
+            store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
+        seconds = min(_patience(store, wanted, short), deadline.remaining())
+        rang = store.bell.wait(heard, seconds, deaf_seconds=short)
+        heard = store.bell.rings
+        return rang
+
+    for _ in deadline.polls(pause_for=pause_for):
         got = attempt()
         if got:
             return got
     return []
+
+
+def _patience(store: Store, wanted: Wanted, short: float) -> float:
+    """How long to wait for the bell after an attempt in vain.
+
+    A message that is there, but held by a claim or a prepared branch, can become free silently: its holder dies, or
+    lets go of what it had only looked at; so those are looked at often. A delayed one becomes due at a time that is
+    known. Whatever else can come is published; then only a lost event, Ctrl-C or a closed space is to be noticed.
+    """
+    if _is_there(store, wanted):
+        return short
+    with store.mutex:
+        due = None if wanted.by_key else store.index.queue(wanted.queue).next_due()
+    return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - store.clock.now()))

@@ -58,7 +58,7 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
         store.control.unlock(PREPARED_LIST)
     assert file.handle is not None
     try:
-        store.disk.make_durable(file.handle, layout.PREPARED)
+        store.disk.make_durable(file.handle, layout.PREPARED, new=True)
     except OSError as error:
         if isinstance(error, FlushFailed):
             store.stop()

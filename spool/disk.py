@@ -5,21 +5,30 @@ this place and cut the power between any two calls (DESIGN §9). Paths are relat
 are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
 kernel has dropped the pages and would say "fine" the second time.
 
-Two kinds of file system (DESIGN §3, "Flushes"):
+Three kinds of file system (DESIGN §3, "Flushes"):
 
-* *ordered*: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+* ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+* not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
+  name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
+  file's is not new: such a rename only changes what the entry points at.
 * anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
   power cut shows the file in both, and recovery then believes the later stage.
+
+Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
+that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by
+either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
 """
 
 import ctypes
 import errno
 import fcntl
 import os
+import select
 import signal
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -33,6 +42,8 @@ _SMALL_READ_BYTES = 1 << 20
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
+_IN_MODIFY = 0x2
+_EVENTS_BYTES = 4096
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
@@ -49,6 +60,9 @@ _NETWORK = {
     0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph",
     0x01021997: "9p", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x7461636F: "ocfs2", 0x01161970: "gfs2",
 }  # fmt: skip
+
+# How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
+_TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 # A file system without locks says one of these.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -125,7 +139,11 @@ class Disk:
         self.root = os.path.abspath(root)
         self.flushes = 0
         self._handles: dict[int, None] = {}  # open ones, in the order in which they were opened
-        self.ordered = _renames_are_ordered(self.root) if os.path.isdir(self.root) else False
+        there = os.path.isdir(self.root)
+        self.ordered = there and _renames_are_ordered(self.root)
+        # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
+        self.flush_carries_name = self.ordered or (there and _is_ext4(self.root))
+        self._in_turn = there and not self.ordered and _file_system_magic(self.root) == _EXT
 
     def path(self, name: str) -> str:
         if self._disowned:
@@ -203,6 +221,8 @@ class Disk:
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOSYS):
             raise _as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+        if not self.ordered:  # the kernel may take the directory of the first name for the file's
+            self.flush_carries_name = False
         self.link(source, target)
         os.unlink(a)
 
@@ -318,19 +338,75 @@ class Disk:
 
     def flush_directory(self, name: str) -> None:
         """The directory's names."""
-        handle = self.open_directory(name)
-        try:
+        with self._turn(name) as handle:
             self.flush(handle)
-        finally:
-            self._closed(handle)
 
-    def make_durable(self, handle: int, directory: str) -> None:
-        """The file's bytes, and the name in ``directory`` that it was just renamed to."""
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        """The file's bytes, and its name in ``directory``. ``new``: this handle was open when the file was renamed to
+        it, and no other file had it before."""
         if self.ordered:
             self.flush(handle)
-        else:  # the directory's flush is what makes the name durable, so the file's need not carry its times
-            self._flushed(os.fdatasync, self._ours(handle))
-            self.flush_directory(directory)
+            return
+        self._ours(handle)
+        with self._turn(directory) as names:  # the file's flush needs not carry its times
+            self._flushed(os.fdatasync, handle)
+            if not (new and self.flush_carries_name):
+                self.flush(names)
+
+    @contextmanager
+    def _turn(self, directory: str) -> Iterator[int]:
+        """The directory, opened; where that matters, nobody else flushes names of it meanwhile.
+
+        Not so the space's own directory: it is held by who opens the space, and flushed by him, or under a lock.
+        """
+        handle = self.open_directory(directory)
+        in_turn = self._in_turn and directory != ""
+        try:
+            if in_turn:
+                self._await_turn(handle, directory)
+            yield handle
+        finally:
+            if in_turn:  # (a forked child may have a copy, with which the lock would live on)
+                with suppress(OSError):
+                    self.let_go(handle)
+            self._closed(handle)
+
+    def _await_turn(self, handle: int, directory: str) -> None:
+        """OSError if somebody has been at it for too long: nobody waits for ever for a process that was stopped."""
+        until = time.monotonic() + _TURN_SECONDS
+        while not self._holds_or_cannot(handle):
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "somebody is flushing this directory and does not end", directory)
+            time.sleep(_TURN_POLL_SECONDS)
+
+    def _holds_or_cannot(self, handle: int) -> bool:
+        """(Where nothing can be held no space is opened, and whoever makes one is told so then.)"""
+        try:
+            return self.hold(handle)
+        except Unsupported:
+            return True
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def watch(self, name: str) -> int:
+        """A handle for ``wait_for_change``: who writes to this file is noticed from now on, as a rule (inotify(7)).
+        OSError where that cannot be had: a user has few of these."""
+        handle = self._opened(_new_watcher)
+        if _libc.inotify_add_watch(handle, os.fsencode(self.path(name)), _IN_MODIFY) < 0:
+            code = ctypes.get_errno()
+            self._closed(handle)
+            raise OSError(code, os.strerror(code), name)
+        return handle
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        """Wait at most so long; True if something was written since the last time that this was asked."""
+        poll = select.poll()
+        poll.register(self._ours(handle), select.POLLIN)
+        if not poll.poll(1000 * seconds):
+            return False
+        with suppress(BlockingIOError):  # another thread has read what there was
+            os.read(handle, _EVENTS_BYTES)
+        return True
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -456,6 +532,14 @@ def _not_open() -> OSError:
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
 
 
+def _new_watcher() -> int:
+    handle = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    if handle < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return handle
+
+
 def _set_mode(path: str, mode: int) -> None:
     """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
     with suppress(PermissionError):
@@ -506,9 +590,21 @@ def _renames_are_ordered(path: str) -> bool:
 
 def _has_journal(path: str) -> bool:
     """Whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
-    device = os.stat(path).st_dev
     try:
-        name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+        name = _device_name(path)
         return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
     except OSError:
         return False  # not known to be ordered: the longer way is right on every file system
+
+
+def _is_ext4(path: str) -> bool:
+    """Whether it is the ext4 driver that serves it (ext2's has the same magic number): it then lists the device."""
+    try:
+        return _file_system_magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
+    except OSError:
+        return False
+
+
+def _device_name(path: str) -> str:
+    device = os.stat(path).st_dev
+    return os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))

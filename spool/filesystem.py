@@ -163,6 +163,8 @@ def _kind(disk: Disk, config: SpaceConfig) -> str:
     kind = disk.file_system().kind
     ordered = disk.ordered if config.flush == "auto" else config.flush == "ordered"
     mode = "ordered: one flush a commit" if ordered else "strict: two flushes a commit"
+    if not ordered and config.flush == "auto" and disk.flush_carries_name:
+        mode = "strict, but a flush carries a new name: one flush a commit"
     if ordered and not disk.ordered:
         raise _Doubt(f"{kind}, {mode}, as space.toml insists; of itself it is not known to order renames")
     if kind in ("fuse", "overlay") or kind.startswith("unknown"):

@@ -4,6 +4,7 @@ A thread of its own, so that no put or get pays for it. Whatever fails here is l
 at a time does it, and if none does, the next who closes or opens the space (DESIGN §4, "Reclaim").
 """
 
+import errno
 import threading
 from contextlib import suppress
 
@@ -77,18 +78,19 @@ class Housekeeper:
                 self._saved_at = index.applied
 
     def _run(self) -> None:
-        gate = self._store.gate
-        while not gate.closed:
+        gate, goes_on = self._store.gate, True
+        while goes_on and not gate.closed:
             woken = self._wake.wait(EVERY_SECONDS)
             self._wake.clear()
             with suppress(NotOpen), gate:
-                self._round(due=not woken)
+                goes_on = self._round(due=not woken)
 
-    def _round(self, *, due: bool) -> None:
+    def _round(self, *, due: bool) -> bool:
+        """Whether there will be anything more to do."""
         store = self._store
         try:
             if store.counters.read().stopped:
-                return
+                return False
             if (due and self.sweep()) or len(store.index.idle) >= RECLAIM_EVERY_COMMITS:
                 self._reclaim()
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
@@ -97,4 +99,7 @@ class Housekeeper:
         except NotOpen:
             pass  # the space closes: the next opener does it
         except (OSError, SpoolError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EBADF:
+                return False  # its files were closed under it, by an opening that was interrupted at its end
             log.warning("housekeeping stopped early: %s", error)
+        return True

@@ -1,4 +1,4 @@
-"""What is in the queues, in memory: a pure function of the commits that were applied, in order of their numbers.
+"""What commits did: the queues as a pure function of the commits that were applied, in order of their numbers.
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
 messages costs a few entries; thousands of swept messages are one *segment*. Bodies and tables stay on disk. Claims,
@@ -8,20 +8,14 @@ here.
 A message is found by its position, which never changes; the file it lies in, its *source*, does.
 """
 
-import logging
 from array import array
-from bisect import bisect_right, insort
-from collections.abc import Iterator, Mapping
-from hashlib import blake2b
-from itertools import pairwise
-from typing import Any, Protocol
+from bisect import insort
+from collections.abc import Mapping
+from typing import Any
 
-from sortedcontainers import SortedKeyList
-
-from spool.branches import Branches
 from spool.commits import Commit, Part, Source
+from spool.contents import Contents, Tables, first_of
 from spool.entries import TOTALS_FACT
-from spool.errors import CorruptedFile
 from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED, FileState, add_tallies
 from spool.format import SectionEntry, Table
 from spool.layout import MAX_NUMBER, ORDINAL_BITS, committed
@@ -29,33 +23,20 @@ from spool.line import Line
 from spool.message import Position
 from spool.ranges import Ranges
 from spool.runs import Run, lengths_of
-from spool.segments import HASH_BYTES, Piece, Segment, find_correlation, find_id, place
+from spool.segments import Segment
 from spool.xid import Xid
 
-log = logging.getLogger("spool")
-
 _WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
-_FIFO = ("fifo",)
-REFILL_MESSAGES = 256  # how many of a segment become runs at once
 LEAST_SEGMENT = 32  # fewer swept messages are kept as runs at once
 
 
-class Tables(Protocol):
-    """Where the tables of what is swept come from; CorruptedFile if they are not what they were."""
-
-    def table(self, source: Source, section: int) -> Table: ...
-
-    def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
-        """``ids`` and ``correlations`` of a section, alone."""
-
-
-class Index:
+class Index(Contents):
     """All queues of a space up to ``applied``. ``orders``: by queue, where it is not fifo."""
 
     def __init__(self, tables: Tables, orders: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(tables, orders)
         self.applied = 0
         self.restored = 0  # what is up to here came from a checkpoint
-        self.queues: dict[str, Line] = {}
         self.files: dict[int, FileState] = {}
         self.idle: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
@@ -63,11 +44,6 @@ class Index:
         self.taken: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
         self.touched: Ranges | None = None  # while a sweep looks: what left its place or changed since
-        self.tables = tables
-        self._orders = orders
-        self.runs: dict[int, list[Run]] = {}
-        self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.branches = Branches()
 
     # -- applying ---------------------------------------------------------------------------------------------------
 
@@ -150,7 +126,7 @@ class Index:
                 if queue is not None:
                     self._removed(state, number, queue, source, command[4], stop - ordinal)
             else:
-                run, stop = self._pulled(target, ordinal, end)
+                run, stop = self.pulled(target, ordinal, end)
                 if run is not None:
                     if run.source.number != number:
                         state.address(run.source.number)
@@ -169,18 +145,18 @@ class Index:
     def _take_out(self, number: int, ordinal: int, end: int) -> tuple[Line | None, int, int]:
         """Messages leave the index, wherever they are: (queue or None if the first is not there, the number of the file
         they lay in, where to look on)."""
-        run, stop = self._run_at(number, ordinal, end)
+        run, stop = self.run_at(number, ordinal, end)
         if run is not None:
             queue, source, size = run.queue, run.source.number, run.bytes_of(ordinal, stop - ordinal)
-            self._cut(run, ordinal, stop)
+            self.cut(run, ordinal, stop)
         else:
-            segment, piece, stop = self._piece_at(number, ordinal, stop)
+            segment, piece, stop = self.piece_at(number, ordinal, stop)
             if segment is None or piece is None:
                 return None, 0, stop
             table = self.tables.table(segment.source, segment.section)
             queue, source, stop = segment.queue, segment.source.number, ordinal + piece.length
             size = sum(table.lengths[piece.row : piece.row + piece.length])
-            self._leave(segment, piece, size)
+            self.leave(segment, piece, size)
         self._gone(queue, source, stop - ordinal, size)
         if self.touched is not None:
             self.touched.append((number, ordinal, stop - ordinal))
@@ -208,17 +184,17 @@ class Index:
         branch = self.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # what follows must not stand where these will
             rest = run.tail(ordinal + count)
-            self._drop(run)
-            self._insert(rest, branch[0], branch[1] + count)
+            self.drop(run)
+            self.insert(rest, branch[0], branch[1] + count)
         else:
-            self._cut(run, ordinal, ordinal + count)
+            self.cut(run, ordinal, ordinal + count)
         old.live -= count
         old.bytes -= size
         moved = Run(
             queue, run.source, run.section, run.base, run.number, ordinal, count, attributes, run.committed_at,
             run.lengths,
         )  # fmt: skip
-        self._insert(moved, *branch)
+        self.insert(moved, *branch)
         queue.live += count
         queue.bytes += size
         if self.touched is not None:
@@ -261,26 +237,12 @@ class Index:
         state.span = min(low, segment.low >> ORDINAL_BITS), max(high, segment.high >> ORDINAL_BITS)
         self._weigh(segment.queue, state, segment.live, segment.bytes)
         one_queue = len({run[0] for run in table.runs}) == 1
-        if one_queue and segment.live >= LEAST_SEGMENT and self._in_order(segment, table):
+        if one_queue and segment.live >= LEAST_SEGMENT and self.is_in_order(segment, table):
             segment.queue.add_segment(segment)
             self.segments.add(segment)
             return
         for piece in pieces:
-            self._insert_piece(segment, table, piece)
-
-    def _in_order(self, segment: Segment, table: Table) -> bool:
-        """Whether its rows lie in its queue's order; the segment then knows where it stands."""
-        keys, dues = [], []
-        for piece in segment.pieces(table):
-            run = run_of(segment, table, piece, self.queue)
-            keys.append(run.key)
-            if run.due is not None:
-                dues.append((run.due, *run.key))
-        if len(dues) == len(keys) and _is_sorted(dues):
-            segment.delayed, segment.key = True, dues[0]
-            return True
-        segment.key = keys[0]
-        return _is_sorted(keys)
+            self.insert_piece(segment, table, piece)
 
     def _supersede(self, number: int, state: FileState, supersedes: tuple[int, ...], *, folds: bool) -> None:
         there = [known for known in supersedes if known in self.files]
@@ -293,94 +255,14 @@ class Index:
                 old.targets = frozenset()
         state.supersedes = array("Q", there) or None
 
-    def _refill(self, segment: Segment) -> None:
-        """The next messages of a segment become runs."""
-        try:
-            table = self.tables.table(segment.source, segment.section)
-        except (CorruptedFile, FileNotFoundError) as error:
-            self._lose(segment, str(error))
-            return
-        done = 0
-        for piece in list(segment.pieces(table, segment.next)):
-            self._pull(segment, table, piece)
-            segment.next = piece.row + piece.length
-            done += piece.length
-            if done >= REFILL_MESSAGES:
-                break
-        if segment.live:
-            following = next(segment.pieces(table, segment.next))
-            run = run_of(segment, table, following, self.queue)
-            segment.queue.drop_segment(segment)
-            segment.key = (run.due, *run.key) if segment.delayed and run.due is not None else run.key
-            segment.queue.add_segment(segment)
-
-    def _lose(self, segment: Segment, wrong: str) -> None:
+    def lose(self, segment: Segment, wrong: str) -> None:
         """Its table cannot be read any more: its messages are not served, and it is named."""
         number = segment.source.number
         self.damaged(number, committed(number), wrong)
         self._gone(segment.queue, number, segment.live, segment.bytes)
-        self._forget_segment(segment)
-
-    def _pulled(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """As ``run_from``, of a run that is in the index from now on."""
-        run, stop = self._run_at(number, ordinal, end)
-        if run is not None:
-            return run, stop
-        segment, piece, stop = self._piece_at(number, ordinal, stop)
-        if segment is None or piece is None:
-            return None, stop
-        table = self.tables.table(segment.source, segment.section)
-        return self._pull(segment, table, piece), ordinal + piece.length
-
-    def _pull(self, segment: Segment, table: Table, piece: Piece) -> Run:
-        """Messages of a segment become a run."""
-        self._leave(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
-        return self._insert_piece(segment, table, piece)
-
-    def _insert_piece(self, segment: Segment, table: Table, piece: Piece) -> Run:
-        assert table.origins is not None
-        run = run_of(segment, table, piece, self.queue)
-        ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
-        self._insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
-        return run
-
-    def _leave(self, segment: Segment, piece: Piece, size: int) -> None:
-        segment.leave(piece.row, piece.length, size)
-        if not segment.live:
-            self._forget_segment(segment)
-
-    def _forget_segment(self, segment: Segment) -> None:
-        segment.queue.drop_segment(segment)
-        self.segments.remove(segment)
+        self.forget_segment(segment)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
-
-    def _insert(self, run: Run, branch: bytes, in_branch: int) -> None:
-        """A run whose first message has that ordinal in its branch."""
-        insort(self.runs.setdefault(run.number, []), run, key=_first_of)
-        self.branches.add(run.number, run.first, branch, run.first - in_branch)
-        run.queue.add(run)
-
-    def _cut(self, run: Run, ordinal: int, end: int) -> None:
-        """Messages leave a run: its front, its rear, or its middle, which splits it."""
-        if run.first == ordinal and run.end == end:
-            self._drop(run)
-        elif run.first == ordinal:
-            run.first = end
-        else:
-            if end < run.end:
-                rest = run.tail(end)
-                insort(self.runs[run.number], rest, key=_first_of)
-                rest.queue.add(rest)
-            run.end = ordinal
-
-    def _drop(self, run: Run) -> None:
-        run.queue.drop(run)
-        runs = self.runs[run.number]
-        del runs[bisect_right(runs, run.first, key=_first_of) - 1]
-        if not runs:
-            del self.runs[run.number]
-            self.branches.forget(run.number)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -394,7 +276,7 @@ class Index:
         if state.live:
             for segment in [segment for segment in self.segments if segment.source.number == number]:
                 self._gone(segment.queue, number, segment.live, segment.bytes)
-                self._forget_segment(segment)
+                self.forget_segment(segment)
             runs = [run for runs in self.runs.values() for run in runs if run.source.number == number]
             for run in runs:
                 self._take_out(run.number, run.first, run.end)
@@ -435,109 +317,13 @@ class Index:
             self.segments.add(entry)
             size = entry.bytes
         else:
-            insort(self.runs.setdefault(entry.number, []), entry, key=_first_of)
+            insort(self.runs.setdefault(entry.number, []), entry, key=first_of)
             entry.queue.add(entry)
             size = entry.bytes_of(entry.first, entry.live)
         state.live_bytes += size
         entry.queue.bytes += size
 
     # -- looking ------------------------------------------------------------------------------------------------------
-
-    def queue(self, name: str) -> Line:
-        found = self.queues.get(name)
-        if found is None:
-            found = self.queues[name] = Line(name, self._orders.get(name, _FIFO), self._refill)
-        return found
-
-    def find(self, position: Position) -> Run | None:
-        """The run that holds a live message, or None."""
-        return self.run_from(position.number, position.ordinal, position.ordinal + 1)[0]
-
-    def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """The run that holds a live message, and where its neighbours in it end, at most at ``end``.
-
-        None if the message is not there, and where to look on. What lies in a segment stays there: its run is made for
-        the caller.
-        """
-        run, stop = self._run_at(number, ordinal, end)
-        if run is not None or not self.segments:
-            return run, stop
-        segment, piece, stop = self._piece_at(number, ordinal, stop)
-        if segment is None or piece is None:
-            return None, stop
-        table = self.tables.table(segment.source, segment.section)
-        return run_of(segment, table, piece, self.queue), ordinal + piece.length
-
-    def _run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """As ``run_from``, of what lies in memory one by one."""
-        runs = self.runs.get(number)
-        if not runs:
-            return None, end  # a command may claim any count: nothing lies there
-        at = bisect_right(runs, ordinal, key=_first_of) - 1
-        if at >= 0 and ordinal < runs[at].end:
-            return runs[at], min(end, runs[at].end)
-        return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
-
-    def _piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """The swept messages from a position on, and where to look on, at most at ``stop``, where a run begins."""
-        first = place(number, ordinal)
-        for segment in self.segments.irange_key(None, place(number, stop - 1), reverse=True):
-            if segment.high > first:
-                table = self.tables.table(segment.source, segment.section)
-                piece, after = segment.piece_at(table, number, ordinal, stop)
-                if piece is not None:
-                    return segment, piece, after
-                stop = min(stop, after)
-        return None, None, stop
-
-    def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
-        """Where the message with that id lies, if its branch is known and it lives."""
-        found = self.branches.find(branch_id, ordinal)
-        if found is not None and self.find(Position(*found)) is not None:
-            return Position(*found)
-        for segment in self.segments:
-            run = find_id(self.tables.keys(segment.source, segment.entry)[0], branch_id, ordinal)
-            if run is None:
-                continue
-            origins = self.tables.table(segment.source, segment.section).origins
-            assert origins is not None
-            position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
-            if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
-                return position
-        return None
-
-    def branch_of(self, position: Position) -> tuple[bytes, int]:
-        """(branch id, ordinal in the branch) of a live message."""
-        if self._run_at(*position, position.ordinal + 1)[0] is None:
-            segment, piece, _ = self._piece_at(*position, position.ordinal + 1)
-            if segment is None or piece is None:
-                raise KeyError(position)
-            origins = self.tables.table(segment.source, segment.section).origins
-            assert origins is not None
-            return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
-        return self.branches.of(*position)
-
-    def in_order(self, queue: str, now: float) -> Iterator[Run]:
-        """Runs that can be delivered now, first to last."""
-        found = self.queues.get(queue)
-        return iter(()) if found is None else found.in_order(now)
-
-    def runs_of(self, segment: Segment) -> list[Run]:
-        """What lies in a segment, in order; it stays there."""
-        table = self.tables.table(segment.source, segment.section)
-        return [run_of(segment, table, piece, self.queue) for piece in segment.pieces(table)]
-
-    def correlated(self, queue: str, correlation_id: str) -> list[Run]:
-        """Every run of the queue with that correlation id, in order, delayed ones among them."""
-        line = self.queue(queue)
-        for segment in [segment for segment in line.segments() if segment.correlated]:
-            packed = self.tables.keys(segment.source, segment.entry)[1]
-            wanted = set(find_correlation(packed, hash_of(correlation_id)))
-            if wanted:
-                table = self.tables.table(segment.source, segment.section)
-                for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
-                    self._pull(segment, table, piece)
-        return line.correlated(correlation_id)
 
     def totals(self) -> dict[str, list[int]]:
         """Per queue [enqueued, dequeued, failed, expired] since the space was created.
@@ -554,22 +340,6 @@ class Index:
             if number not in covered:
                 add_tallies(sums, state.tally)
         return sums
-
-
-def hash_of(correlation_id: str) -> bytes:
-    """As swept tables are sorted by it."""
-    return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
-
-
-def run_of(segment: Segment, table: Table, piece: Piece, queue: Any) -> Run:
-    """A piece of a segment as a run, which is not in the index yet."""
-    assert table.origins is not None
-    queue_place, attributes_place, _ = table.runs[piece.run]
-    lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
-    return Run(
-        queue(table.queues[queue_place]), segment.source, segment.section, piece.first - piece.row, piece.number,
-        piece.first, piece.length, table.attributes[attributes_place], table.origins.times[piece.run], lengths,
-    )  # fmt: skip
 
 
 def _left(part: Part, first: int, count: int) -> list[tuple[int, int]]:
@@ -590,15 +360,3 @@ def _only_removes(commit: Commit) -> bool:
     if header.adopts or header.messages or not tables:
         return False
     return all(not table.facts and all(command[0] == "remove" for command in table.commands) for table in tables)
-
-
-def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
-    return all(one < two for one, two in pairwise(keys))
-
-
-def _first_of(run: Run) -> int:
-    return run.first
-
-
-def _low_of(segment: Segment) -> int:
-    return segment.low

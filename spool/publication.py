@@ -59,7 +59,7 @@ def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -
     def here() -> None:
         if flush:
             assert file.handle is not None
-            store.disk.make_durable(file.handle, layout.COMMITTED)
+            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
 
     if store.mirror is None:
         here()
@@ -225,6 +225,6 @@ def copy_over(store: Store, name: str) -> None:
         while data := store.disk.read_at(source, offset, _COPY_BYTES):
             store.disk.write_at(target, offset, data)
             offset += len(data)
-        store.disk.flush(target)
+        store.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
         store.disk.rename(copy, name)
         store.disk.make_durable(target, name.partition("/")[0])

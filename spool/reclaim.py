@@ -87,7 +87,8 @@ def reclaim(store: Store) -> int:
     except NotOpen:
         pass  # the space closes meanwhile: the next opener does it
     except (OSError, SpoolError) as error:
-        log.warning("reclaim stopped early: %s", error)
+        if not store.closed:
+            log.warning("reclaim stopped early: %s", error)
     return removed
 
 

@@ -17,6 +17,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from spool import layout, locks
+from spool.bell import Bell
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.commits import Commit
@@ -91,11 +92,12 @@ class Store:
         _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
-            disk.ordered = self.config.flush == "ordered"
+            disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
         self.mirror = None if self.config.mirror is None else Mirror(disk, disk.beside(self.config.mirror))
         self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
         self.sources = Sources(disk)
+        self.bell = Bell(disk, clock)
         self.mutex = threading.RLock()
         self.index = self.new_index()
         self.prepared = PreparedBranches()

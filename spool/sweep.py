@@ -19,11 +19,12 @@ from itertools import groupby
 from typing import Any
 
 from spool import layout
+from spool.contents import hash_of
 from spool.draft import Draft, Section
 from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
-from spool.index import Index, hash_of
+from spool.index import Index
 from spool.line import Line
 from spool.locks import xid_byte
 from spool.message import Position
@@ -156,9 +157,13 @@ class Sweeper:
         try:
             if sum(pick.count for pick in picks) < LEAST_MESSAGES and not worn_out:
                 return 0
-            return sum(_Sweep(self.store, index, sections).write() for sections in _files(picks))
+            return sum(self._write(index, sections) for sections in _files(picks))
         finally:
             index.touched = None
+
+    def _write(self, index: Index, sections: list[list[Pick]]) -> int:
+        self.store.gate.check()  # who closes the space does not wait for more than one file
+        return _Sweep(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
         """What is claimed by anybody or in doubt (S06)."""

@@ -116,7 +116,9 @@ class Taking:
         if not self._store.xids.try_lock(taken_byte(directory)):
             raise SpoolError(f"the new directory {directory} is taken already")
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
-        self._disk.flush_directory(layout.ACTIVE)  # or what it holds could be lost with it
+        # Or what it holds could be lost with it. Itself first: without a journal its name could lead elsewhere.
+        self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+        self._disk.flush_directory(layout.ACTIVE)
         self._directories[queue] = directory
         return directory
 

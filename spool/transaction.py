@@ -178,7 +178,7 @@ class Transaction:
         deadline = self._store.deadline(timeout)
         with self._lock:
             while True:
-                got = consume.wait_for(lambda: self._claim(wanted), deadline)
+                got = consume.wait_for(self._store, wanted, lambda: self._claim(wanted), deadline)
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 try:
@@ -204,7 +204,8 @@ class Transaction:
         """
         wanted = check_wanted(queue, max_messages, timeout, None, None)
         with self._lock:
-            got = consume.wait_for(lambda: self._claim(wanted), self._store.deadline(timeout))
+            deadline = self._store.deadline(timeout)
+            got = consume.wait_for(self._store, wanted, lambda: self._claim(wanted), deadline)
             self._claims += got
             return consume.held_messages(self._store, got)
 

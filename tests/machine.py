@@ -8,7 +8,7 @@ operations on names, what each file held since its last flush, and what was flus
 import copy
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from spool.clock import Clock
@@ -39,13 +39,20 @@ class SimulatedClock(Clock):
     def sleep(self, seconds: float) -> None:
         self.time += seconds
 
+    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+        if woken(0.0):
+            return True
+        self.sleep(seconds)
+        return woken(0.0)
+
 
 class Inode:
     """A file (``entries`` None) or a directory.
 
     ``flushed`` is what the disk surely holds of a file, ``pending`` everything that it held since, half-written
     states included. ``touched`` is how long the log of names was when the inode last changed: a journal that commits
-    the inode commits everything up to there. ``names_flushed`` is the same for a directory's last own flush.
+    the inode commits everything up to there. ``names_flushed`` is the same for a directory's last own flush, and
+    ``flushes`` for each flush of a file.
 
     After a failed flush, ``shadow`` is what the disk holds, which processes no longer see: the kernel has dropped the
     dirty pages' marks, so a later flush writes only the pages that were written since. Of a directory, ``dropped`` are
@@ -61,6 +68,7 @@ class Inode:
         self.pending: list[bytes] = []
         self.touched = 0
         self.names_flushed = 0
+        self.flushes: list[int] = []
         self.version = 0
         self.locks: list[Lock] = []
         self.shadow: bytes | None = None
@@ -115,9 +123,10 @@ class Handle(NamedTuple):
 class Machine:
     """One life of a machine, from boot to power cut; starts with a disk on which everything is durable."""
 
-    def __init__(self, image: Image = NO_FILES, *, boot: int = 1, ordered: bool = True) -> None:
+    def __init__(self, image: Image = NO_FILES, *, boot: int = 1, ordered: bool = True, carries: bool = False) -> None:
         self.boot = boot
         self.ordered = ordered
+        self.flush_carries_name = ordered or carries
         self.clock = SimulatedClock(1_700_000_000.0 + 1000 * boot)
         self.root = Inode(1, directory=True)
         self.log: list[Operation] = []
@@ -280,6 +289,7 @@ class Machine:
         inode.flushed = inode.coming
         inode.pending.clear()
         inode.names_flushed = len(self.log)
+        inode.flushes.append(len(self.log))
         self.journaled = max(self.journaled, inode.touched)
 
     def fail_flush(self, inode: Inode) -> None:
@@ -290,6 +300,10 @@ class Machine:
         inode.flush_failed = True
         inode.shadow = inode.flushed
         inode.dropped.append((inode.names_flushed, len(self.log)))
+        if self.flush_carries_name and not self.ordered and inode.entries is None:  # it was about their names, too
+            for directory in {change.directory for operation in self.log for change in operation.changes}:
+                if inode in (directory.entries or {}).values():
+                    directory.dropped.append((directory.names_flushed, len(self.log)))
 
 
 def _with_pages(inode: Inode, start: int, stop: int) -> bytes | None:

@@ -39,8 +39,10 @@ class SimulatedDisk(Disk):
         self.root = ROOT
         self.flushes = 0
         self.ordered = machine.ordered
+        self.flush_carries_name = machine.flush_carries_name
         self.machine = machine
         self.dead = False
+        self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
     def beside(self, root: str) -> "SimulatedDisk":
         """On a machine of its own: the other disk survives this one, and the other way round."""
@@ -209,10 +211,26 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         self.machine.flush(self.machine.find(name, directory=True))
 
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         self.flush(handle)
-        if not self.ordered:
+        if not self.ordered and not (new and self.flush_carries_name):
             self.flush_directory(directory)
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def watch(self, name: str) -> int:
+        self._step("watch", name)
+        inode = self.machine.find(name)
+        handle = self.machine.open(inode, False, self)
+        self._seen[handle] = inode.version
+        return handle
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        """Time passes by the clock alone: nobody waits here."""
+        self._step("wait_for_change", handle, seconds)
+        version = self._handle(handle).version
+        seen, self._seen[handle] = self._seen[handle], version
+        return version != seen
 
     # -- locks ------------------------------------------------------------------------------------------------------
 

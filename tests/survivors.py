@@ -9,6 +9,8 @@ Names, by the rules of
   found under both names until the directory that it left is flushed (seen on btrfs).
 * ``STRICT``: what POSIX promises, and ext4 without a journal does. Each entry of a directory survives on its own, as
   it was at the directory's last flush or at any time since; a rename is two entries. Flushing a file is no help.
+* ``NEW_NAMES``: ext4 without a journal, more closely: the same, but that flushing a file makes the name durable that it
+  has then, if that was no other file's before. (It writes the whole directory; that is not relied upon.)
 
 Bytes, by all rules: a file that was not flushed holds what it held at its last flush, or at any time since (half a
 write included), or its first page is of one state and the rest of another, or it has as many zeros, or nothing if it
@@ -47,10 +49,12 @@ class Rules(Enum):
     ORDERED = "ordered"
     LOG_TREE = "log tree"
     STRICT = "strict"
+    NEW_NAMES = "new names flushed with files"
 
     @property
-    def engine_is_told_ordered(self) -> bool:
-        return self is not Rules.STRICT
+    def told(self) -> dict[str, bool]:
+        """What a machine with such a file system tells the engine."""
+        return {"ordered": self in (Rules.ORDERED, Rules.LOG_TREE), "carries": self is Rules.NEW_NAMES}
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,34 @@ def _ordered(machine: Machine) -> list[tuple[Names, str]]:
 
 def _strict(machine: Machine) -> list[tuple[Names, str]]:
     """Each entry as at its directory's last flush, or at any time since."""
+    return _each_entry(machine, lambda place, change, before: _was_flushed(place, change))
+
+
+def _new_names(machine: Machine) -> list[tuple[Names, str]]:
+    """The same, or as it was when a file with that new name was flushed."""
+    return _each_entry(
+        machine,
+        lambda place, change, before: (
+            _was_flushed(place, change) or (before is None and _was_carried(machine, place, change))
+        ),
+    )
+
+
+def _was_carried(machine: Machine, place: int, change: Change) -> bool:
+    """Whether the file was flushed while it had the name that this operation gave it."""
+    if change.inode is None or change.inode.entries is not None:
+        return False
+    key = change.directory, change.name
+    later = enumerate(machine.log[place + 1 :], place + 1)
+    end = next((at for at, one in later if key in {(c.directory, c.name) for c in one.changes}), len(machine.log))
+    return any(
+        place < flush <= end and not any(first <= place < stop < flush for first, stop in change.directory.dropped)
+        for flush in change.inode.flushes
+    )
+
+
+def _each_entry(machine: Machine, is_settled: Callable[[int, Change, Inode | None], bool]) -> list[tuple[Names, str]]:
+    """Each entry as a change that ``is_settled`` left it, or at any time since."""
     names = dict(machine.base)
     history: dict[tuple[int, str], list[Inode | None]] = {}
     for place, operation in enumerate(machine.log):
@@ -151,7 +183,7 @@ def _strict(machine: Machine) -> list[tuple[Names, str]]:
             _apply(names, (change,))
             if _is_run(machine, change):
                 continue
-            if place < change.directory.names_flushed and not _was_dropped(change.directory, place):
+            if is_settled(place, change, before):
                 history.pop(key, None)
                 continue
             values = history.pop(key, [before])
@@ -160,8 +192,11 @@ def _strict(machine: Machine) -> list[tuple[Names, str]]:
     return [(_with_entries(names, picked), _story_of_entries(picked, names)) for picked in _vary(choices)]
 
 
-def _was_dropped(directory: Inode, place: int) -> bool:
-    return any(first <= place < stop for first, stop in directory.dropped)
+def _was_flushed(place: int, change: Change) -> bool:
+    """Whether the directory was, since that operation, and no flush that failed before had dropped it."""
+    directory = change.directory
+    dropped = any(first <= place < stop for first, stop in directory.dropped)
+    return place < directory.names_flushed and not dropped
 
 
 def _with_entries(names: Names, picked: tuple[tuple[tuple[int, str], Inode | None], ...]) -> Names:
@@ -252,6 +287,7 @@ _STATES_OF_NAMES: dict[Rules, Callable[[Machine], list[tuple[Names, str]]]] = {
     Rules.ORDERED: _ordered,
     Rules.LOG_TREE: _log_tree,
     Rules.STRICT: _strict,
+    Rules.NEW_NAMES: _new_names,
 }
 
 

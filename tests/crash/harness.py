@@ -130,7 +130,7 @@ class Explorer:
         return machine.image()
 
     def _machine(self, image: Image, boot: int) -> Machine:
-        return Machine(image, boot=boot, ordered=self.rules.engine_is_told_ordered)
+        return Machine(image, boot=boot, **self.rules.told)
 
     def _steps(self, machine: Machine | None = None) -> list[int]:
         """Where a cut makes a difference: before each call that changes the disk, and after the last one.

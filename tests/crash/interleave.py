@@ -125,7 +125,7 @@ class Interleaver:
             self.base = self._set_up()
 
     def _set_up(self) -> Image:
-        machine = Machine(NO_FILES, boot=1, ordered=self.rules.engine_is_told_ordered)
+        machine = Machine(NO_FILES, boot=1, **self.rules.told)
         with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
@@ -185,7 +185,7 @@ class Interleaver:
 
     def play(self, plan: tuple[Choice, ...], *, seed: int | None = None) -> Schedule:
         """One run by that plan, and by random switches if there is a ``seed``; looked at afterwards."""
-        machine = Machine(self.base, boot=2, ordered=self.rules.engine_is_told_ordered)
+        machine = Machine(self.base, boot=2, **self.rules.told)
         numbers = None if seed is None else random.Random(seed)
         schedule = Schedule(machine, numbers=numbers)
         book = copy.deepcopy(self._start)
@@ -227,7 +227,7 @@ class Interleaver:
             self.count.survivors += 1
             self.count.kinds.update(kinds_of(machine.image(), survivor.image))
             try:
-                again = Machine(survivor.image, boot=3, ordered=machine.ordered)
+                again = Machine(survivor.image, boot=3, ordered=machine.ordered, carries=machine.flush_carries_name)
                 sight = self._open_and_look(again, book, after_cut=True)
                 self._open_again(again, sight)
             except Exception as error:

@@ -32,7 +32,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _opened(image: Image, rules: Rules, boot: int) -> tuple[Machine, spool.Space]:
-    machine = Machine(image, boot=boot, ordered=rules.engine_is_told_ordered)
+    machine = Machine(image, boot=boot, **rules.told)
     return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
 
 
@@ -41,7 +41,7 @@ def _bodies(space: spool.Space) -> list[object]:
 
 
 def _with_one(rules: Rules) -> Image:
-    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    machine = Machine(NO_FILES, **rules.told)
     with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
         space.create_queue("a")
         space.put("a", "one")
@@ -215,7 +215,7 @@ def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
 
 @BY_RULES
 def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
-    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    machine = Machine(NO_FILES, **rules.told)
     space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
     for made in (*layout.DIRECTORIES, f"{layout.DROP}/a"):
         if made == f"{layout.DROP}/a":
@@ -231,7 +231,7 @@ def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new
     rules: Rules, repair: bool
 ) -> None:
     """Made again by an opener, or by a repair."""
-    empty = Machine(_with_one(rules), ordered=rules.engine_is_told_ordered)
+    empty = Machine(_with_one(rules), **rules.told)
     with spool.open(ROOT, disk=SimulatedDisk(empty), clock=empty.clock) as space:
         space.get("a")
     disk = SimulatedDisk(empty)

@@ -39,7 +39,7 @@ def _make(machine: Machine, disk: SimulatedDisk, answers: Answers) -> None:
 
 
 def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
-    machine, answers = Machine(NO_FILES, ordered=rules.engine_is_told_ordered), Answers()
+    machine, answers = Machine(NO_FILES, **rules.told), Answers()
     machine.crash_at(step)
     with repeatable(1):
         try:
@@ -80,7 +80,7 @@ def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rule
             key = survivor.image, answers.queue, answers.message
             if key not in seen:
                 seen.add(key)
-                _is_usable(Machine(survivor.image, boot=2, ordered=rules.engine_is_told_ordered), answers)
+                _is_usable(Machine(survivor.image, boot=2, **rules.told), answers)
         _is_usable(machine.copy(), answers)
     assert len(seen) > len(steps) / 2
     print(f"{len(seen)} disks after {len(steps) + 1} cuts")

@@ -22,15 +22,15 @@ def _quiet() -> Iterator[None]:
 
 
 class _CommitIsNotFlushed(SimulatedDisk):
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         if directory != layout.COMMITTED:
-            super().make_durable(handle, directory)
+            super().make_durable(handle, directory, new=new)
 
 
 class _PrepareIsNotFlushed(SimulatedDisk):
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         if directory != layout.PREPARED:
-            super().make_durable(handle, directory)
+            super().make_durable(handle, directory, new=new)
 
 
 class _CopyIsNotFlushedAgain(SimulatedDisk):
@@ -45,30 +45,30 @@ class _CopyIsNotFlushedAgain(SimulatedDisk):
         if source.endswith(layout.COPY_SUFFIX):
             self._copies.add(target.partition("/")[0])
 
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         if directory not in self._copies:
-            super().make_durable(handle, directory)
+            super().make_durable(handle, directory, new=new)
 
 
 class _CopyIsNotFlushedFirst(SimulatedDisk):
     """A dead writer's number is copied over, and the bytes are flushed only after the copy has replaced the file."""
 
-    _renamed = False
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        if directory != layout.ACTIVE:
+            super().make_durable(handle, directory, new=new)
 
-    def flush(self, handle: int) -> None:
-        if self._renamed:
-            super().flush(handle)
 
-    def make_durable(self, handle: int, directory: str) -> None:
-        self._renamed = True
-        super().make_durable(handle, directory)
-        self._renamed = False
+class _ReplacedCountsAsNew(SimulatedDisk):
+    """A file's flush is taken to carry a name that was another file's."""
+
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        super().make_durable(handle, directory, new=True)
 
 
 class _DirectoryIsNotFlushed(SimulatedDisk):
-    """As on a file system that orders its renames, on one that does not."""
+    """As on a file system that orders its renames, or where a flush carries a name, on one of which neither is true."""
 
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         self.flush(handle)
 
 
@@ -83,6 +83,8 @@ class _DirectoryIsNotFlushed(SimulatedDisk):
         (_PrepareIsNotFlushed, "prepare", Rules.STRICT),
         (_DirectoryIsNotFlushed, "put", Rules.STRICT),
         (_DirectoryIsNotFlushed, "two-phase commit", Rules.STRICT),
+        (_CommitIsNotFlushed, "put", Rules.NEW_NAMES),
+        (_PrepareIsNotFlushed, "prepare", Rules.NEW_NAMES),
     ],
 )
 def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
@@ -96,3 +98,8 @@ def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
 def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
     with pytest.raises(Violation):
         Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=3).explore()
+
+
+def test_a_name_that_was_another_files_and_is_not_flushed_with_its_directory_is_found():
+    with pytest.raises(Violation):
+        Explorer(BY_NAME["put"], Rules.NEW_NAMES, recovery_disk=_ReplacedCountsAsNew, again=3).explore()

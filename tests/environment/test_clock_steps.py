@@ -18,7 +18,7 @@ from spool.intake import Intake
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from spool.xid import Xid
-from tests.machine import NO_FILES, Machine
+from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.simdisk import ROOT, SimulatedDisk
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
@@ -33,7 +33,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class TwoClocks(Clock):
+class TwoClocks(SimulatedClock):
     """Wall time can be stepped, the other one only runs."""
 
     def __init__(self) -> None:

@@ -157,7 +157,7 @@ class NoFlush(Disk):
 
 
 class NothingDurable(Disk):
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         raise _no_flush()
 
 

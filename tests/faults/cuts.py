@@ -33,7 +33,7 @@ class FailedFlushes(Faults):
             begin += 1
 
     def _run(self, plan: Plan) -> tuple[Machine, Outcome]:
-        machine = Machine(self.base, boot=2, ordered=self.ordered)
+        machine = Machine(self.base, boot=2, **self.told)
         with repeatable(2):
             plan.armed = False
             disk = FaultySimulatedDisk(machine, plan)
@@ -46,7 +46,7 @@ class FailedFlushes(Faults):
     def _well_again(self, machine: Machine, spread: Spread) -> Machine:
         """A file system that became read-only is only written again after it was unmounted: the page cache is gone."""
         if spread is Spread.READ_ONLY:
-            return Machine(machine.image(), boot=machine.boot, ordered=self.ordered)
+            return Machine(machine.image(), boot=machine.boot, **self.told)
         return machine.copy()
 
     def _cut(
@@ -55,7 +55,7 @@ class FailedFlushes(Faults):
         found = list(survivors(machine, rules, limit=limit))
         for survivor in found:
             with telling(survivor.story, Plan()), repeatable(3):
-                after = Machine(survivor.image, boot=machine.boot + 1, ordered=self.ordered)
+                after = Machine(survivor.image, boot=machine.boot + 1, **self.told)
                 reopen(after, allowed | self.history.may_return, self.history, reasons=reasons)
         return len(found)
 

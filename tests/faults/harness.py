@@ -37,9 +37,9 @@ class Tally:
     stopped: int = 0
 
 
-def base_of(history: History, *, ordered: bool = True) -> Image:
+def base_of(history: History, *, ordered: bool = True, carries: bool = False) -> Image:
     """The disk on which a history begins."""
-    machine = Machine(NO_FILES, boot=1, ordered=ordered)
+    machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries)
     with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
         for queue in QUEUES:
             space.create_queue(queue, **history.options.get(queue, {}))
@@ -96,10 +96,10 @@ def is_unknown(step: Step, error: Exception) -> bool:
 class Faults:
     """All faults of one history on the simulated machine."""
 
-    def __init__(self, history: History, *, ordered: bool = True) -> None:
+    def __init__(self, history: History, *, ordered: bool = True, carries: bool = False) -> None:
         self.history = history
-        self.ordered = ordered
-        self.base = base_of(history, ordered=ordered)
+        self.told = {"ordered": ordered, "carries": carries}
+        self.base = base_of(history, ordered=ordered, carries=carries)
         self.tally = Tally()
 
     def every_call(self, code: int, spread: Spread, *, every: int = 1) -> None:
@@ -110,7 +110,7 @@ class Faults:
 
     def one(self, plan: Plan) -> bool:
         """False if the history has fewer calls than that."""
-        machine = Machine(self.base, boot=2, ordered=self.ordered)
+        machine = Machine(self.base, boot=2, **self.told)
         with telling(f"{self.history}: {plan}", plan), repeatable(2):
             other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
             plan.armed = False

@@ -79,7 +79,7 @@ def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record
 
 
 def _cut(history: History, rules: Rules, limit: int, record_property) -> None:
-    faults = FailedFlushes(history, ordered=rules.engine_is_told_ordered)
+    faults = FailedFlushes(history, **rules.told)
     disks = sum(faults.each(rules, spread, limit=limit) for spread in (Spread.ONCE, Spread.READ_ONLY))
     record_property("faults: disks", disks)
     _record(faults.tally, record_property)

@@ -18,7 +18,9 @@ from tests.torture import aftermath
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["ext4", *(pytest.param(n, marks=pytest.mark.slow) for n in ("xfs", "btrfs"))])
+@pytest.mark.parametrize(
+    "name", ["ext4", *(pytest.param(n, marks=pytest.mark.slow) for n in ("xfs", "btrfs", "ext4 without a journal"))]
+)
 def test_nothing_acknowledged_is_lost_by_a_cut_between_two_block_writes_on(
     name: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -77,6 +79,9 @@ def replay(
         volume.mount()
         boot_anew(volume.path / "space")
         found = aftermath.look(str(volume.path / "space"), logs, rng, until=operations[cut].at)
-        found.assert_nothing_is_broken()
+        if kind.mend:  # names that nobody was promised may lead to other files after that
+            assert found.violations == []
+        else:
+            found.assert_nothing_is_broken()
         volume.unmount()
     return lost, found.messages

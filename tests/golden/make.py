@@ -8,10 +8,10 @@ import zlib
 from array import array
 from pathlib import Path
 
+from spool.contents import hash_of
 from spool.disk import Disk
 from spool.draft import Draft, Section
 from spool.format import Adoption, BranchEntry, Header, Origins, Table, stamp
-from spool.index import hash_of
 from spool.segments import pack_correlations, pack_ids
 from spool.sweep import section_of
 from spool.writer import BranchFile

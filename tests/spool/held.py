@@ -27,14 +27,14 @@ class HeldDisk(Disk):
         self.flush_fails: FlushFailed | None = None
         self.write_fails: Callable[[str], OSError | None] = lambda name: None
 
-    def make_durable(self, handle: int, directory: str) -> None:
+    def make_durable(self, handle: int, directory: str, **how: bool) -> None:
         if self.holding and directory == "committed":
             self.holding = False
             self.arrived.set()
             assert self.go_on.wait(PATIENT_SECONDS)
         elif self.flush_fails is not None:
             raise self.flush_fails
-        super().make_durable(handle, directory)
+        super().make_durable(handle, directory, **how)
 
     def create(self, name: str) -> int:
         error = self.write_fails(name)

@@ -10,7 +10,7 @@ FEW = {
     "spool.sweep.SEGMENT_MESSAGES": 4,
     "spool.sweep.FOLDED_COMMITS": 2,
     "spool.index.LEAST_SEGMENT": 2,
-    "spool.index.REFILL_MESSAGES": 2,
+    "spool.contents.REFILL_MESSAGES": 2,
 }
 
 

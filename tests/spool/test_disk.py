@@ -2,7 +2,9 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -36,9 +38,18 @@ def test_a_flush_is_asked_of_the_system_and_its_failure_is_told(
     disk.close(handle)
 
 
-@pytest.mark.parametrize(("ordered", "expected"), [(True, ["fsync"]), (False, ["fdatasync", "fsync"])])
+@pytest.mark.parametrize(
+    ("ordered", "carries", "new", "expected"),
+    [
+        (True, True, True, ["fsync"]),
+        (True, True, False, ["fsync"]),
+        (False, False, True, ["fdatasync", "fsync"]),
+        (False, True, True, ["fdatasync"]),
+        (False, True, False, ["fdatasync", "fsync"]),
+    ],
+)
 def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
-    tmp_path: Path, ordered: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ordered: bool, carries: bool, new: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -51,8 +62,91 @@ def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
     monkeypatch.setattr("os.fsync", fsync)
     monkeypatch.setattr("os.fdatasync", fdatasync)
     disk = Disk(str(tmp_path))
-    disk.ordered = ordered
+    disk.ordered, disk.flush_carries_name = ordered, carries
     handle = disk.create("file")
-    disk.make_durable(handle, "")
+    disk.make_durable(handle, "", new=new)
     disk.close(handle)
     assert asked == expected
+
+
+def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without renameat2 a file has both its names for a moment, and the kernel may take the first for the file's."""
+    disk = Disk(str(tmp_path))
+    disk.ordered, disk.flush_carries_name = False, True
+    disk.close(disk.create("old"))
+    monkeypatch.setattr("spool.disk._libc", mock.Mock(renameat2=mock.Mock(return_value=-1)))
+    monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
+    disk.rename_new("old", "new")
+    assert disk.names("") == ["new"]
+    assert not disk.flush_carries_name
+
+
+class OneAtATime(Disk):
+    """Two of these are two processes, as far as the kernel's locks know: both flush in turn."""
+
+    def __init__(self, root: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.ordered, self._in_turn = False, True
+        self._meanwhile = meanwhile
+
+    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+        self._meanwhile()
+        super()._flushed(flush, handle)
+
+
+@pytest.mark.parametrize("carries", [True, False], ids=["with the file", "with the directory"])
+@pytest.mark.parametrize("other_carries", [True, False], ids=["by a file", "by the directory"])
+def test_names_of_one_directory_are_flushed_by_one_at_a_time(
+    tmp_path: Path, carries: bool, other_carries: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or, without a journal, the second flush could return before its names are on the disk."""
+    monkeypatch.setattr("spool.disk._TURN_SECONDS", 0.0)
+    (tmp_path / "names").mkdir()
+    second = OneAtATime(str(tmp_path), lambda: None)
+    second.flush_carries_name = other_carries
+    theirs = second.create("names/theirs")
+    refused = []
+
+    def meanwhile() -> None:
+        for flush in (lambda: second.make_durable(theirs, "names", new=True), lambda: second.flush_directory("names")):
+            with pytest.raises(TimeoutError):
+                flush()
+            refused.append(flush)
+
+    first = OneAtATime(str(tmp_path), meanwhile)
+    first.flush_carries_name = carries
+    ours = first.create("names/ours")
+    first.make_durable(ours, "names", new=True)
+    assert refused
+    second.make_durable(theirs, "names", new=True)
+    second.flush_directory("names")
+
+
+def test_a_flush_waits_for_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "names").mkdir()
+    disk = OneAtATime(str(tmp_path), lambda: None)
+    other = OneAtATime(str(tmp_path), lambda: None)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold_on() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    disk._meanwhile = hold_on
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(disk.flush_directory, "names")
+        assert begun.wait(60)
+        second = pool.submit(other.flush_directory, "names")
+        assert other.flushes == 0
+        go_on.set()
+        first.result(60)
+        second.result(60)
+    assert (disk.flushes, other.flushes) == (1, 1)
+
+
+def test_who_holds_the_space_while_he_opens_it_can_flush_its_names(tmp_path: Path) -> None:
+    disk = OneAtATime(str(tmp_path), lambda: None)
+    assert disk.hold(disk.open_directory(""))
+    disk.flush_directory("")
+    assert disk.flushes == 1
+    disk.close_all()

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,20 +86,21 @@ def get_of_nothing(space: spool.Space) -> None:
         space.get("orders")
 
 
-# (what must be there first, the step, flushes on an ordered file system, flushes elsewhere)
+# (what must be there first, the step, flushes on an ordered file system, where a flush carries a new name, elsewhere)
 COSTS = [
-    pytest.param(no_preparation, put, 1, 2, id="put"),
-    pytest.param(put, get, 1, 2, id="get"),
-    pytest.param(no_preparation, put_a_hundred, 1, 2, id="transaction of 100 puts"),
-    pytest.param(put, get_and_put, 1, 2, id="get and put in one transaction"),
-    pytest.param(no_preparation, prepare, 1, 2, id="prepare"),
-    pytest.param(prepare, commit_prepared, 1, 3, id="second phase"),
-    pytest.param(prepare, rollback_prepared, 0, 0, id="rollback of a prepared branch"),
-    pytest.param(no_preparation, nothing, 0, 0, id="empty transaction"),
-    pytest.param(no_preparation, get_of_nothing, 0, 0, id="get from an empty queue"),
-    pytest.param(no_preparation, rollback_of_a_put, 0, 0, id="rollback of a put"),
-    pytest.param(put, rollback_of_a_get, 0, 0, id="rollback of a get"),
+    pytest.param(no_preparation, put, 1, 1, 2, id="put"),
+    pytest.param(put, get, 1, 1, 2, id="get"),
+    pytest.param(no_preparation, put_a_hundred, 1, 1, 2, id="transaction of 100 puts"),
+    pytest.param(put, get_and_put, 1, 1, 2, id="get and put in one transaction"),
+    pytest.param(no_preparation, prepare, 1, 1, 2, id="prepare"),
+    pytest.param(prepare, commit_prepared, 1, 2, 3, id="second phase"),
+    pytest.param(prepare, rollback_prepared, 0, 0, 0, id="rollback of a prepared branch"),
+    pytest.param(no_preparation, nothing, 0, 0, 0, id="empty transaction"),
+    pytest.param(no_preparation, get_of_nothing, 0, 0, 0, id="get from an empty queue"),
+    pytest.param(no_preparation, rollback_of_a_put, 0, 0, 0, id="rollback of a put"),
+    pytest.param(put, rollback_of_a_get, 0, 0, 0, id="rollback of a get"),
 ]
+BY_COST = pytest.mark.parametrize(("first", "step", "ordered", "carrying", "strict"), COSTS)
 
 
 def new_space(path: Path, flush: str) -> spool.Space:
@@ -114,14 +116,17 @@ def flushes_of(step: Step, space: spool.Space) -> int:
     return space._store.disk.flushes - before
 
 
-@pytest.mark.parametrize(("first", "step", "ordered", "strict"), COSTS)
+@BY_COST
 def test_a_step_costs_as_many_flushes_as_documented(
-    tmp_path: Path, first: Step, step: Step, ordered: int, strict: int
+    tmp_path: Path, first: Step, step: Step, ordered: int, carrying: int, strict: int
 ) -> None:
-    for flush, expected in (("ordered", ordered), ("strict", strict)):
-        with new_space(tmp_path / flush, flush) as space:
+    for flush, carries, expected in (
+        ("ordered", True, ordered), ("strict", True, carrying), ("strict", False, strict),
+    ):  # fmt: skip
+        with new_space(tmp_path / f"{flush} {carries}", flush) as space:
+            space._store.disk.flush_carries_name = carries
             first(space)
-            assert flushes_of(step, space) == expected, flush
+            assert flushes_of(step, space) == expected, (flush, carries)
 
 
 # -- as the kernel sees it --------------------------------------------------------------------------------------------
@@ -150,8 +155,10 @@ def flushes_seen_by_the_kernel(space: Path, first: Step, step: Step, trace: Path
 
 
 @pytest.mark.strace
-@pytest.mark.parametrize(("first", "step", "ordered", "strict"), COSTS)
-def test_the_kernel_sees_the_same_flushes(tmp_path: Path, first: Step, step: Step, ordered: int, strict: int) -> None:
+@BY_COST
+def test_the_kernel_sees_the_same_flushes(
+    tmp_path: Path, first: Step, step: Step, ordered: int, carrying: int, strict: int
+) -> None:
     for flush, expected in (("ordered", ordered), ("strict", strict)):
         new_space(tmp_path / flush, flush).close()
         assert flushes_seen_by_the_kernel(tmp_path / flush, first, step, tmp_path / "trace") == expected, flush
@@ -160,13 +167,13 @@ def test_the_kernel_sees_the_same_flushes(tmp_path: Path, first: Step, step: Ste
 # -- on a file system that orders renames by itself -------------------------------------------------------------------
 
 
-@pytest.fixture
-def ext4_with_a_journal(tmp_path: Path) -> Iterator[Path]:
-    image, mount_point = tmp_path / "image", tmp_path / "mounted"
+@contextmanager
+def ext4(directory: Path, journal: str) -> Iterator[Path]:
+    image, mount_point = directory / "image", directory / "mounted"
     mount_point.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "has_journal", image], check=True, capture_output=True)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", journal, image], check=True, capture_output=True)
     mounted = subprocess.run(["mount", "-o", "loop", image, mount_point], capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"cannot mount a loop device here: {mounted.stderr.strip()}")
@@ -174,6 +181,18 @@ def ext4_with_a_journal(tmp_path: Path) -> Iterator[Path]:
         yield mount_point
     finally:
         subprocess.run(["umount", mount_point], check=True)
+
+
+@pytest.fixture
+def ext4_with_a_journal(tmp_path: Path) -> Iterator[Path]:
+    with ext4(tmp_path, "has_journal") as path:
+        yield path
+
+
+@pytest.fixture
+def ext4_without_a_journal(tmp_path: Path) -> Iterator[Path]:
+    with ext4(tmp_path, "^has_journal") as path:
+        yield path
 
 
 @pytest.mark.root
@@ -189,3 +208,14 @@ def test_the_kernel_sees_one_flush_a_put_on_ext4_with_a_journal(ext4_with_a_jour
     path = ext4_with_a_journal / "space"
     new_space(path, "auto").close()
     assert flushes_seen_by_the_kernel(path, no_preparation, put, tmp_path / "trace") == 1
+
+
+@pytest.mark.root
+def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_without_being_told(
+    ext4_without_a_journal: Path,
+) -> None:
+    with new_space(ext4_without_a_journal / "space", "auto") as space:
+        assert not space._store.disk.ordered
+        assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
+    with new_space(ext4_without_a_journal / "strict", "strict") as space:
+        assert flushes_of(put, space) == 2, "who asks for it gets the longer way"

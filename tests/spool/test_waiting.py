@@ -1,0 +1,261 @@
+"""A waiting get is woken by whoever commits, in any process; and where it is not, it looks by itself."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.clock import POLL_MAX_SECONDS, Clock
+from spool.consume import IDLE_SECONDS
+from spool.disk import Disk
+from tests.environment.pressed import descriptors
+from tests.machine import NO_FILES, Machine, SimulatedClock
+from tests.simdisk import ROOT, SimulatedDisk
+
+LONG = 60.0
+PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
+
+
+class Patient(Clock):
+    """Nobody looks by himself: a get waits for the bell, or too long. ``waits`` is set once that many do."""
+
+    def __init__(self, waiters: int = 1) -> None:
+        self.waits = threading.Event()
+        self.was_woken: list[bool] = []
+        self._missing = waiters
+
+    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+        self._missing -= 1
+        if self._missing == 0:
+            self.waits.set()
+        self.was_woken.append(woken(LONG))
+        return self.was_woken[-1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with spool.create(tmp_path / "space") as space:
+        for name in ("orders", "replies", "more"):
+            space.create_queue(name)
+    return tmp_path / "space"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def put_elsewhere(path: Path, queue: str = "orders", body: str = "new") -> None:
+    """In another process."""
+    subprocess.run([sys.executable, "-c", PUT, str(path), queue, body], check=True, timeout=LONG)
+
+
+def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
+    clock = Patient()
+    with spool.open(path, clock=clock) as space:
+        found = pool.submit(space.get, "orders", timeout=LONG / 2)
+        assert clock.waits.wait(LONG)
+        put_elsewhere(path)
+        assert found.result(LONG).body == "new"
+        assert clock.was_woken
+        assert all(clock.was_woken)
+
+
+def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:
+    clock = Patient()
+    with spool.open(path, clock=clock) as space:
+        found = pool.submit(space.get, "orders", timeout=LONG / 2)
+        assert clock.waits.wait(LONG)
+        space.put("orders", "new")
+        assert found.result(LONG).body == "new"
+        assert all(clock.was_woken)
+
+
+def test_all_threads_that_wait_are_woken_by_what_one_of_them_hears(path: Path, pool: ThreadPoolExecutor) -> None:
+    """And who goes away leaves the listening to the next."""
+    queues = ("orders", "replies", "more")
+    clock = Patient(len(queues))
+    with spool.open(path, clock=clock) as space:
+        found = {queue: pool.submit(space.get, queue, timeout=LONG / 2) for queue in queues}
+        assert clock.waits.wait(LONG)
+        for queue in queues:
+            put_elsewhere(path, queue, queue)
+            assert found[queue].result(LONG).body == queue
+        assert all(clock.was_woken)
+
+
+def test_what_was_put_while_nobody_listened_is_seen_by_the_next_get_that_waits(path: Path) -> None:
+    clock = Patient()
+    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+        for n in range(3):
+            other.put("orders", str(n))
+            assert space.get("orders", timeout=LONG / 2).body == str(n)
+        with pytest.raises(spool.Empty):
+            space.get("orders")
+
+
+def test_a_put_between_the_look_and_the_watch_is_not_missed(path: Path) -> None:
+    class Late(Disk):
+        def watch(self, name: str) -> int:
+            other.put("orders", "new")
+            return super().watch(name)
+
+    clock = Patient()
+    with spool.open(path) as other, spool.open(path, disk=Late(str(path)), clock=clock) as space:
+        assert space.get("orders", timeout=LONG / 2).body == "new"
+        assert clock.was_woken == [], "it looked again before it waited"
+
+
+def test_a_get_that_does_not_wait_watches_nothing(path: Path) -> None:
+    with spool.open(path) as space:
+        before = descriptors()
+        with pytest.raises(spool.Empty):
+            space.get("orders")
+        assert descriptors() == before
+
+
+# -- where nothing is heard -------------------------------------------------------------------------------------------
+
+
+class Deaf(Disk):
+    """Events are lost."""
+
+    heard = 0
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        self.heard += super().wait_for_change(handle, seconds)
+        return False
+
+
+class NoWatch(Disk):
+    """There are no more of them to be had; ``asked`` is set when one was wanted."""
+
+    def __init__(self, root: str, code: int) -> None:
+        super().__init__(root)
+        self.asked = threading.Event()
+        self._code = code
+
+    def watch(self, name: str) -> int:
+        self.asked.set()
+        raise OSError(self._code, os.strerror(self._code))
+
+
+def test_what_no_event_tells_is_found_all_the_same(path: Path, pool: ThreadPoolExecutor) -> None:
+    disk = Deaf(str(path))
+    with spool.open(path, disk=disk) as space, spool.open(path) as other:
+        found = pool.submit(space.get, "orders", timeout=LONG / 2)
+        other.put("orders", "new")
+        assert found.result(LONG).body == "new"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC, errno.ENOSYS])
+def test_without_a_watch_a_get_looks_as_often_as_ever(path: Path, pool: ThreadPoolExecutor, code: int) -> None:
+    class Counting(Clock):
+        longest = 0.0
+
+        def sleep(self, seconds: float) -> None:
+            self.longest = max(self.longest, seconds)
+            super().sleep(seconds)
+
+        def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+            raise AssertionError("there is nothing to wait for")
+
+    clock, disk = Counting(), NoWatch(str(path), code)
+    with spool.open(path, disk=disk, clock=clock) as space:
+        found = pool.submit(space.get, "orders", timeout=LONG / 2)
+        assert disk.asked.wait(LONG)
+        space.put("orders", "new")
+        assert found.result(LONG).body == "new"
+    assert 0 < clock.longest <= POLL_MAX_SECONDS
+
+
+# -- how long -------------------------------------------------------------------------------------------------------
+
+
+class Recorded(SimulatedClock):
+    """How long it was told to wait for the bell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
+        self.waits.append(seconds)
+        return super().wait(woken, seconds)
+
+
+@pytest.fixture
+def simulated() -> Iterator[tuple[spool.Space, Recorded, Machine]]:
+    machine, clock = Machine(NO_FILES), Recorded()
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=clock) as space:
+        space.create_queue("orders")
+        yield space, clock, machine
+
+
+def test_in_an_empty_queue_only_what_is_published_can_come(
+    simulated: tuple[spool.Space, Recorded, Machine],
+) -> None:
+    space, clock, _ = simulated
+    with pytest.raises(spool.Empty):
+        space.get("orders", timeout=10 * IDLE_SECONDS)
+    assert len(clock.waits) <= 11
+    assert max(clock.waits) == IDLE_SECONDS
+
+
+def test_a_delayed_message_comes_at_its_time(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
+    space, clock, _ = simulated
+    space.put("orders", "later", delay=3.7)
+    begun = clock.now()
+    assert space.get("orders", timeout=LONG).body == "later"
+    assert clock.now() - begun == pytest.approx(3.7, abs=POLL_MAX_SECONDS)
+    assert max(clock.waits) == IDLE_SECONDS
+
+
+def test_a_message_that_somebody_holds_is_looked_at_often(simulated: tuple[spool.Space, Recorded, Machine]) -> None:
+    """Its holder may die, and publishes nothing then."""
+    space, clock, machine = simulated
+    space.put("orders", "held")
+    disk = SimulatedDisk(machine)
+    other = spool.open(ROOT, disk=disk, clock=clock)
+    other.transaction().get("orders")
+    with pytest.raises(spool.Empty):
+        space.get("orders", timeout=1.0)
+    assert max(clock.waits) <= POLL_MAX_SECONDS
+    machine.kill(disk)
+    assert space.get("orders", timeout=1.0).body == "held"
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_watch_ends_with_the_space_and_a_forked_child_closes_its_copy(path: Path, pool: ThreadPoolExecutor) -> None:
+    before = descriptors()
+    space = spool.open(path)
+    with pytest.raises(spool.Empty):
+        space.get("orders", timeout=0.001)
+    assert any("inotify" in name for name in descriptors() - before)
+    child = os.fork()
+    if child == 0:
+        os._exit(any("inotify" in name for name in descriptors()))
+    assert os.waitpid(child, 0)[1] == 0, "the child has no watch"
+    space.close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("ending", ["close", "stop"])
+def test_a_closed_or_stopped_space_ends_the_wait(path: Path, pool: ThreadPoolExecutor, ending: str) -> None:
+    with spool.open(path) as space:
+        found = pool.submit(space.get, "orders", timeout=None)
+        if ending == "close":
+            space.close()
+        else:
+            space._store.stop()
+        assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped)
