@@ -47,7 +47,9 @@ class SimulatedDisk(Disk):
     def beside(self, root: str) -> "SimulatedDisk":
         """On a machine of its own: the other disk survives this one, and the other way round."""
         if self.machine.beside is None:
-            self.machine.beside = Machine(NO_FILES, boot=self.machine.boot, ordered=self.machine.ordered)
+            self.machine.beside = Machine(
+                NO_FILES, boot=self.machine.boot, ordered=self.machine.ordered, carries=self.machine.flush_carries_name
+            )
         return type(self)(self.machine.beside)
 
     def _step(self, call: str, *args: object) -> None:

@@ -611,13 +611,13 @@ def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 def test_a06_a_queue_is_durable_when_its_creation_returns(rules: Rules) -> None:
-    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    machine = Machine(NO_FILES, **rules.told)
     with repeatable(1):
         space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
         space.create_queue("orders", retries=3)
     left = list(survivors(machine, rules, limit=50, seed=1))
     assert left
     for survivor in left:
-        after = Machine(survivor.image, boot=2, ordered=rules.engine_is_told_ordered)
+        after = Machine(survivor.image, boot=2, **rules.told)
         with spool.open(ROOT, disk=SimulatedDisk(after), clock=after.clock) as again:
             assert again.queues()["orders"].retries == 3

@@ -235,7 +235,7 @@ def _history(machine: Machine, told: list[int]) -> None:
 
 def _of_the_mirror_alone(image: Image, rules: Rules) -> list[object]:
     """What a new space has, made of what the mirror's disk holds."""
-    machine = Machine(NO_FILES, boot=3, ordered=rules.engine_is_told_ordered)
+    machine = Machine(NO_FILES, boot=3, **rules.told)
     with repeatable(3):
         disk = SimulatedDisk(machine)
         with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
@@ -254,7 +254,7 @@ def _of_the_mirror_alone(image: Image, rules: Rules) -> list[object]:
 @pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 @pytest.mark.parametrize("side", ["space", "mirror"])
 def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: str, rules: Rules) -> None:
-    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    machine = Machine(NO_FILES, **rules.told)
     with repeatable(1):
         _history(machine, [])
     assert machine.beside is not None
@@ -262,8 +262,8 @@ def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: st
     steps = [n for n, (call, _) in enumerate(trace, 1) if call in CHANGES]
     seen: set[tuple[Image, int]] = set()
     for step in steps:
-        machine, told = Machine(NO_FILES, ordered=rules.engine_is_told_ordered), list[int]()
-        machine.beside = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+        machine, told = Machine(NO_FILES, **rules.told), list[int]()
+        machine.beside = Machine(NO_FILES, **rules.told)
         (machine if side == "space" else machine.beside).crash_at(step)
         with repeatable(1):
             try:
