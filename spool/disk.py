@@ -150,6 +150,10 @@ class Disk:
             raise _not_open()
         return f"{self.root}/{name}" if name else self.root
 
+    def beside(self, root: str) -> "Disk":
+        """Another directory's files: a mirror's."""
+        return Disk(root)
+
     # -- handles ------------------------------------------------------------------------------------------------
 
     def _opened(self, opener: Callable[..., int], *args: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from spool.entries import MOST_ADDRESSED
+from spool.entries import ADDRESSING, MOST_ADDRESSED
 from spool.errors import SystemFailure
 from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
 from spool.layout import MAX_ORDINAL
@@ -44,6 +44,11 @@ class Draft:
     @property
     def empty(self) -> bool:
         return not (self.messages or self.commands or self.facts)
+
+    @property
+    def size(self) -> int:
+        """About as many as it will take in a file."""
+        return self._bytes + sum(section.entry.size for section in self.sections)
 
     @property
     def section_is_full(self) -> bool:
@@ -95,6 +100,29 @@ class Draft:
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
+    def append(self, other: "Draft") -> int:
+        """All that another branch wants, behind what is here; the ordinal of its first message. ``other`` is kept."""
+        first = self.messages
+        fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
+        counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
+        if other.sections or not fits or any(len(a) + len(b) > SECTION_MESSAGES for a, b in counts):
+            self.close_section()
+        self.sections += other.sections
+        table, theirs = self._table, other._table
+        table.lengths.extend(theirs.lengths)
+        table.checksums.extend(theirs.checksums)
+        for queue, attributes, count in theirs.runs:
+            self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
+        table.commands.extend(theirs.commands)
+        table.facts.extend(theirs.facts)
+        self._bodies.extend(other._bodies)
+        self._bytes += other._bytes
+        self._addressed += other._addressed
+        self.messages += other.messages
+        self.commands += other.commands
+        self.facts += other.facts
+        return first
+
     def remove(self, number: int, first: int, count: int, why: str) -> None:
         """Committed messages that this branch takes out; neighbours join into one command."""
         while count > (room := MOST_ADDRESSED - self._addressed):
@@ -105,12 +133,12 @@ class Draft:
         self._remove(number, first, count, why)
 
     def _remove(self, number: int, first: int, count: int, why: str) -> None:
-        self._addressed += count
         commands = self._table.commands
         if commands:
             last = commands[-1]
             if last[0] == "remove" and last[1] == number and last[2] + last[3] == first and last[4] == why:
                 last[3] += count
+                self._addressed += count
                 return
         self._command(["remove", number, first, count, why])
 
@@ -118,7 +146,6 @@ class Draft:
         """New control fields (and queue) for committed messages."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
-        self._addressed += count
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
 
@@ -140,6 +167,8 @@ class Draft:
             self.close_section()
         self._table.commands.append(command)
         self.commands += 1
+        if command[0] in ADDRESSING:
+            self._addressed += command[3]
 
     def close_section(self) -> None:
         """Encode what was gathered since the last section; nothing if that is nothing."""
@@ -165,6 +194,11 @@ class Draft:
         """A body that is still in memory (not yet in a closed section), else None."""
         place = ordinal - (self.messages - len(self._bodies))
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
+
+
+def is_large(messages: int, size: int) -> bool:
+    """Whether bodies of so many bytes are to be written section by section."""
+    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:

@@ -38,9 +38,7 @@ def commit(
         file.abandon()
         raise
     try:
-        if flush:
-            assert file.handle is not None
-            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+        _make_durable(store, file, number, flush=flush)
         publish(store, number, deadline.unchecked(), flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: nobody may take this number for a whole one
@@ -53,6 +51,20 @@ def commit(
         store.numbers.unlock(number)
         file.close()
     return number
+
+
+def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -> None:
+    """Here, and in the mirror, which has no gaps: what needs no flush here is flushed there."""
+
+    def here() -> None:
+        if flush:
+            assert file.handle is not None
+            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+
+    if store.mirror is None:
+        here()
+    else:
+        store.mirror.keep_beside(number, here)
 
 
 _LOOK = "it may or may not be there: open the space again and look"
@@ -153,6 +165,8 @@ def finish(store: Store, number: int) -> None:
             copy_over(store, name)
         else:
             write_empty(store, number)
+        if store.mirror is not None:
+            store.mirror.keep(number)
         page = store.counters.read().check()
         store.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:

@@ -227,6 +227,9 @@ def _remove(store: Store, batch: list[int]) -> None:
     if given and not store.disk.ordered:
         store.disk.flush_directory(layout.FREE)
     store.pool.release(given)
+    if store.mirror is not None:
+        for number in batch:
+            store.mirror.forget(number, len(adopted.get(number, ())))
     with store.mutex:
         for number in batch:
             if number in store.index.files:  # a rebuild meanwhile has not even seen it

@@ -66,12 +66,14 @@ class SpaceConfig:
 
     ``flush``: "auto" looks at the file system, "ordered" and "strict" insist (DESIGN §3). ``network_file_system``:
     the kind that was asked for by name, where one is needed. ``max_body_bytes``: larger bodies are refused.
+    ``mirror``: the path of a directory, best on another disk, in which every commit is durable, too.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
     max_body_bytes: int = BODY_LIMIT_BYTES
     flush: str = "auto"
     network_file_system: str | None = None
+    mirror: str | None = None
 
 
 SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
@@ -112,6 +114,8 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, QueueConfig], 
         raise InvalidArgument(f"{where}flush is one of {', '.join(FLUSH_MODES)}, not {config.flush!r}")
     if config.network_file_system is not None and not isinstance(config.network_file_system, str):
         raise InvalidArgument(f'{where}network_file_system is the name of one, e.g. "nfs"')
+    if config.mirror is not None and not (isinstance(config.mirror, str) and config.mirror.startswith("/")):
+        raise InvalidArgument(f"{where}mirror is the absolute path of a directory, not {config.mirror!r}")
     return config
 
 

@@ -1,32 +1,38 @@
 """A queue space, as an application uses it: the facade over the engine, and its opening and closing."""
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from spool import consume, interrupts, layout
-from spool.arguments import check_queue
+from spool.arguments import check_queue, encoded
 from spool.association import associated
 from spool.browse import Browsed, browse
 from spool.clock import Clock
 from spool.disk import DIRECTORY_MODE, Disk
+from spool.draft import is_large
 from spool.errors import (
     CorruptedFile,
     DiskFailure,
     Empty,
+    InvalidArgument,
     NotASpace,
+    NotOpen,
     QueueExists,
     SpaceExists,
     SpoolError,
 )  # fmt: skip
 from spool.filesystem import check_kind, check_stages
 from spool.gate import step
+from spool.gathering import Puts
+from spool.group import Group
 from spool.housekeeping import Housekeeper
 from spool.locks import CONFIG
-from spool.message import Message, Position
+from spool.message import Message, Position, attributes_of
 from spool.notes import Undertaker
 from spool.ranges import positions
 from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
@@ -57,6 +63,8 @@ class Space:
     def __init__(self, disk: Disk, clock: Clock) -> None:
         """Not for applications, which call ``spool.open``."""
         self._store = Store(disk, clock)
+        self._group = self._store.group = Group(self._store, lambda: self._housekeeper.committed())
+        self._store.at_end[self._group.end] = None
         self._undertaker = Undertaker(self._store)
         self.recovery: RecoveryReport = _open_files(self._store)
         self._housekeeper = Housekeeper(self._store)
@@ -101,14 +109,51 @@ class Space:
         joined = self._transaction_of(transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
-        own = self._own_transaction()
-        try:
-            ids = own.put_many(queue, bodies, **options)
-            own.commit()
-        finally:
-            own.abandon()
+        bodies = list(bodies)
+        work = self._puts(queue, bodies, **options)
+        if is_large(work.messages, work.bytes):
+            own = self._own_transaction()
+            try:
+                ids = own.put_many(queue, bodies, **options)
+                own.commit()
+            finally:
+                own.abandon()
+        else:
+            with self._store.disk_errors("committing"):
+                self._group.commit(work)
+            ids = work.ids
         self._housekeeper.committed()
         return ids
+
+    def _puts(self, queue: str, bodies: Sequence[Any], *, content_type: str | None = None, **options: Any) -> Puts:
+        """Checked and encoded."""
+        store = self._store
+        line = self._group.line
+        page = line.page
+        if page is None or queue not in store.config.queues:
+            page = store.check_usable()
+            try:
+                check_queue(store, queue, page)
+            except OSError as error:
+                raise store.spoken("reading the settings", error) from error
+            line.page = page
+        return Puts(page, queue, encoded(bodies, content_type, attributes_of(**options), store.config.max_body_bytes))
+
+    @step
+    def submit(
+        self, queue: str, body: Any, *, transaction: Transaction | _Join | None = JOIN, **options: Any
+    ) -> "Future[str]":
+        """Put a message without waiting: a future of its id, done when it is durable and visible. Arguments as ``put``.
+
+        What threads and tasks submit while the disk is busy shares the next flush. Waits only while more is under way
+        than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
+        TransactionRolledBack when it rolls back. Closing the space commits what was submitted; a forked child's copies
+        of futures are never done.
+        """
+        joined = self._transaction_of(transaction)
+        if joined is not None:
+            return joined.submit(queue, body, **options)
+        return self._group.future(self._puts(queue, (body,), **options))
 
     def get(
         self,
@@ -250,9 +295,14 @@ class Space:
         """
         with interrupts.deferred(self._store.gate.end):
             if not self._store.closed:
+                self._finish_submitted()
                 self._housekeeper.tidy_up()
                 self._store.gate.close()
                 self._housekeeper.end()
+
+    def _finish_submitted(self) -> None:
+        with suppress(NotOpen), self._store.gate:
+            self._group.drain()
 
     def __enter__(self) -> Self:
         return self
@@ -304,7 +354,8 @@ def create(
 ) -> Space:
     """A new, empty queue space in a directory, which is made if need be; returns it open.
 
-    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system`` (see ``SpaceConfig``).
+    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system``, ``mirror`` (see
+    ``SpaceConfig``).
     """
     config = space_config(options, {})
     disk = disk or _new_directory(os.fspath(path))
@@ -315,8 +366,17 @@ def create(
         check_stages(disk)
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
+        if config.mirror is not None:
+            _make_mirror(disk.beside(config.mirror))
         replace_file(disk, layout.SETTINGS, render_new(config).encode())
         return Space(disk, clock or Clock())
+
+
+def _make_mirror(disk: Disk) -> None:
+    """An empty directory. Its parent is there: it may be the place where the other disk is mounted."""
+    disk.make_directory("")
+    if disk.names(""):
+        raise InvalidArgument(f"the mirror {disk.root} is not empty: name a directory of its own for each space")
 
 
 @_os_errors("making the queue space")
@@ -362,6 +422,8 @@ def _open_files(store: Store) -> "RecoveryReport":
         report = scan.scan(store, alone=alone)
         if alone:
             _stock(store)
+            if store.mirror is not None:
+                store.mirror.catch_up()
         store.presence.settle()
         return report
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from spool import layout, locks
 from spool.bell import Bell
@@ -30,6 +30,7 @@ from spool.format import Header
 from spool.gate import Gate
 from spool.index import Index
 from spool.message import Position
+from spool.mirror import Mirror
 from spool.pool import Pool
 from spool.presence import Presence
 from spool.reader import FileImage
@@ -37,6 +38,9 @@ from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
 from spool.sources import Sources
 from spool.writer import writer_name
 from spool.xid import Xid
+
+if TYPE_CHECKING:
+    from spool.group import Group
 
 log = logging.getLogger("spool")
 
@@ -78,14 +82,18 @@ class Store:
     Whoever makes one closes its disk if that fails, and its gate in the end.
     """
 
+    group: "Group"  # of a space that commits; a task's branch only votes
+
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self.disk = disk
         self.clock = clock
-        self.gate = Gate(disk.close_all)
+        self.gate = Gate(self._shut)
+        self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
         _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":
             disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
+        self.mirror = None if self.config.mirror is None else Mirror(disk, disk.beside(self.config.mirror))
         self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
         self.pool = Pool(disk)
         self.sources = Sources(disk)
@@ -95,7 +103,16 @@ class Store:
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
-        self.after_commit: list[Callable[[], None]] = []
+
+    def _shut(self) -> None:
+        """Nobody is inside any more."""
+        try:
+            self.disk.close_all()
+            if self.mirror is not None:
+                self.mirror.disk.close_all()
+        finally:
+            for end in list(self.at_end):
+                end()
 
     def new_index(self) -> Index:
         return Index(self.sources, {name: queue.order for name, queue in self.config.queues.items()})
@@ -220,6 +237,9 @@ _stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 def _disown() -> None:
     for store in list(_stores):
         store.disk.disown()
+        if store.mirror is not None:
+            store.mirror.disk.disown()
+        store.at_end.clear()  # whoever waits for something waits in the parent
         store.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
     _stores.clear()
 

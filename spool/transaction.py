@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -33,6 +34,7 @@ from spool.errors import (
 )  # fmt: skip
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.gate import step
+from spool.gathering import BranchWork, Work
 from spool.locks import xid_byte
 from spool.message import Message, attributes_of, message_id
 from spool.notes import ClaimNote, Undertaker
@@ -52,6 +54,7 @@ class State(enum.Enum):
     """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
 
     ACTIVE = "active"
+    COMMITTING = "being committed"
     PREPARED = "prepared"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -91,6 +94,7 @@ class Transaction:
         self._rollback_only: str | None = None
         self._associations: list[Association] = []
         self._left = False
+        self._promised: list[tuple[Future[str], str]] = []
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -115,6 +119,20 @@ class Transaction:
                 if self._draft.sections:
                     self._stream()
             return ids
+
+    @step
+    def submit(self, queue: str, body: Any, *, content_type: str | None = None, **options: Any) -> "Future[str]":
+        """Add a message; a future of its id, done when the transaction has committed.
+
+        It fails with TransactionRolledBack if that is rolled back, and with ProtocolError if it is prepared: its
+        outcome is the coordinator's to know then.
+        """
+        future = Future[str]()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._promised.append((future, self.put(queue, body, content_type=content_type, **options)))
+            self._store.at_end[self._break_promises] = None
+        return future
 
     def _stream(self) -> None:
         """The branch has become large: what is complete goes to ``active/``."""
@@ -228,13 +246,64 @@ class Transaction:
         """
         with self._lock, self._undo_on_failure("committing"):
             page = self._check_ending()
-            if not self._draft.empty or self._file is not None or adopt:
+            if adopt or self._file is not None:
                 self._lock_xid()
                 if adopt:
                     self._commit_with(adopt)
                 else:
                     self._commit_alone(page)
+            elif not self._draft.empty:
+                self._commit_in_line(page)
             self._end(State.COMMITTED)
+
+    @step
+    def commit_async(self) -> "Future[None]":
+        """``commit`` without waiting for it: the future is done when all gets and puts are durable and visible.
+
+        The transaction takes no calls any more. Raises like ``commit`` what is known at once; a transaction that was
+        written to the disk already, because it is large, is committed before this returns.
+        """
+        future = Future[None]()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            page = self._check_ending()
+            if self._file is not None or self._draft.empty:
+                self.commit()
+                future.set_result(None)
+                return future
+            work = BranchWork(page, self.xid, self._id, self._draft)
+            work.future, work.told = future, self._hear
+            self.state = State.COMMITTING
+            with self._undo_on_failure("committing"):
+                self._store.group.submit(work)
+        return future
+
+    def _hear(self, works: Sequence[Work]) -> None:
+        """From who has committed it, in his thread, or failed to."""
+        [work] = works
+        self.number = work.number
+        failed: BaseException | None = None
+        with self._lock:
+            try:
+                with self._undo_on_failure("committing"):
+                    if work.error is not None:
+                        raise work.error
+                    self._end(State.COMMITTED)
+            except Exception as error:
+                failed = error
+            self._break_promises()  # (if the failure was that the space is closed)
+        if failed is None:
+            work.future.set_result(None)
+        else:
+            work.future.set_exception(failed)
+
+    def _commit_in_line(self, page: Page) -> None:
+        """Together with what others commit now."""
+        work = BranchWork(page, self.xid, self._id, self._draft)
+        try:
+            self._store.group.commit(work)
+        finally:
+            self.number = work.number
 
     def _commit_alone(self, page: Page) -> None:
         store = self._store
@@ -325,7 +394,27 @@ class Transaction:
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
         finally:
-            self._end(State.ROLLED_BACK)
+            self._end(State.ROLLED_BACK, reason)
+
+    def _keep_promises(self, why: str) -> None:
+        """Of what was submitted in this transaction, which has ended."""
+        promised, self._promised = self._promised, []
+        self._store.at_end.pop(self._break_promises, None)
+        for future, id in promised:
+            if self.state is State.COMMITTED:
+                future.set_result(id)
+            elif self.state is State.ROLLED_BACK:
+                future.set_exception(TransactionRolledBack(f"its transaction was rolled back: {why}"))
+            elif self.state is State.UNKNOWN:
+                future.set_exception(CommitUnknown(f"its transaction may or may not have been committed: {why}", (id,)))
+            else:
+                future.set_exception(ProtocolError("its branch was prepared: the coordinator knows its outcome"))
+
+    def _break_promises(self) -> None:
+        """The space was closed before the transaction ended: the next who looks rolls it back."""
+        if self.state in (State.ACTIVE, State.COMMITTING):
+            self.state = State.ROLLED_BACK
+            self._keep_promises("the space was closed")
 
     @contextmanager
     def _undo_on_failure(self, doing: str) -> Iterator[None]:
@@ -335,10 +424,10 @@ class Transaction:
             with self._store.disk_errors(doing):
                 yield
         except BaseException as error:
-            if self.state is State.ACTIVE and not self._store.closed:
-                numbered = self._file is not None and self._file.number is not None
+            if self.state in (State.ACTIVE, State.COMMITTING) and not self._store.closed:
+                numbered = self.number is not None or (self._file is not None and self._file.number is not None)
                 if numbered or isinstance(error, CommitUnknown):
-                    self._end(State.UNKNOWN)
+                    self._end(State.UNKNOWN, str(error))
                 else:
                     self._undo(f"{doing} failed: {error}")
             if isinstance(error, CommitUnknown):
@@ -347,9 +436,10 @@ class Transaction:
                 raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
             raise
 
-    def _end(self, state: State) -> None:
+    def _end(self, state: State, why: str = "") -> None:
         """Let go of everything. After a commit or a vote the file holds what the claims held."""
         self.state = state
+        self._keep_promises(why)
         try:
             self._note.remove()
         except OSError as error:

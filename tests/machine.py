@@ -135,6 +135,7 @@ class Machine:
         self.housekeepers: dict[str, SimulatedDisk] = {}
         self.trace: list[tuple[str, tuple[object, ...]]] = []
         self.flushed_again: list[Inode] = []
+        self.beside: Machine | None = None  # where its mirror lies
         self._cut: int | None = None
         self._inodes = 1
         self._next_handle = 3

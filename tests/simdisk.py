@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from spool.disk import Disk, FileIdentity, FileSystem, Unsupported
-from tests.machine import Change, Inode, Lock, Machine, error_of
+from tests.machine import NO_FILES, Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
 CHANGES = frozenset(
@@ -43,6 +43,12 @@ class SimulatedDisk(Disk):
         self.machine = machine
         self.dead = False
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
+
+    def beside(self, root: str) -> "SimulatedDisk":
+        """On a machine of its own: the other disk survives this one, and the other way round."""
+        if self.machine.beside is None:
+            self.machine.beside = Machine(NO_FILES, boot=self.machine.boot, ordered=self.machine.ordered)
+        return type(self)(self.machine.beside)
 
     def _step(self, call: str, *args: object) -> None:
         self.machine.step(self, call, args)
@@ -152,6 +158,8 @@ class SimulatedDisk(Disk):
 
     def make_directory(self, name: str) -> bool:
         self._step("make_directory", name)
+        if not name:
+            return False
         there = self.machine.lookup(name)
         if there is not None and there.entries is None:
             raise error_of(errno.EEXIST, name)

@@ -51,7 +51,7 @@ BUGS = (
         "commits beside takes"),
     Bug("a dead writer's file taken as it lies", publication.finish, (("copy_over(store, name)", "pass"),),
         "a late reader beside reclaim and recycling"),
-    Bug("a commit without its flush", publication.commit,
+    Bug("a commit without its flush", publication._make_durable,
         (("store.disk.make_durable(file.handle, layout.COMMITTED)", "pass"),), "commits beside looks"),
     Bug("no second look", visibility.look_again, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("numbers published out of order", publication.publish,

@@ -15,6 +15,7 @@ from spool.intake import Intake
 from spool.reclaim import reclaim
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
+from tests.spool.held import committed_here
 from tests.spool.sweeping import swept_by_few
 from tests.survivors import Rules
 
@@ -305,6 +306,35 @@ def _half_swept(space: spool.Space, ledger: Ledger) -> None:
 SINGLES_IN_DOUBT = SINGLES.doubting("a", 1)
 WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
+
+def _group(space: spool.Space, ledger: Ledger) -> None:
+    """Several branches and plain messages in one file: all of them, or none."""
+    acknowledged, forwarded = space._own_transaction(), space._own_transaction()  # without notes, for brevity
+    acknowledged.get("a")
+    forwarded.get("a")
+    forwarded.put("b", "reply")
+    with ledger.becoming(THREE.got("a", 2).put("a", "x", "z").put("b", "y", "reply")):
+        with committed_here(space):
+            futures = [space.submit("a", "x"), acknowledged.commit_async(), space.submit("b", "y")]
+            futures[2:2] = [forwarded.commit_async()]
+            futures += [space.submit("a", "z")]
+        for future in futures:
+            future.result(0)
+
+
+def _group_and_what_follows(space: spool.Space, ledger: Ledger) -> None:
+    """Its file is consumed, reclaimed and overwritten by another group."""
+    for first in "14":
+        bodies = [str(int(first) + n) for n in range(3)]
+        with ledger.becoming(ledger.world.put("b", *bodies)):
+            with committed_here(space):
+                for body in bodies:
+                    space.submit("b", body)
+        with ledger.becoming(ledger.world.got("b", 3)):
+            space.get_many("b", 3)
+        reclaim(space._store)
+
+
 HISTORIES = (
     History("put", _nothing, EMPTY, _put),
     History("put_many", _nothing, EMPTY, _put_many),
@@ -351,6 +381,8 @@ HISTORIES = (
     ),
     History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
     History("a branch that streams", _three_messages, THREE, _streamed),
+    History("a group of branches", _three_messages, THREE, _group),
+    History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_what_follows),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
 )
 

@@ -207,14 +207,15 @@ def test_an_intake_in_another_thread_ends(memory: Path) -> None:
     expect_whole(memory / "space", spool.open(memory / "space"), OLD)
 
 
-def test_a_commit_that_has_its_number_is_finished(memory: Path) -> None:
+def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it waits for an earlier one: nobody is told "unknown" because the space is closed meanwhile."""
+    monkeypatch.setattr("spool.draft.SECTION_BYTES", 1)  # the second streams: it has a file of its own
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)
     space._store.gate._is_shut = waiting = Waiting()
     first = Inside(lambda space: space.put("orders", NEW[0]) and None, space)
-    second = Inside(lambda space: space.put("orders", NEW[1]) and None, space)
+    second = Inside(lambda space: space.put_many("orders", [NEW[1], "more"]) and None, space)
     go_on, tries = threading.Event(), threading.Semaphore(0)
 
     def look() -> None:
@@ -239,7 +240,7 @@ def test_a_commit_that_has_its_number_is_finished(memory: Path) -> None:
     for thread in (first, second, closer):
         thread.join(60)
     assert (first.error, second.error, disk.late) == (None, None, [])
-    expect_whole(memory / "space", spool.open(memory / "space"), [*OLD, *NEW])
+    expect_whole(memory / "space", spool.open(memory / "space"), [*OLD, *NEW, "more"])
 
 
 def test_who_waits_for_a_lock_hears_at_once_that_the_space_is_closed(memory: Path) -> None:

@@ -19,6 +19,7 @@ from spool.remote import RemoteBranch
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.crash.worlds import EMPTY, XID, World
+from tests.spool.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
 
 
@@ -327,6 +328,34 @@ def _perhaps_moved(world: World) -> list[World]:
     return [world, _moved(world)] if len(world.queues[0]) == 3 else [world]
 
 
+def _group(actor: Actor) -> None:
+    """Several branches and plain messages in one file; the first error is the caller's."""
+    space = actor.space
+    transactions = [space._own_transaction() for _ in range(2)]
+    try:
+        for tx in transactions:
+            tx.get("a")
+        transactions[1].put("b", "reply")
+        with committed_here(space):
+            futures = [space.submit("a", "x"), *(tx.commit_async() for tx in transactions), space.submit("b", "y")]
+    finally:
+        for tx in transactions:
+            tx.abandon()
+    errors = [error for error in (future.exception(0) for future in futures) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+def _grouped(world: World) -> World:
+    return world.got("a", 2).put("a", "x").put("b", "reply", "y")
+
+
+def _partly(world: World) -> list[World]:
+    """What was accepted before a call failed is committed; on a full disk what puts nothing may go through alone."""
+    submitted = world.put("a", "x")
+    return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), world.got("a")]
+
+
 # A try that cannot be recorded is not counted, and one whose note cannot be removed may count twice; nothing else.
 FAIL = Step(_fail, _same, _perhaps_moved, unsure=True)
 FAIL_AGAIN = Step(_fail, _moved, _perhaps_moved, unsure=True)
@@ -337,6 +366,7 @@ HISTORIES = (
     History("recycled put", consumed, CONSUMED, (RECLAIM, put("one"))),
     History("transaction", three, THREE, (FORWARD, FORWARD)),
     History("rollback", three, THREE, (Step(_roll_back, _same), get())),
+    History("group", three, THREE, (Step(_group, _grouped, _partly, unsure=True), get())),
     History("large", three, THREE, (Step(_large, lambda world: world.got("a").put("b", *LARGE)), get(2))),
     History("retries", three, THREE, (FAIL, FAIL_AGAIN), options={"a": {"retries": 1, "error_queue": "b"}}),
     History("look", three, THREE, (Step(_look_around, _same),)),

@@ -1,0 +1,120 @@
+"""A disk that holds the next commit's flush until it is told to go on, so that others gather behind it."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import spool
+from spool.disk import Disk, FlushFailed
+from spool.gathering import Line, Work
+
+PATIENT_SECONDS = 60
+
+
+class HeldDisk(Disk):
+    """``hold`` stops the next commit's flush; ``fails`` is raised by the flushes of the given commit and later ones."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.arrived = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.holding = False
+        self.flush_fails: FlushFailed | None = None
+        self.write_fails: Callable[[str], OSError | None] = lambda name: None
+
+    def make_durable(self, handle: int, directory: str) -> None:
+        if self.holding and directory == "committed":
+            self.holding = False
+            self.arrived.set()
+            assert self.go_on.wait(PATIENT_SECONDS)
+        elif self.flush_fails is not None:
+            raise self.flush_fails
+        super().make_durable(handle, directory)
+
+    def create(self, name: str) -> int:
+        error = self.write_fails(name)
+        if error is not None:
+            raise error
+        return super().create(name)
+
+
+@contextmanager
+def committed_here(space: spool.Space) -> Iterator[None]:
+    """What is submitted inside is committed together, at the end, by this thread."""
+    group = space._group
+    with mock.patch.object(group, "_start"), mock.patch.object(group.line, "_wake"):
+        try:
+            yield
+        finally:
+            with space._store.gate:
+                group._lead()
+
+
+class Gathering:
+    """A space with one commit held in its flush; ``join`` starts callers, each of which has joined the line when it
+    returns; leaving lets the flush go on."""
+
+    def __init__(self, path: Path, monkeypatch: Any) -> None:
+        path.mkdir()
+        self.disk = HeldDisk(str(path))
+        self.space = spool.create(path, disk=self.disk)
+        self.threads: list[threading.Thread] = []
+        self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
+        add = Line._add
+
+        def adding(line: Line, work: Work) -> None:
+            add(line, work)
+            self.came[threading.current_thread()].set()
+
+        monkeypatch.setattr(Line, "_add", adding)
+
+    @contextmanager
+    def held(self, queue: str = "orders") -> Iterator[None]:
+        """While somebody's put is in its flush; all callers have come to their end after it."""
+        self.disk.arrived.clear()
+        self.disk.go_on.clear()
+        self.disk.holding = True
+        self.join(lambda: self.space.put(queue, "first"))
+        assert self.disk.arrived.wait(PATIENT_SECONDS)
+        try:
+            yield
+        finally:
+            self.disk.go_on.set()
+            self.end()
+
+    def join(self, call: Callable[[], object]) -> "Caller":
+        caller = Caller(call)
+        self.threads.append(caller)
+        caller.start()
+        self.wait_for(caller)
+        return caller
+
+    def wait_for(self, caller: threading.Thread) -> None:
+        """Until it has joined the line."""
+        assert self.came[caller].wait(PATIENT_SECONDS)
+
+    def end(self) -> None:
+        for thread in self.threads:
+            thread.join(PATIENT_SECONDS)
+            assert not thread.is_alive()
+
+
+class Caller(threading.Thread):
+    """One call in a thread of its own, and how it ended."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.call = call
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.call()
+        except BaseException as error:
+            self.error = error

@@ -1,0 +1,620 @@
+"""What commits at the same time shares one file and one flush, and shares nothing else (A01-A06)."""
+
+import errno
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, wait
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spool
+from spool import gathering as gathered
+from spool import interrupts, layout
+from spool.disk import FlushFailed
+from spool.gathering import Line
+from spool.locks import NUMBER
+from spool.reader import image_of
+from tests.machine import NO_FILES, Machine
+from tests.simdisk import ROOT, SimulatedDisk, repeatable
+from tests.spool.held import PATIENT_SECONDS, Gathering
+from tests.survivors import Rules, survivors
+
+
+@pytest.fixture
+def gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
+    found = Gathering(tmp_path / "space", monkeypatch)
+    for queue in ("orders", "replies"):
+        found.space.create_queue(queue)
+    yield found
+    found.disk.go_on.set()
+    found.space.close()
+
+
+def bodies(space: spool.Space, queue: str = "orders") -> list[object]:
+    return [message.body for message in space.browse(queue)]
+
+
+def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
+    return [message.position.number for message in space.browse(queue)]
+
+
+# -- sharing ----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_that_commit_during_a_flush_share_the_next(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        before = gathering.disk.flushes
+        callers = [gathering.join(lambda n=n: space.put("orders", n)) for n in range(6)]
+    assert [caller.error for caller in callers] == [None] * 6
+    first, *others = numbers(space)
+    assert others == [first + 1] * 6
+    assert gathering.disk.flushes - before == 2 * (1 if gathering.disk.ordered else 2)  # the held one, and theirs
+    assert [space.show(caller.result).body for caller in callers] == list(range(6))
+
+
+def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering) -> None:
+    space = gathering.space
+    space.put_many("orders", ["a", "b"])
+
+    transactions = [space.transaction() for _ in range(2)]
+    for tx in transactions:
+        tx.put("replies", f"reply to {tx.get('orders').body}")
+    with gathering.held():
+        for tx in transactions:
+            gathering.join(tx.commit)
+    assert transactions[0].number == transactions[1].number
+    header = image_of(space._store.disk, layout.committed(transactions[0].number)).header
+    assert [entry.xid for entry in header.branches] == [tx.xid for tx in transactions]
+    assert [(entry.first, entry.count) for entry in header.branches] == [(0, 1), (1, 1)]
+    assert bodies(space, "replies") == ["reply to a", "reply to b"]
+    assert bodies(space) == ["first"]
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert bodies(again, "replies") == ["reply to a", "reply to b"]
+        assert bodies(again) == ["first"]
+        assert again.check() == []
+
+
+def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        futures: list[Future] = [space.submit("orders", "a")]
+        with space.transaction() as tx:
+            tx.put("orders", "b")
+            futures.append(tx.commit_async())
+        futures.append(space.submit("orders", "c", priority=60))
+        futures.append(space.submit("orders", "d", priority=60))
+    wait(futures, PATIENT_SECONDS)
+    assert bodies(space) == ["first", "a", "b", "c", "d"]
+    assert len(set(numbers(space)[1:])) == 1
+    assert [space.show(future.result()).body for future in (futures[0], *futures[2:])] == ["a", "c", "d"]
+
+
+def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer, no hand-over, no thread but his."""
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller waits for nobody"))
+    monkeypatch.setattr(Line, "wait", lambda *args: pytest.fail("a lone caller leads"))
+    for n in range(5):
+        gathering.space.put("orders", n)
+        gathering.space.get("orders")
+    assert gathering.space._group._thread is None
+
+
+def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gathering) -> None:
+    space = gathering.space
+    space.put_many("orders", ["a", "b"])
+    taking = space.transaction()
+    taking.get("orders")
+    with gathering.held():
+        tries = iter([OSError(errno.ENOSPC, "full"), OSError(errno.ENOSPC, "full")])
+        gathering.disk.write_fails = lambda name: next(tries, None) if name.startswith("active/") else None
+        put = gathering.join(lambda: space.put("replies", "no room"))
+        get = gathering.join(taking.commit)
+    assert isinstance(put.error, spool.DiskFailure)
+    assert put.error.errno == errno.ENOSPC
+    assert get.error is None
+    assert bodies(space) == ["b", "first"]
+    assert bodies(space, "replies") == []
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_flush_is_unknown_to_each_with_his_own_ids(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        gathering.disk.flush_fails = FlushFailed(errno.EIO, "fsync: broken")
+        puts = [gathering.join(lambda n=n: space.put("orders", n)) for n in range(2)]
+        submitted = space.submit("orders", "submitted")
+        with space.transaction() as tx:
+            tx_id = tx.put("orders", "in a transaction")
+            done = tx.commit_async()
+    errors = [*(put.error for put in puts), submitted.exception(PATIENT_SECONDS), done.exception(PATIENT_SECONDS)]
+    assert [type(error) for error in errors] == [spool.CommitUnknown] * 4
+    assert len({id for error in errors for id in error.ids}) == 4
+    assert errors[3].ids == (tx_id,)
+    assert tx.state.value == "in an unknown state"
+    with pytest.raises(spool.SpaceStopped):
+        space.put("orders", "more")
+
+
+def test_what_fails_before_it_has_a_number_rolls_back_each(gathering: Gathering) -> None:
+    space = gathering.space
+    space.put("orders", "a")
+    taking = space.transaction()
+    taking.get("orders")
+    with gathering.held():
+        gathering.disk.write_fails = lambda name: OSError(errno.EIO, "bad") if name.startswith("active/") else None
+        put = gathering.join(lambda: space.put("orders", "b"))
+        get = gathering.join(taking.commit)
+        submitted = space.submit("orders", "c")
+    for error in (put.error, get.error, submitted.exception(PATIENT_SECONDS)):
+        assert isinstance(error, spool.DiskFailure)
+        assert not isinstance(error, spool.CommitUnknown)
+    gathering.disk.write_fails = lambda name: None
+    assert bodies(space) == ["a", "first"]
+    assert space.get("orders").body == "a", "its claim was let go"
+
+
+def test_a_branch_that_cannot_commit_fails_alone(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        marked, late, good = space.transaction(), space.transaction(timeout=0.0), space.transaction()
+        marked.put("orders", "no")
+        marked.set_rollback_only()
+        with pytest.raises(spool.TransactionTimeout):
+            late.put("orders", "no")
+        good.put("orders", "yes")
+        with pytest.raises(spool.TransactionRolledBack):
+            marked.commit_async()
+        future = good.commit_async()
+    assert future.result(PATIENT_SECONDS) is None
+    assert bodies(space) == ["first", "yes"]
+
+
+# -- futures ----------------------------------------------------------------------------------------------------------
+
+
+def test_a01_submit_returns_while_the_disk_is_busy_and_its_future_waits_for_durability(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        futures = [space.submit("orders", n) for n in range(100)]
+        assert not any(future.done() for future in futures)
+    ids = [future.result(PATIENT_SECONDS) for future in futures]
+    assert len(set(ids)) == 100
+    assert [space.show(id).body for id in ids] == list(range(100))
+    assert len(set(numbers(space)[1:])) == 1
+
+
+def test_a03_many_acknowledgements_are_one_command_and_complete_after_the_removal(gathering: Gathering) -> None:
+    space = gathering.space
+    space.put_many("orders", range(50))
+    tx = space.transaction()
+    assert [message.body for message in tx.get_many("orders", 50)] == list(range(50))
+    with gathering.held():
+        future = tx.commit_async()
+        assert not future.done()
+        with pytest.raises(spool.ProtocolError, match="being committed"):
+            tx.get("orders")
+        with pytest.raises(spool.ProtocolError):
+            tx.rollback()
+        assert space._store.claims.held(1), "a04: nobody else may take them before the removal is durable"
+    assert future.result(PATIENT_SECONDS) is None
+    table = image_of(space._store.disk, layout.committed(tx.number)).tables[0]
+    assert [command[:4] for command in table.commands] == [["remove", 1, 0, 50]]
+    assert bodies(space) == ["first"]
+    assert not space._store.claims.held(1)
+
+
+def test_a03_a_get_returns_when_its_removal_is_durable(gathering: Gathering) -> None:
+    space = gathering.space
+    space.put("orders", "a")
+    gathering.disk.go_on.clear()
+    gathering.disk.holding = True
+    get = gathering.join(lambda: space.get("orders").body)
+    assert gathering.disk.arrived.wait(PATIENT_SECONDS)
+    assert get.is_alive()
+    gathering.disk.go_on.set()
+    gathering.end()
+    assert get.result == "a"
+
+
+def test_a_future_may_be_cancelled_until_its_commit_begins(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        kept, dropped = space.submit("orders", "kept"), space.submit("orders", "dropped")
+        assert dropped.cancel()
+    assert space.show(kept.result(PATIENT_SECONDS)).body == "kept"
+    assert not kept.cancel()
+    with pytest.raises(CancelledError):
+        dropped.result(PATIENT_SECONDS)
+    assert bodies(space) == ["first", "kept"]
+
+
+@pytest.mark.parametrize("how", ["joined", "named"])
+def test_a_submit_in_a_transaction_is_done_when_that_has_committed(gathering: Gathering, how: str) -> None:
+    space = gathering.space
+    with space.transaction() as tx:
+        future = space.submit("orders", "a") if how == "joined" else space.submit("orders", "a", transaction=tx)
+        assert not future.done()
+        assert bodies(space) == []
+    assert space.show(future.result(0)).body == "a"
+
+
+def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -> None:
+    with gathering.space.transaction() as tx:
+        future = gathering.space.submit("orders", "a")
+        tx.set_rollback_only("no luck")
+    with pytest.raises(spool.TransactionRolledBack, match="no luck"):
+        future.result(0)
+    assert bodies(gathering.space) == []
+
+
+def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
+    with gathering.space.transaction() as tx:
+        future = gathering.space.submit("orders", "a")
+        tx.prepare()
+    with pytest.raises(spool.ProtocolError, match="coordinator"):
+        future.result(0)
+
+
+def test_bad_arguments_are_told_at_once(gathering: Gathering) -> None:
+    with pytest.raises(spool.QueueNotFound):
+        gathering.space.submit("nowhere", "a")
+    with pytest.raises(spool.InvalidArgument):
+        gathering.space.submit("orders", "a", priority=1000)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["submit", "cancel", "put", "transaction", "rollback", "get"]), max_size=25))
+def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[str]
+) -> None:
+    """Two threads do the same; what was promised is there, once, and nothing else."""
+    told: list[Future] = []
+    with spool.create(tmp_path_factory.mktemp("property") / "space") as space:
+        space.create_queue("orders")
+        taken: list[str] = []
+
+        def run(name: str) -> list[tuple[Future, bool]]:
+            made = []
+            for n, call in enumerate(calls):
+                if call in ("submit", "cancel"):
+                    future = space.submit("orders", f"{name}{n}")
+                    future.add_done_callback(told.append)
+                    made.append((future, future.cancel() if call == "cancel" else False))
+                elif call == "put":
+                    space.put("orders", f"{name}{n}")
+                elif call == "get":
+                    try:
+                        taken.append(space.get("orders").body)
+                    except spool.Empty:
+                        continue
+                else:
+                    tx = space.transaction()
+                    tx.put("orders", f"{name}{n}")
+                    if call == "rollback":
+                        tx.rollback()
+                    else:
+                        made.append((tx.commit_async(), False))
+                        made[-1][0].add_done_callback(told.append)
+            return made
+
+        results: list[list[tuple[Future, bool]]] = []
+        threads = [threading.Thread(target=lambda name=name: results.append(run(name))) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENT_SECONDS)
+        made = [pair for result in results for pair in result]
+        wait([future for future, _ in made], PATIENT_SECONDS)
+        assert len(results) == 2
+        assert all(future.cancelled() == cancelled for future, cancelled in made)
+        assert all(future.exception() is None for future, cancelled in made if not cancelled)
+        cancelled = sum(cancelled for _, cancelled in made)
+        puts = 2 * sum(call in ("submit", "cancel", "put", "transaction") for call in calls) - cancelled
+        left = bodies(space)
+        assert len(left) + len(taken) == len({*left, *taken}) == puts
+        assert space.check() == []
+    assert len(told) == len(set(map(id, told))) == len(made)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", ["MOST_WAITING", "MOST_WAITING_BYTES"])
+def test_a_producer_that_outruns_the_disk_is_held_back(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    space = gathering.space
+    monkeypatch.setattr(gathered, bound, 4)
+    blocked = threading.Event()
+    wait_for_room = gathered.threading.Condition.wait
+
+    def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
+        if condition is space._group.line._room:
+            blocked.set()
+        return wait_for_room(condition, timeout)
+
+    monkeypatch.setattr(gathered.threading.Condition, "wait", waiting)
+    with gathering.held():
+        producer = threading.Thread(target=lambda: [space.submit("orders", b"x") for n in range(50)])
+        producer.start()
+        assert blocked.wait(PATIENT_SECONDS)
+        assert producer.is_alive()
+        assert len(space._group.line._works) == 4
+    producer.join(PATIENT_SECONDS)
+    assert not producer.is_alive()
+    space._group.drain()
+    assert len(bodies(space)) == 51
+
+
+def test_one_that_is_larger_than_all_room_goes_alone(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathered, "MOST_WAITING_BYTES", 10)
+    monkeypatch.setattr(gathered, "MOST_TOGETHER_BYTES", 10)
+    futures = [gathering.space.submit("orders", bytes([n]) * 30) for n in range(5)]
+    assert len({future.result(PATIENT_SECONDS) for future in futures}) == 5
+    assert len(set(numbers(gathering.space))) == 5
+
+
+def test_a_stop_ends_the_wait_for_room(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed flush what waits fails, so there is room, and the next is told why."""
+    monkeypatch.setattr(gathered, "MOST_WAITING", 2)
+    space = gathering.space
+    futures: list[Future] = []
+
+    def produce() -> None:
+        while True:
+            futures.append(space.submit("orders", "x"))
+
+    with gathering.held():
+        gathering.disk.flush_fails = FlushFailed(errno.EIO, "fsync: broken")
+        producer = gathering.join(produce)
+    assert isinstance(producer.error, spool.SpaceStopped)
+    wait(futures, PATIENT_SECONDS)
+    assert {type(future.exception(0)) for future in futures} <= {spool.CommitUnknown, spool.SpaceStopped}
+
+
+# -- closing, forks, signals ------------------------------------------------------------------------------------------
+
+
+def test_closing_commits_what_was_submitted(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        futures = [space.submit("orders", n) for n in range(20)]
+        put = gathering.join(lambda: space.put("orders", "put"))
+        closing = gathering.join(space.close)
+        with pytest.raises(spool.NotOpen):
+            space.submit("orders", "late")
+    assert closing.error is None
+    assert put.error is None
+    assert all(future.done() for future in futures)
+    with spool.open(space.path) as again:
+        assert bodies(again) == ["first", *range(20), "put"]
+        assert [again.show(future.result(0)).body for future in futures] == list(range(20))
+
+
+def test_closing_ends_the_store_s_thread(gathering: Gathering) -> None:
+    gathering.space.submit("orders", "a").result(PATIENT_SECONDS)
+    thread = gathering.space._group._thread
+    assert thread is not None
+    gathering.space.close()
+    thread.join(PATIENT_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_closing_fails_what_was_submitted_in_a_transaction_that_is_open(gathering: Gathering) -> None:
+    tx = gathering.space.transaction()
+    future = tx.submit("orders", "a")
+    gathering.space.close()
+    with pytest.raises(spool.TransactionRolledBack, match="closed"):
+        future.result(0)
+
+
+def test_a_torn_step_fails_what_waits_and_closes(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a second Ctrl-C does, in the leader."""
+    space = gathering.space
+    with gathering.held():
+        write = space._group._write
+        tears = iter([SystemExit()])
+
+        def torn(works: list[gathered.Work]) -> None:
+            for error in tears:
+                raise error
+            write(works)
+
+        monkeypatch.setattr(space._group, "_write", torn)
+        leader = gathering.join(lambda: space.put("orders", "torn"))
+        follower = gathering.join(lambda: space.put("orders", "waits"))
+        future = space.submit("orders", "submitted")
+    assert isinstance(leader.error, SystemExit)
+    found = {"submitted"} if future.exception(PATIENT_SECONDS) is None else set()
+    found |= {"waits"} if follower.error is None else set()
+    for error in (follower.error, future.exception(0)):
+        assert error is None or isinstance(error, spool.NotOpen)
+    with pytest.raises(spool.NotOpen):
+        space.put("orders", "late")
+    with spool.open(space.path) as again:
+        assert set(bodies(again)) == {"first", *found}
+
+
+def test_a_forked_child_leaves_its_parents_futures_alone(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        future = space.submit("orders", "a")
+        child = os.fork()
+        if child == 0:
+            try:
+                space.submit("orders", "from the child")
+            except spool.NotOpen:
+                os._exit(0 if not future.done() else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    future.result(PATIENT_SECONDS)
+    assert bodies(space) == ["first", "a"]
+
+
+@pytest.fixture
+def _the_usual_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _press_when_joined(gathering: Gathering) -> threading.Thread:
+    """Ctrl-C as soon as the main thread waits in the line."""
+    main = threading.main_thread().ident
+
+    gathering.came[threading.main_thread()].clear()
+
+    def press() -> None:
+        gathering.wait_for(threading.main_thread())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("_the_usual_handler")
+def test_ctrl_c_takes_a_waiting_caller_out_of_the_line(gathering: Gathering) -> None:
+    space = gathering.space
+    with gathering.held():
+        pressing = _press_when_joined(gathering)
+        with pytest.raises(KeyboardInterrupt):
+            space.put("orders", "interrupted")
+        pressing.join()
+        future = space.submit("orders", "next")
+    future.result(PATIENT_SECONDS)
+    assert bodies(space) == ["first", "next"]
+    assert interrupts._deferral.depth == 0
+
+
+@pytest.mark.usefixtures("_the_usual_handler")
+def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: Gathering) -> None:
+    """The main thread leads, and waits for a lock of another process; what others have joined is not lost."""
+    space = gathering.space
+    with spool.open(space.path) as other:
+        other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
+        main = threading.main_thread().ident
+        callers = []
+        gathering.came[threading.main_thread()].clear()
+
+        def come() -> None:
+            gathering.wait_for(threading.main_thread())
+            callers.append(gathering.join(lambda: space.put("orders", "follower")))
+            signal.pthread_kill(main, signal.SIGINT)
+
+        coming = threading.Thread(target=come)
+        coming.start()
+        with pytest.raises(KeyboardInterrupt):
+            space.put("orders", "leader")
+        coming.join()
+        other._store.control.unlock(NUMBER)
+        gathering.end()
+        assert callers[0].error is None
+        assert bodies(other) == ["follower"]
+
+
+@pytest.mark.usefixtures("_the_usual_handler")
+def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, main = gathering.space, threading.main_thread()
+    leads = threading.Event()
+    attempt = space._group._try
+
+    def trying(works: list[gathered.Work]) -> list[gathered.Work]:
+        if threading.current_thread() is main and not leads.is_set():
+            assert len(works) == 3
+            leads.set()
+        return attempt(works)
+
+    monkeypatch.setattr(space._group, "_try", trying)
+    futures: list[Future] = []
+
+    def come() -> None:
+        gathering.wait_for(main)
+        gathering.join(lambda: space.put("orders", "follower"))
+        futures.append(space.submit("orders", "submitted"))
+        gathering.disk.go_on.set()
+        assert leads.wait(PATIENT_SECONDS)
+        signal.pthread_kill(main.ident, signal.SIGINT)
+
+    with spool.open(space.path) as other:
+        with gathering.held():
+            other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
+            gathering.came[main].clear()
+            coming = threading.Thread(target=come)
+            coming.start()
+            with pytest.raises(KeyboardInterrupt):
+                space.put("orders", "leader")
+            coming.join()
+            other._store.control.unlock(NUMBER)
+        futures[0].result(PATIENT_SECONDS)
+        assert bodies(other) == ["first", "follower", "submitted"]
+
+
+def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
+    woken: list[str] = []
+    waiting = Line(lambda: woken.append("the store's thread"))
+    first, second, third, fourth = (gathered.Work(None, 0, 0) for _ in range(4))
+    assert waiting.join(first)
+    assert not waiting.join(second)
+    assert not waiting.join(third)
+    waiting.put(fourth)
+    assert waiting.take() == [first, second, third, fourth]
+    waiting.put_back([second, third, fourth])
+
+    def give_up() -> None:
+        waiting.hand_on()  # in the very moment
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        waiting.wait(second, give_up)
+    assert waiting.wait(third, give_up)
+    assert waiting.take() == [third, fourth]
+    waiting.put_back([fourth])
+    assert woken == []
+    waiting.hand_on()
+    assert woken == ["the store's thread"]
+
+
+def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
+    """Its thread does not keep it in memory once it is closed."""
+    space = spool.create(tmp_path / "space")
+    space.create_queue("orders")
+    space.submit("orders", "a").result(PATIENT_SECONDS)
+    thread, seen = space._group._thread, weakref.ref(space._store)
+    space.close()
+    thread.join(PATIENT_SECONDS)
+    del space
+    import gc
+
+    gc.collect()
+    assert seen() is None
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+def test_a06_a_queue_is_durable_when_its_creation_returns(rules: Rules) -> None:
+    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    with repeatable(1):
+        space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+        space.create_queue("orders", retries=3)
+    left = list(survivors(machine, rules, limit=50, seed=1))
+    assert left
+    for survivor in left:
+        after = Machine(survivor.image, boot=2, ordered=rules.engine_is_told_ordered)
+        with spool.open(ROOT, disk=SimulatedDisk(after), clock=after.clock) as again:
+            assert again.queues()["orders"].retries == 3

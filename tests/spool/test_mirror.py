@@ -1,0 +1,280 @@
+"""With a mirror, nothing is heard of before it is durable on both disks; either one is enough (A05)."""
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import decide, layout
+from spool.disk import Disk, FlushFailed
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from spool.xid import Xid
+from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.survivors import Rules, survivors
+
+PATIENT_SECONDS = 60
+XID = Xid(7, b"global", b"branch")
+
+
+class Side(Disk):
+    """The mirror's. ``hold``: flushes wait for it; ``fails`` is raised by writes."""
+
+    hold: threading.Event | None = None
+    came = threading.Event()
+    fails: OSError | None = None
+
+    def flush(self, handle: int) -> None:
+        if self.hold is not None:
+            self.came.set()
+            assert self.hold.wait(PATIENT_SECONDS)
+        super().flush(handle)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        if self.fails is not None:
+            raise self.fails
+        super().write_at(handle, offset, data)
+
+
+class Front(Disk):
+    def beside(self, root: str) -> Side:
+        self.side = Side(root)
+        return self.side
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> spool.Space:
+    (tmp_path / "space").mkdir()
+    space = spool.create(
+        tmp_path / "space", disk=Front(str(tmp_path / "space")), mirror=str(tmp_path / "mirror"), max_body_bytes=1000
+    )
+    space.create_queue("orders")
+    return space
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def expect_same(path: Path) -> None:
+    assert files(path / "mirror") == files(path / "space" / "committed")
+
+
+def bodies(space: spool.Space) -> list[object]:
+    return [message.body for message in space.browse("orders")]
+
+
+def branch(space: spool.Space) -> Transaction:
+    return Transaction(space._store, space._undertaker, xid=XID, timeout=30.0)
+
+
+def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    expect_same(tmp_path)
+    space.submit("orders", "b").result(PATIENT_SECONDS)
+    expect_same(tmp_path)
+    with space.transaction() as tx:
+        tx.put("orders", tx.get("orders").body)
+    expect_same(tmp_path)
+    with space.transaction() as tx:
+        tx.get("orders")
+        tx.set_rollback_only()
+    expect_same(tmp_path)
+    space.get("orders")
+    expect_same(tmp_path)
+    tx = branch(space)
+    tx.put("orders", "voted")
+    tx.prepare()
+    decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+    assert any("-1" in name for name in files(tmp_path / "mirror"))
+    expect_same(tmp_path)
+    space.close()
+
+
+def test_a_space_can_be_made_of_its_mirror(space: spool.Space, tmp_path: Path) -> None:
+    ids = [space.put("orders", n) for n in range(5)]
+    space.get("orders")
+    space.close()
+    shutil.rmtree(tmp_path / "space")
+    with spool.create(tmp_path / "new") as new:
+        new.create_queue("orders")
+    for path in (tmp_path / "mirror").iterdir():
+        shutil.copy(path, tmp_path / "new" / "committed")
+    with spool.open(tmp_path / "new") as new:
+        assert [message.id for message in new.browse("orders")] == ids[1:]
+        assert bodies(new) == [1, 2, 3, 4]
+        new.put("orders", "more")
+        assert new.check() == []
+
+
+def test_a05_nothing_is_heard_of_before_the_mirror_has_it(space: spool.Space, tmp_path: Path) -> None:
+    side = space._store.disk.side
+    side.hold, go_on = threading.Event(), None
+    side.came.clear()
+    future = space.submit("orders", "a")
+    assert side.came.wait(PATIENT_SECONDS)
+    assert not future.done()
+    with spool.open(tmp_path / "space") as other:
+        assert bodies(other) == []
+        go_on, side.hold = side.hold, None
+        go_on.set()
+        future.result(PATIENT_SECONDS)
+        assert bodies(other) == ["a"]
+    space.close()
+
+
+def test_a_mirror_that_fails_stops_the_space_until_it_is_mended(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "before")
+    space._store.disk.side.fails = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(spool.CommitUnknown, match="mirror") as unknown:
+        space.put("orders", "unknown")
+    assert len(unknown.value.ids) == 1
+    with pytest.raises(spool.SpaceStopped):
+        space.put("orders", "after")
+    space.close()
+    with mock.patch.object(Disk, "beside", lambda disk, root: Front(disk.root).beside(root)):
+        with mock.patch.object(Side, "fails", OSError(errno.EIO, "still bad")), pytest.raises(spool.SpoolError):
+            spool.open(tmp_path / "space")
+        with spool.open(tmp_path / "space") as again:
+            assert bodies(again) in (["before"], ["before", "unknown"])
+            again.put("orders", "after")
+            expect_same(tmp_path)
+            assert again.check() == []
+
+
+def test_a_mirror_that_is_taken_out_of_the_settings_is_asked_no_more(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.close()
+    shutil.rmtree(tmp_path / "mirror")
+    with pytest.raises(spool.SpoolError, match="mirror"):
+        spool.open(tmp_path / "space")
+    settings = tmp_path / "space" / "space.toml"
+    lines = settings.read_text().splitlines(keepends=True)
+    settings.write_text("".join(line for line in lines if not line.startswith("mirror")))
+    with spool.open(tmp_path / "space") as again:
+        assert bodies(again) == ["a"]
+
+
+def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.put_many("orders", ["a", "b"])
+        space.get("orders")
+        tx = branch(space)
+        tx.put("orders", "voted")
+        tx.prepare()
+        decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
+    settings = tmp_path / "space" / "space.toml"
+    settings.write_text(f'mirror = "{tmp_path}/mirror"\n' + settings.read_text())
+    with spool.open(tmp_path / "space") as space:
+        expect_same(tmp_path)
+        space.put("orders", "c")
+        expect_same(tmp_path)
+
+
+def test_reclaim_takes_the_mirror_s_files_too(space: spool.Space, tmp_path: Path) -> None:
+    for n in range(10):
+        space.put("orders", n)
+        space.get("orders")
+    assert reclaim(space._store) > 0
+    expect_same(tmp_path)
+    assert len(files(tmp_path / "mirror")) < 10
+    space.close()
+
+
+def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "a")
+    space.close()
+    with pytest.raises(spool.InvalidArgument, match="not empty"):
+        spool.create(tmp_path / "other", mirror=str(tmp_path / "mirror"))
+    with spool.create(tmp_path / "other") as other:
+        other.create_queue("orders")
+        other.put("orders", "b")
+    settings = tmp_path / "other" / "space.toml"
+    settings.write_text(f'mirror = "{tmp_path}/mirror"\n' + settings.read_text())
+    with pytest.raises(spool.InvalidArgument, match="another space"):
+        spool.open(tmp_path / "other")
+    with pytest.raises(spool.InvalidArgument, match="absolute"):
+        spool.create(tmp_path / "third", mirror="near")
+
+
+def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Space, tmp_path: Path) -> None:
+    """Or its thread would use descriptors that are closed, and somebody else's by then."""
+    with mock.patch.object(space._store.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
+        with pytest.raises(spool.CommitUnknown):
+            space.put("orders", "a")
+    assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]
+    space.close()
+
+
+# -- power cuts -------------------------------------------------------------------------------------------------------
+
+
+def _history(machine: Machine, told: list[int]) -> None:
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror="/mirror") as space:
+        space.create_queue("orders")
+        told.append(-1)
+        for n in range(3):
+            space.put("orders", n)
+            told.append(n)
+        tx = branch(space)
+        tx.put("orders", 3)
+        tx.prepare()
+        decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+        told.append(3)
+
+
+def _of_the_mirror_alone(image: Image, rules: Rules) -> list[object]:
+    """What a new space has, made of what the mirror's disk holds."""
+    machine = Machine(NO_FILES, boot=3, ordered=rules.engine_is_told_ordered)
+    with repeatable(3):
+        disk = SimulatedDisk(machine)
+        with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
+            space.create_queue("orders")
+        disk = SimulatedDisk(machine)
+        for name, _, data in image.files:
+            if data is not None and layout.parse_committed(name):
+                handle = disk.create(f"committed/{name}")
+                disk.write_at(handle, 0, data)
+                disk.close(handle)
+        with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+            assert not [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
+            return bodies(space)
+
+
+@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+@pytest.mark.parametrize("side", ["space", "mirror"])
+def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: str, rules: Rules) -> None:
+    machine = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+    with repeatable(1):
+        _history(machine, [])
+    assert machine.beside is not None
+    trace = (machine if side == "space" else machine.beside).trace
+    steps = [n for n, (call, _) in enumerate(trace, 1) if call in CHANGES]
+    seen: set[tuple[Image, int]] = set()
+    for step in steps:
+        machine, told = Machine(NO_FILES, ordered=rules.engine_is_told_ordered), list[int]()
+        machine.beside = Machine(NO_FILES, ordered=rules.engine_is_told_ordered)
+        (machine if side == "space" else machine.beside).crash_at(step)
+        with repeatable(1):
+            try:
+                _history(machine, told)
+            except PowerCut:
+                pass
+        if not told:
+            continue
+        for survivor in survivors(machine.beside, rules, limit=24, seed=step):
+            if (survivor.image, told[-1]) not in seen:
+                seen.add((survivor.image, told[-1]))
+                found = _of_the_mirror_alone(survivor.image, rules)
+                assert found in (list(range(told[-1] + 1)), list(range(told[-1] + 2))), f"cut before step {step}"
+    assert len(seen) >= 5
