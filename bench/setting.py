@@ -121,7 +121,7 @@ def _start(bench: Bench, peer: Peer, started: list[Peer]) -> None:
 def describe(directory: str, sizes: Sizes) -> dict[str, str]:
     """The machine and its disk, as the document's reader needs them."""
     disk = Disk(directory)
-    how = "once a commit (ordered)" if disk.ordered else "twice a commit (strict)"
+    how = "once a commit" if disk.flush_carries_name else "twice a commit (strict)"
     return {
         "sizes": sizes.label,
         "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",

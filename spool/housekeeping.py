@@ -6,6 +6,7 @@ at a time does it, and if none does, the next who closes or opens the space (DES
 
 import errno
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from spool import checkpoint, layout
@@ -17,6 +18,7 @@ from spool.sweep import EVERY_SECONDS, Sweeper
 
 RECLAIM_EVERY_COMMITS = 512
 TIDY_FROM = 64
+PAUSE_SECONDS = 0.001
 CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
 
 
@@ -60,11 +62,11 @@ class Housekeeper:
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._sweeper.look() if ours else 0
 
-    def _reclaim(self) -> None:
+    def _reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
         if self._busy.acquire(blocking=False):
             try:
                 self._reclaimed_at = self._store.index.applied
-                reclaim(self._store)
+                reclaim(self._store, pause)
             finally:
                 self._busy.release()
 
@@ -76,6 +78,11 @@ class Housekeeper:
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store):
                 self._saved_at = index.applied
+
+    def _pause(self) -> None:
+        """Between small steps: while this thread has the interpreter, no other has, and a put would wait for it."""
+        self._store.gate.check()
+        self._store.clock.sleep(PAUSE_SECONDS)
 
     def _run(self) -> None:
         gate, goes_on = self._store.gate, True
@@ -92,7 +99,7 @@ class Housekeeper:
             if store.counters.read().stopped:
                 return False
             if (due and self.sweep()) or len(store.index.idle) >= RECLAIM_EVERY_COMMITS:
-                self._reclaim()
+                self._reclaim(self._pause)
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:
             store.stop()

@@ -8,7 +8,7 @@ a removal never goes before what it removes.
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from spool import layout
@@ -25,6 +25,7 @@ from spool.store import Store, log
 from spool.visibility import catch_up
 
 _BATCH_FILES = 10_000
+_STEP_FILES = 4
 
 
 def next_to_go(
@@ -63,10 +64,10 @@ def _is_held_back(number: int, state: FileState, durable: int, claimed: Sequence
     return state.superseded_by > durable or (at < len(claimed) and claimed[at] <= high)
 
 
-def reclaim(store: Store) -> int:
+def reclaim(store: Store, pause: Callable[[], None] = lambda: None) -> int:
     """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0.
 
-    What fails is logged, and done by the next who reclaims.
+    What fails is logged, and done by the next who reclaims. ``pause`` is called between a few files and the next.
     """
     removed = 0
     try:
@@ -80,7 +81,7 @@ def reclaim(store: Store) -> int:
             while levels := _plan(store):
                 _record_totals(store, [number for level in levels for number in level])
                 for level in levels:
-                    _remove(store, level)
+                    _remove(store, level, pause)
                     removed += len(level)
     except FlushFailed:
         store.stop()
@@ -201,7 +202,7 @@ def balance(store: Store, numbers: Iterable[int]) -> None:
     commit_draft(store, draft, store.deadline(), flush=True)
 
 
-def _remove(store: Store, batch: list[int]) -> None:
+def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
     """Unlink a batch, adopted branches durably before their heads, and forget it."""
     with store.mutex:
         adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
@@ -216,7 +217,9 @@ def _remove(store: Store, batch: list[int]) -> None:
         store.disk.flush_directory(layout.PREPARED)
     given: list[str] = []
     room = store.pool.room()
-    for number in batch:
+    for place, number in enumerate(batch):
+        if place % _STEP_FILES == 0:
+            pause()
         name = layout.committed(number)
         spare = store.pool.give(name) if len(given) < room else None
         if spare is not None:
