@@ -98,8 +98,9 @@ class Contents:
         found = self.branches.find(branch_id, ordinal)
         if found is not None and self.find(Position(*found)) is not None:
             return Position(*found)
-        for segment in self.segments:
-            run = find_id(self.tables.keys(segment.source, segment.entry)[0], branch_id, ordinal)
+        for segment in list(self.segments):
+            keys = self._keys(segment)
+            run = None if keys is None else find_id(keys[0], branch_id, ordinal)
             if run is None:
                 continue
             origins = self.tables.table(segment.source, segment.section).origins
@@ -108,6 +109,14 @@ class Contents:
             if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
                 return position
         return None
+
+    def _keys(self, segment: Segment) -> tuple[bytes, bytes] | None:
+        """What a segment is searched by, or None if it is lost."""
+        try:
+            return self.tables.keys(segment.source, segment.entry)
+        except (CorruptedFile, FileNotFoundError) as error:
+            self.lose(segment, str(error))
+            return None
 
     def branch_of(self, position: Position) -> tuple[bytes, int]:
         """(branch id, ordinal in the branch) of a live message."""
@@ -134,8 +143,8 @@ class Contents:
         """Every run of the queue with that correlation id, in order, delayed ones among them."""
         line = self.queue(queue)
         for segment in [segment for segment in line.segments() if segment.correlated]:
-            packed = self.tables.keys(segment.source, segment.entry)[1]
-            wanted = set(find_correlation(packed, hash_of(correlation_id)))
+            keys = self._keys(segment)
+            wanted = set() if keys is None else set(find_correlation(keys[1], hash_of(correlation_id)))
             if wanted:
                 table = self.tables.table(segment.source, segment.section)
                 for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:

@@ -143,9 +143,14 @@ class Draft:
         self._command(["remove", number, first, count, why])
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
-        """New control fields (and queue) for committed messages."""
+        """New control fields (and queue) for committed messages; neighbours join into one command."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
+        last: list[Any] = self._table.commands[-1] if self._table.commands else [""]
+        if last[:2] == ["update", number] and last[2] + last[3] == first and last[4] == changes:
+            last[3] += count
+            self._addressed += count
+            return
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
 

@@ -453,3 +453,13 @@ def test_what_is_no_file_under_an_unpublished_number_does_not_stop_the_opening(s
         again.put("q", "two")
         assert bodies(again) == ["one", "two"]
         assert again.check() == []
+
+
+def test_a_rollback_of_many_messages_is_one_command(space: spool.Space) -> None:
+    space.create_queue("many", retries=3)
+    space.put_many("many", range(500))
+    with space.transaction() as tx:
+        tx.get_many("many", 400)
+        tx.set_rollback_only()
+    assert space._store.index.queue("many").entries == 2
+    assert [message.attempts for message in space.get_many("many", 500)] == [1] * 400 + [0] * 100

@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool import layout, sweep
+from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.reclaim import reclaim
 from spool.segments import find_correlation, find_id
@@ -334,3 +335,55 @@ def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) 
         tidy(space)
         reclaim(space._store)
         assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
+
+
+def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(space: spool.Space) -> None:
+    ids = fill(space)
+    tidy(space)
+    more = fill(space)
+    tidy(space)
+    first, _ = space._store.index.queue("orders").swept
+    with open(f"{space.path}/{layout.committed(first.source.number)}", "r+b") as file:
+        file.seek(first.entry.offset + 20)
+        file.write(b"\xff" * 20)
+    with pytest.raises(spool.BadMessageId):
+        space.show(ids[100])
+    assert space.show(more[100]).body == b"100"
+    assert [name for name, _ in space._store.index.damage] == [layout.committed(first.source.number)]
+
+
+def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
+    fill(space, many=2)
+    sources = space._store.sources
+    (run, other) = space._store.index.queue("orders").ready
+    with pytest.raises(CorruptedFile):
+        sources._read_image(run.source._replace(checksum=other.source.checksum))
+
+
+def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
+    with spool.open(space.path) as other:
+        fill(space)
+        assert tidy(other) == 1
+
+
+def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
+    fill(space)
+    with spool.open(space.path) as other, other._store.disk.exclusively(layout.RECLAIM_LOCK):
+        assert space._housekeeper.sweep() == 0
+        space._housekeeper._save(least=0)
+        assert not space._store.disk.exists(layout.CHECKPOINT)
+    space._housekeeper._save(least=0)
+    assert space._store.disk.exists(layout.CHECKPOINT)
+
+
+def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Space) -> None:
+    fill(space)
+    commit = sweep.commit
+
+    def opened(*args: object, **options: object) -> int:
+        spool.open(space.path).close()
+        return commit(*args, **options)  # type: ignore[arg-type]
+
+    with mock.patch.object(sweep, "commit", opened):
+        assert tidy(space) == 1
+    assert drain(space) == bodies(range(MANY))
