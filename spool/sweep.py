@@ -124,16 +124,21 @@ class Sweeper:
 
     def look(self) -> int:
         """Sweep what is slow and what wastes space, fold what piles up; returns how many files were written."""
-        catch_up(self.store, list_prepared(self.store))
-        served = self._served_since()
         done = 0
+        self._see()
+        served = self._served_since()
         try:
             done += self._fold()
             while written := self._sweep(served):
                 done += written
+                self._see()
         except _GivenUpError:
             pass
         return done
+
+    def _see(self) -> None:
+        """What others have done, and ourselves."""
+        catch_up(self.store, list_prepared(self.store))
 
     def _served_since(self) -> dict[str, int]:
         """How many messages each queue has served since the last look."""
@@ -347,7 +352,6 @@ def _commit(
         file.complete(store.header(branches=(entry,), supersedes=tuple(sorted(supersedes))), draft)
 
     commit(store, file, deadline, check=complete)
-    catch_up(store)
 
 
 def _add_row(table: Table, pick: Pick) -> None:

@@ -365,9 +365,9 @@ HISTORIES = (
         {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
     ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
-    History("sweep", _singles, SINGLES, _swept),
-    History("checkpoint", _singles, SINGLES, _checkpoint),
-    History("fold", _six_in_one, SIX_IN_ONE, _folded),
+    History("sweep", _singles, SINGLES, _swept, survivors=2),
+    History("checkpoint", _singles, SINGLES, _checkpoint, survivors=2),
+    History("fold", _six_in_one, SIX_IN_ONE, _folded, survivors=2),
     History(
         "sweep beside what is held",
         _singles,
@@ -380,6 +380,7 @@ HISTORIES = (
                 "rollback": WITHOUT_THE_THIRD,
             },
         },
+        survivors=2,
     ),
     History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
     History("a branch that streams", _three_messages, THREE, _streamed),
@@ -396,7 +397,7 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 @BY_RULES
 @BY_NAME
 def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_cut=6, again=200).explore(), record_property)
+    _record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
 
 
 @BY_NAME

@@ -86,7 +86,8 @@ class Ledger:
 class History:
     """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
     the branch in doubt to the world that it makes, for histories that have one. ``finish`` is what is done in each
-    space that is opened afterwards before it is looked at."""
+    space that is opened afterwards before it is looked at. ``survivors``: how many disks a cut leaves at most in a
+    default run, since long histories have many cuts."""
 
     name: str
     setup: Callable[[spool.Space], None]
@@ -95,6 +96,7 @@ class History:
     decided: Mapping[World, Mapping[str, World]] = field(default_factory=dict)
     may_return: frozenset[World] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None
+    survivors: int = 6
 
 
 def look(space: spool.Space) -> World:

@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import layout, sweep
+from spool import layout, publication, sweep
+from spool.clock import WaitExpired
 from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.reclaim import reclaim
@@ -387,3 +388,22 @@ def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Sp
     with mock.patch.object(sweep, "commit", opened):
         assert tidy(space) == 1
     assert drain(space) == bodies(range(MANY))
+
+
+def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Space) -> None:
+    """Its writer has its number, and does not come to say so: whoever is next finishes it."""
+    ids = fill(space)
+    with spool.open(space.path) as other:
+        commit = sweep.commit
+
+        def dying(*args: object, **options: object) -> int:
+            with (
+                mock.patch.object(publication, "publish", side_effect=WaitExpired("it died")),
+                pytest.raises(spool.CommitUnknown),
+            ):
+                other.get("orders", message_id=ids[100])
+            return commit(*args, **options)  # type: ignore[arg-type]
+
+        with mock.patch.object(sweep, "commit", dying):
+            assert tidy(space) == 1
+    assert drain(space) == bodies([n for n in range(MANY) if n != 100])
