@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format import FIXED_BYTES, Header, Table, body_head, body_offsets, decode_header, decode_table, header_length
+from spool.format import (
+    FIXED_BYTES,
+    Header,
+    SectionEntry,
+    Table,
+    body_head,
+    body_offsets,
+    decode_header,
+    decode_table,
+    header_length,
+)
 
 # What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
@@ -124,10 +134,9 @@ def read_bodies(
     return bodies
 
 
-def body_place(image: FileImage, section: int, row: int) -> BodyPlace:
+def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
     """Where one body lies."""
-    table = image.tables[section]
-    end = table.ends(image.header.sections[section])[row]
+    end = table.ends(entry)[row]
     return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
 
 

@@ -11,11 +11,11 @@ from spool import layout
 from spool.commits import Source
 from spool.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format import SectionEntry, Table, search_keys
-from spool.reader import BodyPlace, FileImage, body_place, open_file, read_bodies, read_image
+from spool.format import Header, SectionEntry, Table, decode_table, search_keys
+from spool.reader import BodyPlace, FileImage, body_place, open_file, read_bodies, read_header
 
 _MAX_OPEN = 32
-_MAX_IMAGES = 512
+_MAX_TABLES = 512
 _MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
 
 
@@ -30,64 +30,77 @@ class Sources:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self._open: dict[tuple[int, int], _OpenFile] = {}
-        self._images: dict[Source, FileImage] = {}
+        self._headers: dict[Source, Header] = {}
+        self._tables: dict[tuple[Source, int], Table] = {}
         self._messages = 0
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
-    def image(self, source: Source) -> FileImage:
-        """Header and tables."""
-        found = self._images.get(source)
+    def table(self, source: Source, section: int) -> Table:
+        """One section's table of contents."""
+        found = self._tables.get((source, section))
         if found is None:
-            found = self._read_image(source)
-            self.remember(source, found)
-        else:
-            self._images[source] = self._images.pop(source)  # last used, last in the dict
+            entry = self._entry(source, section)
+            found = decode_table(self._proven_table(source, entry), entry)
+        self._keep(source, section, found)
         return found
 
-    def table(self, source: Source, section: int) -> Table:
-        image = self.image(source)
-        table = image.tables[section]
-        if len(table.lengths) != image.header.sections[section].messages:
-            raise CorruptedFile(f"{_name(source)}: a table of contents is damaged")
-        return table
+    def _keep(self, source: Source, section: int, table: Table) -> None:
+        """As the one that was used last."""
+        known = self._tables.pop((source, section), None)
+        self._tables[source, section] = table
+        self._messages += len(table.lengths) if known is None else 0
+        while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
+            self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
     def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
         """What a swept section is searched by, alone: the table is proven, but not unpacked."""
-        for fresh in (False, True):
-            data = self.disk.read_at(self._file(source, fresh), entry.offset, entry.table_bytes)
-            if len(data) == entry.table_bytes and zlib.crc32(data) == entry.table_checksum:
-                return search_keys(data)
-        raise CorruptedFile(f"{_name(source)}: a table of contents does not match its checksum")
+        return search_keys(self._proven_table(source, entry))
 
     def remember(self, source: Source, image: FileImage) -> None:
         """An image that was just read or written."""
-        if source in self._images or not image.header.messages:
-            return
-        self._images[source] = image
-        self._messages += image.header.messages
-        while len(self._images) > 1 and (self._messages > _MAX_MESSAGES or len(self._images) > _MAX_IMAGES):
-            self._messages -= self._images.pop(next(iter(self._images))).header.messages
+        if image.header.messages:
+            self._remember_header(source, image.header)
+            for section, (table, entry) in enumerate(zip(image.tables, image.header.sections, strict=True)):
+                if table.lengths and len(table.lengths) == entry.messages:
+                    self._keep(source, section, table)
 
-    def _read_image(self, source: Source) -> FileImage:
+    def _entry(self, source: Source, section: int) -> SectionEntry:
+        header = self._headers.get(source)
+        if header is None:
+            header = self._read_header(source)
+            self._remember_header(source, header)
+        return header.sections[section]
+
+    def _remember_header(self, source: Source, header: Header) -> None:
+        self._headers[source] = header
+        if len(self._headers) > _MAX_TABLES:
+            del self._headers[next(iter(self._headers))]
+
+    def _read_header(self, source: Source) -> Header:
         wrong = "it is not the file that it was"
         for fresh in (False, True):
-            handle = self._file(source, fresh)
             try:
-                image = read_image(self.disk, handle, salvage=fresh)
-                if image.header.checksum == source.checksum:
-                    return image
+                header = read_header(self.disk, self._file(source, fresh))
+                if header.checksum == source.checksum:
+                    return header
             except CorruptedFile as error:
                 wrong = str(error)
         raise CorruptedFile(f"{_name(source)}: {wrong}")
+
+    def _proven_table(self, source: Source, entry: SectionEntry) -> bytes:
+        for fresh in (False, True):
+            data = self.disk.read_at(self._file(source, fresh), entry.offset, entry.table_bytes)
+            if len(data) == entry.table_bytes and zlib.crc32(data) == entry.table_checksum:
+                return data
+        raise CorruptedFile(f"{_name(source)}: a table of contents does not match its checksum")
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
     def bodies(self, source: Source, section: int, row: int, count: int) -> list[bytes]:
         """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
-        image = self.image(source)
-        table, rows = image.tables[section], slice(row, row + count)
-        ends = table.ends(image.header.sections[section])
+        table, rows = self.table(source, section), slice(row, row + count)
+        ends = table.ends(self._entry(source, section))
         for fresh in (False, True):
             try:
                 handle = self._file(source, fresh)
@@ -99,7 +112,7 @@ class Sources:
 
     def place(self, source: Source, section: int, row: int) -> BodyPlace:
         """Where one body lies."""
-        return body_place(self.image(source), section, row)
+        return body_place(self.table(source, section), self._entry(source, section), row)
 
     def unproven(self, source: Source, section: int, row: int) -> bytes:
         """A body as it lies there, whatever its checksum says; CorruptedFile if its file is missing."""

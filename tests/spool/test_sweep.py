@@ -322,7 +322,7 @@ def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: sp
         assert any(f"{segment.source.number:016d}" in finding.name for finding in other.check())
         assert drain(other) == bodies(range(KEPT_MESSAGES))
     space._store.sources.close()
-    space._store.sources._images.clear()
+    space._store.sources._tables.clear()
     assert drain(space) == []
 
 
@@ -330,7 +330,7 @@ def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) 
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        late._store.sources._images.clear()
+        late._store.sources._tables.clear()
         assert drain(space, at_once=3)[:3] == bodies(range(3))
         fill(space)
         tidy(space)
@@ -358,7 +358,7 @@ def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) 
     sources = space._store.sources
     (run, other) = space._store.index.queue("orders").ready
     with pytest.raises(CorruptedFile):
-        sources._read_image(run.source._replace(checksum=other.source.checksum))
+        sources._read_header(run.source._replace(checksum=other.source.checksum))
 
 
 def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
