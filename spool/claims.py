@@ -115,9 +115,9 @@ class Claims:
                     unseen += [(start, first), (first + count, end)]
         return found
 
-    def numbers(self) -> list[int]:
-        """Commits of which anybody has claimed messages, sorted."""
-        return sorted({number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()})
+    def numbers(self) -> set[int]:
+        """Commits of which anybody has claimed messages."""
+        return {number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()}
 
     def held_ranges(self) -> list[tuple[int, int]]:
         """(number, ordinal) of every claim of this process."""

@@ -19,9 +19,10 @@ class FileState:
     """Of one number: how many messages live in its files, and what else needs them.
 
     ``targets``: commits that its commands address, and files in which those messages lay. ``supersedes``: the files
-    that a sweep took messages from, or a fold its commands. ``superseded_by``: the latest such number. ``span``: the
-    least and greatest number whose messages a sweep put here. ``body_bytes`` and ``live_bytes``: of the messages that
-    came here, and of those that are still here. Most commits are small, hence what is mostly empty is shared.
+    that a sweep took messages from, or a fold its commands. ``superseded_by``: the latest such number. ``readers``: who
+    may still read from here then, as commits whose messages are claimed (see ``reclaim``). ``span``: the least and the
+    greatest number whose messages a sweep put here. ``body_bytes`` and ``live_bytes``: of the messages that came here,
+    and of those that are still here. Most commits are small, hence what is mostly empty is shared.
     """
 
     adopted: tuple[Xid, ...] = ()
@@ -31,6 +32,7 @@ class FileState:
     targets: Set[int] = _NONE
     supersedes: "array[int] | None" = None
     superseded_by: int = 0
+    readers: frozenset[int] | None = None
     span: tuple[int, int] | None = None
     taken: tuple[tuple[str, bytes], ...] = ()
     facts: int = 0

@@ -7,7 +7,6 @@ a removal never goes before what it removes.
 """
 
 import os
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -29,19 +28,13 @@ _STEP_FILES = 4
 
 
 def next_to_go(
-    files: Mapping[int, FileState],
-    idle: Iterable[int],
-    published: int,
-    durable: int,
-    going: Set[int] = frozenset(),
-    claimed: Sequence[int] = (),
+    files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
 ) -> list[int]:
     """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
     durably gone.
 
-    Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target.
-    ``claimed``: commits of which messages are claimed, sorted: who claimed one before it was swept reads it from where
-    it lay.
+    Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target, nor
+    a sweep what it took its messages from.
     """
     return sorted(
         number
@@ -53,15 +46,24 @@ def next_to_go(
         and not files[number].taken
         and all(target in going or target not in files for target in files[number].targets)
         and not any(old in files and old not in going for old in files[number].supersedes or ())
-        and not (files[number].superseded_by and _is_held_back(number, files[number], durable, claimed))
+        and files[number].superseded_by <= durable
+        and not files[number].readers
     )
 
 
-def _is_held_back(number: int, state: FileState, durable: int, claimed: Sequence[int]) -> bool:
-    """Of a superseded file: a power cut could bring it back to life, or somebody reads a message that he claimed."""
-    low, high = state.span or (number, number)
-    at = bisect_left(claimed, low)
-    return state.superseded_by > durable or (at < len(claimed) and claimed[at] <= high)
+def note_readers(number: int, state: FileState, claimed: Set[int]) -> None:
+    """Of a superseded file: who had claimed a message before it was swept may read it from here. Whoever claims one
+    later finds it in its new place, so those count who are there at the first look, for as long as they stay.
+
+    ``claimed``: the commits of which messages are claimed now.
+    """
+    if state.readers is not None:
+        state.readers &= claimed
+    elif state.span is None:
+        state.readers = frozenset((number,)) & claimed
+    else:
+        low, high = state.span
+        state.readers = frozenset(one for one in claimed if low <= one <= high)
 
 
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None) -> int:
@@ -107,10 +109,12 @@ def _plan(store: Store) -> list[list[int]]:
     with store.mutex:
         index = store.index
         newest = index.applied
-        superseded = any(index.files[number].superseded_by for number in index.idle)
-        claimed = store.claims.numbers() if superseded else []
+        superseded = [number for number in index.idle if index.files[number].superseded_by]
+        claimed = store.claims.numbers() if superseded else set()
+        for number in superseded:
+            note_readers(number, index.files[number], claimed)
         while len(going) < _BATCH_FILES and (
-            level := next_to_go(index.files, index.idle, newest, durable, going, claimed)[:_BATCH_FILES]
+            level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
         ):
             levels.append(level)
             going.update(level)

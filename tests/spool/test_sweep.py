@@ -12,7 +12,7 @@ from spool import layout, publication, sweep
 from spool.clock import WaitExpired
 from spool.errors import CorruptedFile
 from spool.files import FileState
-from spool.reclaim import reclaim
+from spool.reclaim import next_to_go, note_readers, reclaim
 from spool.segments import find_correlation, find_id
 from spool.sweep import KEPT_MESSAGES, is_slow, worn
 from tests.spool.sweeping import swept_by_few
@@ -407,3 +407,15 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Spa
         with mock.patch.object(sweep, "commit", dying):
             assert tidy(space) == 1
     assert drain(space) == bodies([n for n in range(MANY) if n != 100])
+
+
+def test_a_superseded_file_waits_for_those_who_had_claimed_before_and_for_nobody_else() -> None:
+    state = FileState(superseded_by=9, span=(3, 7))
+    note_readers(8, state, {1, 4, 6})
+    assert state.readers == {4, 6}
+    note_readers(8, state, {4, 5})
+    assert state.readers == {4}
+    assert next_to_go({8: state}, {8}, 10, 10) == []
+    note_readers(8, state, {5, 6})
+    assert next_to_go({8: state}, {8}, 10, 8) == [], "the sweep is not durable"
+    assert next_to_go({8: state}, {8}, 10, 10) == [8]
