@@ -96,7 +96,7 @@ class History:
     decided: Mapping[World, Mapping[str, World]] = field(default_factory=dict)
     may_return: frozenset[World] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None
-    survivors: int = 6
+    survivors: int = 4
 
 
 def look(space: spool.Space) -> World:

@@ -239,10 +239,10 @@ def test_a_failed_flush_in_prepare_stops_the_space_for_everybody(
     work(rm, xid())
     with spool.open(rm.space.path) as other:
 
-        def broken(self: Disk, handle: int) -> None:
+        def broken(self: Disk, handle: int, directory: str, *, new: bool = False) -> None:
             raise FlushFailed(5, "Input/output error")
 
-        monkeypatch.setattr(Disk, "flush", broken)
+        monkeypatch.setattr(Disk, "make_durable", broken)
         assert failed(rm.prepare, xid()) in (xa.XA_RBROLLBACK, xa.XAER_RMFAIL)
         monkeypatch.undo()
         with pytest.raises(spool.SpaceStopped):
