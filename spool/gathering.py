@@ -115,6 +115,7 @@ class Line:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
+        self._new_signal = threading.Lock  # held until the one who waits is called
         self._mutex = threading.Lock()
         self._room = threading.Condition(self._mutex)
         self._works: deque[Work] = deque()
@@ -147,7 +148,7 @@ class Line:
             if not self._led:
                 self._led = True
                 return True
-            work.signal = threading.Lock()
+            work.signal = self._new_signal()
             work.signal.acquire()
             return False
 
