@@ -20,8 +20,9 @@ from spool.message import Position
 from spool.publication import highest_issued
 from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
 from spool.reader import open_file
+from spool.reading import being_reclaimed
 from spool.store import Store
-from spool.visibility import being_reclaimed, carries, catch_up
+from spool.visibility import carries, catch_up
 from spool.xid import Xid
 
 

@@ -22,7 +22,7 @@ from spool.segments import Segment
 from spool.store import Store, log
 from spool.xid import Xid
 
-_VERSION = 1
+_VERSION = 2
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
@@ -52,16 +52,16 @@ def save(store: Store) -> bool:
     return True
 
 
-def load(store: Store, names: Iterable[str], published: int) -> Index | None:
-    """The index of the checkpoint, if there is one to be believed. ``names``: of ``committed/``, listed just now."""
+def load(store: Store) -> Index | None:
+    """The index of the checkpoint, if there is one to be believed."""
     page = store.counters.read()
     if page.suspect or page.stopped:
         return None
     try:
         state = _read(store)
-        if state is None or state["applied"] > published:
+        if state is None or state["applied"] > page.published:
             return None
-        if _identities(store, names, state["applied"]) != state["files"]:
+        if _identities(store, store.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
             return None
         index = store.new_index()
         return _filled(index, state) if state["orders"] == _orders(store) else None
@@ -130,6 +130,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[str]]) -> dic
         "lengths": [packed for _, packed in lengths.values()],
         "states": {number: _packed_state(state) for number, state in index.files.items()},
         "idle": list(index.idle),
+        "folded": list(index.folded),
         "facts": index.facts,
         "taken": list(index.taken),
         "branches": [[n, *entry] for n, entries in index.branches.in_number.items() for entry in entries],
@@ -160,7 +161,7 @@ def _packed_state(state: FileState) -> list[Any]:
     return [
         [str(xid) for xid in state.adopted], state.body_bytes, list(state.targets),
         None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span, state.taken,
-        state.facts, state.folded, state.only_removes, dict(state.tally),
+        state.facts, state.only_removes, dict(state.tally),
     ]  # fmt: skip
 
 
@@ -169,6 +170,7 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     for number, packed in state["states"].items():
         _add_state(index, number, packed)
     index.idle.update(state["idle"])
+    index.folded.update(state["folded"])
     index.facts.update({key: (owner, value, expiry) for key, (owner, value, expiry) in state["facts"].items()})
     index.taken.update((directory, name) for directory, name in state["taken"])
     for number, first, branch, begin in state["branches"]:
@@ -188,7 +190,7 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
 
 
 def _add_state(index: Index, number: int, packed: list[Any]) -> None:
-    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, folded, only_removes, tally = packed
+    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, only_removes, tally = packed
     index.files[number] = FileState(
         adopted=tuple(map(Xid.parse, adopted)),
         body_bytes=body_bytes,
@@ -198,7 +200,6 @@ def _add_state(index: Index, number: int, packed: list[Any]) -> None:
         span=None if span is None else (span[0], span[1]),
         taken=tuple((directory, name) for directory, name in taken),
         facts=facts,
-        folded=folded,
         only_removes=only_removes,
         tally=tally,
     )

@@ -55,6 +55,7 @@ def claim(
     ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. MessageInUse if a message
     asked for by id is held.
     """
+    store.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
     skip: set[tuple[int, int]] = set()

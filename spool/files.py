@@ -37,7 +37,6 @@ class FileState:
     taken: tuple[tuple[str, bytes], ...] = ()
     facts: int = 0
     damaged: bool = False
-    folded: bool = False
     only_removes: bool = False
     tally: Mapping[str, list[int]] = field(default_factory=lambda: _NO_TALLY)
 

@@ -20,14 +20,14 @@ from typing import Any, cast
 from spool import interrupts, publication
 from spool.commits import Commit, Part
 from spool.draft import Draft
-from spool.errors import NO_ROOM, CommitUnknown, NotOpen, SpoolError
+from spool.errors import NO_ROOM, CommitUnknown, NotOpen
 from spool.format import BRANCH_ID_BYTES, BranchEntry
 from spool.gathering import BranchWork, Line, Puts, Stage, Work, tell
 from spool.locks import xid_byte
 from spool.reader import FileImage
 from spool.reclaim import reclaim
 from spool.store import Store
-from spool.visibility import apply_up_to
+from spool.visibility import see_own
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid, new_local_xid
 
@@ -213,16 +213,7 @@ class Group:
                 for work in works:
                     work.number = file.number
         image = FileImage(header._replace(number=number), tuple(file.tables))
-        store.own[number] = Commit(number, [Part(0, None, 0, image)])
-        self._see(number)
-        store.own.pop(number, None)  # another thread may have read it from the disk
-
-    def _see(self, number: int) -> None:
-        """Our own commit. It is done, whatever happens to this look."""
-        try:
-            apply_up_to(self.store, number)
-        except (OSError, SpoolError) as error:
-            log.warning("commit %s is done, but this process cannot see it yet: %s", number, error)
+        see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
     def _file_name(self) -> Xid:
         """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""

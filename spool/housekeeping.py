@@ -12,11 +12,15 @@ from contextlib import suppress
 from spool import checkpoint, layout
 from spool.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
+from spool.locks import FOLLOWING, HOUSEKEEPING
 from spool.reclaim import reclaim
 from spool.store import Store, log
 from spool.sweep import EVERY_SECONDS, Sweeper
 
 RECLAIM_EVERY_COMMITS = 512
+# Who finds a file gone before he has read it must list them all (see ``visibility``), so the newest ones stay while
+# others are at work.
+BEHIND_COMMITS = 512
 TIDY_FROM = 64
 PAUSE_SECONDS = 0.001
 CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
@@ -30,6 +34,7 @@ class Housekeeper:
         self._sweeper = Sweeper(store)
         self._reclaimed_at = store.index.applied
         self._saved_at = store.index.restored
+        self._published = self._trimmed_at = store.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.disk.run_beside("xaspool housekeeping", self._run)
@@ -42,7 +47,7 @@ class Housekeeper:
         if self._beside:
             self._wake.set()
         else:
-            self._reclaim()
+            self._reclaim(BEHIND_COMMITS)
 
     def tidy_up(self) -> None:
         """As the space closes: the next opener need not do it."""
@@ -50,7 +55,7 @@ class Housekeeper:
             if self._store.counters.read().stopped:
                 return
             if len(self._store.index.idle) >= TIDY_FROM:
-                self._reclaim()
+                self._reclaim(0)
             self._save(CHECKPOINT_FROM)
 
     def end(self) -> None:
@@ -62,11 +67,33 @@ class Housekeeper:
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._sweeper.look() if ours else 0
 
-    def _reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
+    def _is_quiet(self) -> bool:
+        """Whether nothing has been committed since the last round; then the disk gets back what is spare."""
+        published = self._store.counters.read().published
+        quiet, self._published = published == self._published, published
+        if quiet and published > self._trimmed_at:
+            self._trimmed_at = published
+            self._store.pool.trim()
+        return quiet
+
+    def _is_ours(self) -> bool:
+        """Whether to look for what is slow: those who follow what others do have it at hand. A process that only puts
+        would have to read it for this alone; one of them does, if nobody follows."""
+        control, follows = self._store.control, self._store.follows
+        self._store.follows = False
+        if follows:
+            return control.held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
+        if control.held_here(FOLLOWING):
+            control.unlock(FOLLOWING)
+        if control.held_elsewhere(FOLLOWING):
+            return False
+        return control.held_here(HOUSEKEEPING) or control.try_lock(HOUSEKEEPING)
+
+    def _reclaim(self, behind: int, pause: Callable[[], None] = lambda: None) -> None:
         if self._busy.acquire(blocking=False):
             try:
                 self._reclaimed_at = self._store.index.applied
-                reclaim(self._store, pause)
+                reclaim(self._store, pause, behind if self._store.presence.others() else 0)
             finally:
                 self._busy.release()
 
@@ -98,8 +125,11 @@ class Housekeeper:
         try:
             if store.counters.read().stopped:
                 return False
-            if (due and self.sweep()) or len(store.index.idle) >= RECLAIM_EVERY_COMMITS:
-                self._reclaim(self._pause)
+            ours = self._is_ours() if due else True
+            quiet = due and ours and self._is_quiet()
+            least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
+            if (due and ours and self.sweep()) or len(store.index.idle) >= least:
+                self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:
             store.stop()

@@ -10,7 +10,7 @@ A message is found by its position, which never changes; the file it lies in, it
 
 from array import array
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spool.commits import Commit, Part, Source
@@ -39,6 +39,7 @@ class Index(Contents):
         self.restored = 0  # what is up to here came from a checkpoint
         self.files: dict[int, FileState] = {}
         self.idle: set[int] = set()
+        self.folded: set[int] = set()  # of those, what reclaim has said it removes
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self.adopted: dict[Xid, int] = {}
         self.taken: set[tuple[str, bytes]] = set()
@@ -210,9 +211,8 @@ class Index(Contents):
         if value is not None:
             self.facts[key] = (number, value, expiry)
             state.facts += 1
-            for folded in value["folded"] if key == TOTALS_FACT else ():
-                if folded in self.files:
-                    self._give_up(folded)
+            if key == TOTALS_FACT:
+                self._fold(value["folded"])
 
     # -- sweeps -------------------------------------------------------------------------------------------------------
 
@@ -266,20 +266,33 @@ class Index(Contents):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
+    def _fold(self, numbers: list[int]) -> None:
+        """Reclaim has recorded what goes. What it had recorded before, and does not name any more, is durably gone."""
+        for gone in self.folded.difference(numbers):
+            self.forget(gone)
+        for number in numbers:
+            if number in self.files:
+                self._give_up(number)
+
     def _give_up(self, number: int) -> None:
         """Reclaim has recorded that the number goes, since nothing in it lived: its counts are in that record now, and
         what it holds is gone, even if somebody puts the file back and what removed it is gone as well."""
         state = self.files[number]
-        state.folded = True
         state.tally = {}
         self._forget_facts(number, state)
+        self.folded.add(number)
         if state.live:
-            for segment in [segment for segment in self.segments if segment.source.number == number]:
-                self._gone(segment.queue, number, segment.live, segment.bytes)
-                self.forget_segment(segment)
-            runs = [run for runs in self.runs.values() for run in runs if run.source.number == number]
-            for run in runs:
-                self._take_out(run.number, run.first, run.end)
+            self._drop_messages({number})
+
+    def _drop_messages(self, numbers: set[int]) -> None:
+        """All that lies in these numbers' files."""
+        for segment in [segment for segment in self.segments if segment.source.number in numbers]:
+            self._gone(segment.queue, segment.source.number, segment.live, segment.bytes)
+            self.forget_segment(segment)
+        swept = any(self.files[number].span is not None for number in numbers)
+        places = list(self.runs) if swept else [number for number in numbers if number in self.runs]
+        for run in [run for place in places for run in self.runs[place] if run.source.number in numbers]:
+            self._take_out(run.number, run.first, run.end)
 
     def _rest(self, number: int) -> None:
         """None of the messages in the number's files lives any more: they may go, unless one is damaged: nobody knows
@@ -293,10 +306,19 @@ class Index(Contents):
         self.files[number].damaged = True
         self.idle.discard(number)
 
+    def keep_only(self, numbers: Iterable[int]) -> None:
+        """Forget the files of all others: they were reclaimed, so nothing in them lives, whoever took it."""
+        there = set(numbers)
+        gone = [number for number in self.files if number not in there]
+        self._drop_messages({number for number in gone if self.files[number].live})
+        for number in gone:
+            self.forget(number)
+
     def forget(self, number: int) -> None:
         """The number's files are gone."""
         state = self.files.pop(number)
         self.idle.discard(number)
+        self.folded.discard(number)
         for xid in state.adopted:
             self.adopted.pop(xid, None)
         self._forget_facts(number, state)

@@ -16,7 +16,7 @@ from spool.quarantine import quarantine
 from spool.xid import Xid
 
 # Bytes of run/control.
-NUMBER, PREPARED_LIST, CONFIG = range(3)
+NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
 
 
 class LockFile:

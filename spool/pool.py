@@ -6,21 +6,25 @@ hence only files that carry their own number and have one name go into the pool 
 """
 
 import os
+import random
 import re
 import threading
 from bisect import bisect_left
+from contextlib import suppress
 from typing import NamedTuple
 
 from spool import layout
 from spool.disk import Disk
 from spool.quarantine import quarantine
 
-MAX_FILES = 512
+MAX_BYTES = 64 << 20  # while there is much to do, enough for what is consumed from one reclaim to the next
+QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
+_LEAST_BYTES = 4 << 10  # what a file takes of the disk, however small it is
 _NEW_SUFFIX = ".new"
 _SPARE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+")
 _TRIES = 3
-_LOOK_AGAIN_AFTER_MISSES = 64
+_LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
 
 
@@ -59,8 +63,9 @@ class Pool:
                 return None
             try:
                 self.disk.rename(f"{layout.FREE}/{spare.name}", name)
-            except FileNotFoundError:
-                continue  # another process was faster
+            except FileNotFoundError:  # another process was faster, and what else is known may be as old
+                self.refresh()
+                continue
             identity = self.disk.identity(name)
             if identity is not None and identity.is_plain:
                 return self.disk.open(name, write=True), identity.size
@@ -81,12 +86,14 @@ class Pool:
         return None
 
     def _nearest(self, size: int) -> int:
-        """The one that gains or loses the fewest blocks; of two as near, the one that need not grow."""
-        above = bisect_left(self._spares, _Spare(size, ""))
-        if above == len(self._spares):
-            return above - 1
-        grows = above > 0 and size - self._spares[above - 1].size < self._spares[above].size - size
-        return above - 1 if grows else above
+        """The one that gains or loses the fewest blocks; of two as near, the one that need not grow. Of those with the
+        same size any, so that processes do not run after the same ones."""
+        spares = self._spares
+        above = bisect_left(spares, _Spare(size, ""))
+        grows = above > 0 and (above == len(spares) or size - spares[above - 1].size < spares[above].size - size)
+        nearest = spares[above - 1 if grows else above].size
+        first = bisect_left(spares, _Spare(nearest, ""))
+        return random.randrange(first, bisect_left(spares, _Spare(nearest + 1, "")))
 
     def stock(self) -> None:
         """Two files for a full disk, by an opener that is alone: one for a get, one for the reclaim that it needs."""
@@ -105,13 +112,13 @@ class Pool:
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many files more may go in."""
-        return max(0, MAX_FILES - len(self.disk.names(layout.FREE)))
+        """How many bytes more may go in."""
+        return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
-    def give(self, name: str) -> str | None:
+    def give(self, name: str, room: int) -> str | None:
         """Move a consumed file in, not yet to be taken; its name there, or None if it does not qualify."""
         identity = self.disk.identity(name)
-        if identity is None or not identity.is_plain or identity.size > MAX_FILE_BYTES:
+        if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
         target = f"{identity.size}-{os.urandom(8).hex()}"
         self.disk.rename(name, f"{layout.FREE}/{target}{_NEW_SUFFIX}")
@@ -124,6 +131,16 @@ class Pool:
         if given:
             self.refresh()
 
+    def trim(self) -> None:
+        """The space is quiet: give the disk back what it need not keep; the smallest files stay."""
+        kept = 0
+        for spare in sorted(filter(None, map(_parse, self.disk.names(layout.FREE)))):
+            kept += weight(spare.name)
+            if kept > QUIET_BYTES:
+                with suppress(FileNotFoundError):  # somebody has just taken it
+                    self.disk.unlink(f"{layout.FREE}/{spare.name}")
+        self.refresh()
+
     def clear(self, *, everything: bool) -> None:
         """After a crash, by an opener that is alone: drop what was on its way in, or all of it."""
         for name in self.disk.names(layout.FREE):
@@ -131,6 +148,12 @@ class Pool:
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
+
+
+def weight(name: str) -> int:
+    """What a file in the pool takes of the disk, by its name."""
+    match = _SPARE_NAME.match(name)
+    return _LEAST_BYTES if match is None else max(_LEAST_BYTES, int(match[1]))
 
 
 def _parse(name: str) -> _Spare | None:

@@ -31,6 +31,10 @@ class Presence:
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.let_go(self.handle)
 
+    def others(self) -> bool:
+        """Whether somebody else has the space open, too."""
+        return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
+
     def is_alone(self) -> bool:
         """Whether nobody has the space open now, or is opening it; for who only looks, and does not come in."""
         handle = self.disk.open_directory("")

@@ -19,6 +19,7 @@ from spool.errors import NotOpen, SpoolError
 from spool.files import FileState, add_tallies
 from spool.index import Index
 from spool.notes import bury_the_dead
+from spool.pool import weight
 from spool.retries import commit_draft
 from spool.store import Store, log
 from spool.visibility import catch_up
@@ -66,10 +67,11 @@ def note_readers(number: int, state: FileState, claimed: Set[int]) -> None:
         state.readers = frozenset(one for one in claimed if low <= one <= high)
 
 
-def reclaim(store: Store, pause: Callable[[], None] = lambda: None) -> int:
+def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
     """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0.
 
     What fails is logged, and done by the next who reclaims. ``pause`` is called between a few files and the next.
+    ``behind``: the newest so many numbers stay for now.
     """
     removed = 0
     try:
@@ -80,7 +82,8 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None) -> int:
             _flush_unflushed(store)
             catch_up(store)
             _finish_taken(store)
-            while levels := _plan(store):
+            newest = store.index.applied - behind
+            while levels := _plan(store, newest if behind else store.index.applied):
                 _record_totals(store, [number for level in levels for number in level])
                 for level in levels:
                     _remove(store, level, pause)
@@ -101,14 +104,14 @@ def _must_wait(store: Store) -> bool:
     return not store.disk.ordered and store.counters.read().suspect
 
 
-def _plan(store: Store) -> list[list[int]]:
-    """What can go, level behind level: a full disk has room for one record of it, and not for one a level."""
+def _plan(store: Store, newest: int) -> list[list[int]]:
+    """What can go of the numbers below ``newest``, level behind level: a full disk has room for one record of it, and
+    not for one a level."""
     levels: list[list[int]] = []
     going: set[int] = set()
     durable = store.counters.read().durable
     with store.mutex:
         index = store.index
-        newest = index.applied
         superseded = [number for number in index.idle if index.files[number].superseded_by]
         claimed = store.claims.numbers() if superseded else set()
         for number in superseded:
@@ -118,7 +121,7 @@ def _plan(store: Store) -> list[list[int]]:
         ):
             levels.append(level)
             going.update(level)
-            newest = index.applied + 1  # the record of the first level will be
+            newest += newest == index.applied  # the record of the first level will be
     return levels
 
 
@@ -169,7 +172,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
     """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
     with store.mutex:
         index = store.index
-        fresh = [number for number in batch if not index.files[number].folded]
+        fresh = [number for number in batch if number not in index.folded]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever
@@ -177,6 +180,8 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_draft(store, draft, store.deadline(), flush=True)
+    else:  # who recorded them died, perhaps before what he had removed was durably gone: what removed it goes later
+        store.disk.flush_directory(layout.COMMITTED)
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
@@ -225,9 +230,10 @@ def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
         if place % _STEP_FILES == 0:
             pause()
         name = layout.committed(number)
-        spare = store.pool.give(name) if len(given) < room else None
+        spare = store.pool.give(name, room)
         if spare is not None:
             given.append(spare)
+            room -= weight(spare)
         else:
             _unlink(store, name)
     store.disk.flush_directory(layout.COMMITTED)

@@ -329,6 +329,7 @@ class Space:
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
         check_queue(self._store, queue, page)
+        self._store.follows = True
         catch_up(self._store, page)
         list_prepared(self._store)
 

@@ -103,6 +103,7 @@ class Store:
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
+        self.follows = False  # whether it has looked what there is, since the housekeeper asked last
 
     def _shut(self) -> None:
         """Nobody is inside any more."""

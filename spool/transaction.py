@@ -43,7 +43,7 @@ from spool.ranges import Ranges, positions, subtract
 from spool.reader import FileImage
 from spool.reclaim import reclaim
 from spool.store import Store, speaking
-from spool.visibility import apply_up_to
+from spool.visibility import apply_up_to, see_own
 from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid
 
@@ -310,9 +310,7 @@ class Transaction:
         file, header = self._complete_file(page, store.pool)
         number = self.number = publication.commit(store, file, store.deadline())
         image = FileImage(header._replace(number=number), tuple(file.tables))
-        store.own[number] = Commit(number, [Part(0, None, 0, image)])
-        self._refresh()
-        store.own.pop(number, None)  # another thread may have read it from the disk
+        see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
         store = self._store

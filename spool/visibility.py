@@ -6,28 +6,30 @@ was issued. Only then is a message delivered.
 """
 
 import logging
-from typing import Literal, overload
+from collections import Counter
 
 from spool import checkpoint, layout
 from spool.clock import Deadline
-from spool.commits import Commit, Part
+from spool.commits import Commit
 from spool.counters import Page
-from spool.entries import TOTALS_FACT
-from spool.errors import CorruptedFile, SystemFailure
-from spool.format import Adoption, Header
+from spool.errors import CorruptedFile, SpoolError, SystemFailure
+from spool.format import Header
 from spool.index import Index
 from spool.locks import PREPARED_LIST
 from spool.publication import settle_all
-from spool.quarantine import kept
 from spool.reader import FileImage, image_of
+from spool.reading import Listing, name_absent_branches, read_commit
 from spool.store import Store
 from spool.xid import Xid
 
 log = logging.getLogger("spool")
 
-# A reader that was overtaken by reclaim starts again. What is missing after so many starts is gone for good.
+# Swept files that go one behind the other while they are read: who met that so often has an error to show.
 _PATIENT_STARTS = 20
-_TRIES_ON_BAD_BYTES = 3
+# A file that is listed and cannot be read, so often, is damaged.
+_TRIES_ON_BAD_FILES = 3
+# Commits of this process that it need not read again.
+_MOST_OWN = 64
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -105,8 +107,26 @@ def apply_up_to(store: Store, published: int) -> None:
     with store.mutex:
         while store.index.applied < published:
             commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
-            if commit is None or not apply(store, store.index, commit):
+            if commit is None:
+                _go_on(store)
+            elif not apply(store, store.index, commit):
                 rebuild(store)
+
+
+def see_own(store: Store, commit: Commit) -> None:
+    """A commit of this process, just published. Who is behind others stays so until he wants to know what there is: a
+    process that only puts need not follow them."""
+    try:
+        with store.mutex:
+            if commit.number == store.index.applied + 1:
+                if not apply(store, store.index, commit):
+                    rebuild(store)
+            elif commit.number > store.index.applied:
+                store.own[commit.number] = commit
+                if len(store.own) > _MOST_OWN:
+                    del store.own[next(iter(store.own))]
+    except (OSError, SpoolError) as error:  # it is done, whatever happens to this look
+        log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
 
 
 def apply(store: Store, index: Index, commit: Commit) -> bool:
@@ -132,6 +152,17 @@ def _applied(store: Store, index: Index, commit: Commit) -> bool:
     return True
 
 
+# -- what reclaim has overtaken ---------------------------------------------------------------------------------------
+
+
+def _go_on(store: Store) -> None:
+    """Some of what is next has been reclaimed: go on with what is there, or start anew."""
+    if _read_on(store, store.index):
+        _have_skipped(store)
+    else:
+        rebuild(store)
+
+
 def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None:
     """Start from what is there: files that were missing have been reclaimed, so nothing of theirs lives.
 
@@ -139,152 +170,57 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
     checkpoint may tell what the files hold.
     """
     with store.mutex:
-        index = read_all(store, last_resort=False, from_checkpoint=True) if opening else None
-        if index is None:
-            index = read_all(store, last_resort=True) if alone else _read_patiently(store)
-        store.index = index
-        store.prepared.version = -1
-        list_prepared(store)
+        store.index = read_all(store, alone=alone, from_checkpoint=opening)
+        _have_skipped(store)
 
 
-def _read_patiently(store: Store) -> Index:
-    for start in range(_PATIENT_STARTS + 1):
-        index = read_all(store, last_resort=start == _PATIENT_STARTS)
-        if index is not None:
+def _have_skipped(store: Store) -> None:
+    """Branches were adopted by commits that are gone: nobody has said so. And some of our own may have been read."""
+    store.own.clear()
+    store.prepared.version = -1
+    list_prepared(store)
+
+
+def read_all(
+    store: Store, *, alone: bool = False, published: int | None = None, from_checkpoint: bool = False
+) -> Index:
+    """An index as of a published number. ``published``: by who knows better than the counters. ``from_checkpoint``:
+    what that covers is not read again, if there is one to be believed."""
+    for _ in range(_PATIENT_STARTS):
+        index = (checkpoint.load(store) if from_checkpoint else None) or store.new_index()
+        if _read_on(store, index, alone=alone, published=published):
             return index
+        from_checkpoint = False
     raise SystemFailure(_TOO_FAST)
 
 
-@overload
-def read_all(store: Store, *, last_resort: Literal[True], published: int | None = None) -> Index: ...
-@overload
-def read_all(
-    store: Store, *, last_resort: bool, published: int | None = None, from_checkpoint: bool = False
-) -> Index | None: ...
-def read_all(
-    store: Store, *, last_resort: bool, published: int | None = None, from_checkpoint: bool = False
-) -> Index | None:
-    """An index as of a published number, or None if a file that was listed is gone when read.
+def _read_on(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
+    """Apply what there is beyond ``index.applied``, and forget what has gone; False if the index is of no use any more.
 
-    The listing is noted before anything is read: an adopted branch in neither listing was reclaimed, and is empty.
-    ``published``: by who knows better than the counters. ``from_checkpoint``: what it covers is not read again; None if
-    there is none to be believed.
+    Three looks, in this order: the published number, the names to be read, the names that are there. What was gone at
+    the second had lost all that it removed before, so nothing of that is there at the third: without it a message could
+    stay whose removal is never read. What was there at the second and is gone when it is read has been overtaken once
+    more, and the looks are taken anew; each time fewer names are left of those that were there.
     """
-    if published is None:
-        published = store.counters.read().published
-    listed = {f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)}
-    names = store.disk.names(layout.COMMITTED)
-    listed.update(f"{layout.COMMITTED}/{name}" for name in names)
-    index = checkpoint.load(store, names, published) if from_checkpoint else store.new_index()
-    if index is None:
-        return None
-    absent: list[tuple[int, str, str]] = []
-    parsed = [name for name in map(layout.parse_committed, names) if name is not None and not name.adoption]
-    for number in sorted(name.number for name in parsed if index.applied < name.number <= published):
-        commit = read_commit(store, number, listed=listed, last_resort=last_resort)
-        if commit is None or not _applied(store, index, commit):
-            _unread(last_resort)
-            return None
-        if commit.parts[0].image.header.adopts:
-            absent += _absent_branches(commit)
-    index.applied = published
-    while index.applied < store.counters.read().published:
-        commit = read_commit(store, index.applied + 1, last_resort=last_resort)
-        if commit is None or not _applied(store, index, commit):
-            _unread(last_resort)
-            return None
-    if last_resort:
-        for number, name, wrong in absent:
-            if not being_reclaimed(store, index, number) and not kept(store.disk, name):
-                index.damaged(number, name, wrong)
-    return index
-
-
-def _unread(last_resort: bool) -> None:
-    """What was listed is gone. Last resorts name what is missing instead; swept files that go one behind the other
-    while they are read are the one thing that they cannot serve without."""
-    if last_resort:
-        raise SystemFailure(_TOO_FAST)
-
-
-def _absent_branches(commit: Commit) -> list[tuple[int, str, str]]:
-    """(number, name, what is wrong) of adopted branches that were nowhere to be read, and not named already."""
-    there = {part.adoption for part in commit.parts}
-    named = {name for name, _ in commit.damage}
-    places = [(layout.committed(commit.number, k), k, xid) for k, xid in enumerate(commit.adopted, 1)]
-    return [(commit.number, n, f"branch {xid} is missing") for n, k, xid in places if k not in there and n not in named]
-
-
-def being_reclaimed(store: Store, index: Index, number: int) -> bool:
-    """Whether a commit is just going, or gone: its adopted branches go before it, after the fact that counts them."""
-    totals = index.facts.get(TOTALS_FACT)
-    return (totals is not None and number in totals[1]["folded"]) or not store.disk.exists(layout.committed(number))
-
-
-def read_commit(
-    store: Store, number: int, *, listed: set[str] | None = None, last_resort: bool = False
-) -> Commit | None:
-    """A published commit with its adopted branches, or None if something it needs is not where it was.
-
-    ``last_resort``: never None; what is missing, foreign or damaged is named in the commit, and served without.
-    """
-    name = layout.committed(number)
-    image, wrong = _numbered_image(store, number)
-    if (wrong is not None or image is None) and not last_resort:
-        return None
-    if image is None:
-        return Commit(number, [Part(0, None, 0, FileImage(store.header(), ()))], [(name, wrong or "it is missing")])
-    commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
-    torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
-    if torn and not kept(store.disk, name):
-        commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
-    for place, adoption in enumerate(image.header.adopts, 1):
-        branch = _adopted_image(store, number, place, adoption)
-        if branch is not None:
-            commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
-        elif listed is not None and not _is_listed(listed, number, place, adoption.xid):
-            continue
-        elif not last_resort:
-            return None
-        elif not kept(store.disk, layout.committed(number, place)):
-            commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
-    return commit
-
-
-def _is_listed(listed: set[str], number: int, place: int, xid: Xid) -> bool:
-    return layout.prepared(xid) in listed or layout.committed(number, place) in listed
-
-
-def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | None]:
-    """(image or None, what is wrong or None). None, None: there is no such file.
-
-    The name can carry other bytes at any time, so bad ones are read again by name before they are believed.
-    """
-    name = layout.committed(number)
-    image, wrong = None, None
-    for attempt in range(_TRIES_ON_BAD_BYTES):
-        try:
-            image = image_of(store.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
-        except CorruptedFile as error:
-            image, wrong = None, str(error).removeprefix(f"{name}: ")
-            continue
-        if image is None or image.header.number == number:
-            return image, None
-        wrong = f"it carries the number {image.header.number}"
-        if image.header.number == -1:
-            return image, "its number does not match its checksum"
-        image = None
-    return image, wrong
-
-
-def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileImage | None:
-    """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
-    for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
-        try:
-            image = image_of(store.disk, name)
-        except CorruptedFile as error:
-            log.error("%s", error)
-            continue
-        if image is not None and (image.header.checksum, image.header.size) == (adoption.checksum, adoption.size):
-            return image
-    return None
+    failed: Counter[int] = Counter()
+    heads: list[Commit] = []
+    while True:
+        last = store.counters.read().published if published is None else published
+        listing = Listing.of(store)
+        index.keep_only(Listing.of(store).numbers)
+        stuck = None
+        for number in sorted(number for number in listing.numbers if index.applied < number <= last):
+            give_up = alone or failed[number] >= _TRIES_ON_BAD_FILES
+            commit = read_commit(store, number, listing=listing, last_resort=give_up)
+            if commit is None:
+                stuck = number
+                break
+            if not _applied(store, index, commit):
+                return False
+            heads += [commit] if alone and commit.adopted else []
+        if stuck is None:
+            index.applied = max(index.applied, last)
+            for head in heads:
+                name_absent_branches(store, index, head)
+            return True
+        failed[stuck] += 1
