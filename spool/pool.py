@@ -7,7 +7,6 @@ hence only files that carry their own number and have one name go into the pool 
 
 import os
 import random
-import re
 import threading
 from bisect import bisect_left
 from contextlib import suppress
@@ -20,9 +19,9 @@ from spool.quarantine import quarantine
 MAX_BYTES = 64 << 20  # while there is much to do, enough for what is consumed from one reclaim to the next
 QUIET_BYTES = 4 << 20
 MAX_FILE_BYTES = 4 << 20
-_LEAST_BYTES = 4 << 10  # what a file takes of the disk, however small it is
+_LEAST_BYTES = 32 << 10  # what a small file counts as, or there would be too many names to list
 _NEW_SUFFIX = ".new"
-_SPARE_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]+")
+_MOST_DIGITS = 10
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
@@ -63,9 +62,8 @@ class Pool:
                 return None
             try:
                 self.disk.rename(f"{layout.FREE}/{spare.name}", name)
-            except FileNotFoundError:  # another process was faster, and what else is known may be as old
-                self.refresh()
-                continue
+            except FileNotFoundError:
+                continue  # another process was faster
             identity = self.disk.identity(name)
             if identity is not None and identity.is_plain:
                 return self.disk.open(name, write=True), identity.size
@@ -73,6 +71,7 @@ class Pool:
                 self.disk.unlink(name)  # it has another name, which may still mean something
             elif identity is not None:
                 quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare.name}, and is no regular file")
+        self.refresh()  # what is known is old
         return None
 
     def _pop(self, size: int, keep: int) -> _Spare | None:
@@ -152,10 +151,10 @@ class Pool:
 
 def weight(name: str) -> int:
     """What a file in the pool takes of the disk, by its name."""
-    match = _SPARE_NAME.match(name)
-    return _LEAST_BYTES if match is None else max(_LEAST_BYTES, int(match[1]))
+    size = name.partition("-")[0]
+    return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 
 
 def _parse(name: str) -> _Spare | None:
-    match = _SPARE_NAME.fullmatch(name)
-    return None if match is None else _Spare(int(match[1]), name)
+    size, _, rest = name.partition("-")
+    return _Spare(int(size), name) if size.isdecimal() and len(size) <= _MOST_DIGITS and rest.isalnum() else None

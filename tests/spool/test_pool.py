@@ -4,7 +4,7 @@ name is overwritten (DESIGN §10)."""
 import pytest
 
 from spool import layout
-from spool.pool import Pool
+from spool.pool import MAX_BYTES, QUIET_BYTES, Pool
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk
 
@@ -46,7 +46,7 @@ def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) 
 def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
     pool = Pool(disk)
     write(disk, f"{layout.COMMITTED}/x", 10)
-    given = pool.give(f"{layout.COMMITTED}/x")
+    given = pool.give(f"{layout.COMMITTED}/x", pool.room())
     assert given is not None
     assert not taken(pool)
     assert not taken(Pool(disk)), "its new name is not durable yet"
@@ -76,7 +76,23 @@ def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk
     write(disk, f"{layout.COMMITTED}/x", 10)
     disk.link(f"{layout.COMMITTED}/x", f"{layout.COMMITTED}/y")
     pool = Pool(disk)
-    assert pool.give(f"{layout.COMMITTED}/x") is None
+    assert pool.give(f"{layout.COMMITTED}/x", pool.room()) is None
     disk.rename(f"{layout.COMMITTED}/x", f"{layout.FREE}/10-ab")
     assert not taken(Pool(disk))
     assert disk.names(layout.COMMITTED) == ["y"]
+
+
+def test_the_pool_takes_no_more_than_its_bytes(disk: SimulatedDisk) -> None:
+    write(disk, f"{layout.COMMITTED}/x", 100)
+    assert Pool(disk).give(f"{layout.COMMITTED}/x", 99) is None
+    write(disk, f"{layout.FREE}/{MAX_BYTES + 1}-ab", 10)
+    assert Pool(disk).room() < 0
+
+
+def test_a_quiet_space_keeps_its_smallest_spare_files(disk: SimulatedDisk) -> None:
+    for name in ("10-ab", f"{QUIET_BYTES}-cd", "20-ef", "30-ab.new"):
+        write(disk, f"{layout.FREE}/{name}", 10)
+    pool = Pool(disk)
+    pool.trim()
+    assert sorted(disk.names(layout.FREE)) == ["10-ab", "20-ef", "30-ab.new"]
+    assert taken(pool, QUIET_BYTES)
