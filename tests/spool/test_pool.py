@@ -43,6 +43,17 @@ def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) 
     assert any(taken(pool) for _ in range(100))
 
 
+def test_who_finds_that_others_took_what_it_knew_of_looks_again(disk: SimulatedDisk) -> None:
+    for name in ("10-a", "10-b", "10-c", "10-d"):
+        write(disk, f"{layout.FREE}/{name}", 10)
+    pool = Pool(disk)
+    for name in disk.names(layout.FREE):
+        disk.unlink(f"{layout.FREE}/{name}")
+    write(disk, f"{layout.FREE}/10-e", 10)
+    assert not taken(pool)
+    assert taken(pool)
+
+
 def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
     pool = Pool(disk)
     write(disk, f"{layout.COMMITTED}/x", 10)
@@ -90,7 +101,8 @@ def test_the_pool_takes_no_more_than_its_bytes(disk: SimulatedDisk) -> None:
 
 
 def test_a_quiet_space_keeps_its_smallest_spare_files(disk: SimulatedDisk) -> None:
-    for name in ("10-ab", f"{QUIET_BYTES}-cd", "20-ef", "30-ab.new"):
+    large = [f"{QUIET_BYTES + more}-cd" for more in range(5)]
+    for name in ("10-ab", *large, "20-ef", "30-ab.new"):
         write(disk, f"{layout.FREE}/{name}", 10)
     pool = Pool(disk)
     pool.trim()

@@ -1,0 +1,197 @@
+"""Reclaim goes on while others read: who is overtaken goes on from what is there, and believes in nothing that is gone
+(DESIGN §5, "Catch up"; §4, "Reclaim")."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import spool
+from spool import housekeeping, layout
+from spool.reclaim import reclaim
+from tests.machine import PowerCut
+from tests.spool.meanwhile import Meanwhile, Processes
+
+ORDERED = pytest.mark.parametrize("ordered", [True, False])
+
+
+def listed_around(disk: Meanwhile, action: Callable[[], object], up_to: int) -> None:
+    """The next listing of ``committed/`` is no instant: something happens after it came to that number."""
+    inner = disk.names
+
+    def names(directory: str) -> list[str]:
+        before = inner(directory)
+        if directory != layout.COMMITTED:
+            return before
+        disk.names = inner  # type: ignore[method-assign]
+        action()
+        return [n for n in before if _number(n) <= up_to] + [n for n in inner(directory) if _number(n) > up_to]
+
+    disk.names = names  # type: ignore[method-assign]
+
+
+def _number(name: str) -> int:
+    parsed = layout.parse_committed(name)
+    assert parsed is not None
+    return parsed.number
+
+
+def bodies(space: spool.Space) -> list[Any]:
+    return [message.body for message in space.browse("orders")]
+
+
+def consumed_and_reclaimed(space: spool.Space, body: str) -> None:
+    """A message came and went, and something newer stays."""
+    put = space.put("orders", body)
+    space.get("orders", message_id=put)
+    space.put("orders", f"after {body}")
+    assert reclaim(space._store)
+
+
+@ORDERED
+def test_a_message_does_not_come_back_when_it_goes_while_the_files_are_listed(ordered: bool) -> None:
+    """Its file was listed before it went, and who removed it was gone when the listing came to his number. One who has
+    recorded what goes dies, and another goes on, so nothing that is newer names the message any more."""
+    there = Processes(ordered=ordered)
+    (space, disk), heir, (other, others_disk) = there.open(), there.space(), there.open()
+    first = space.put("orders", "first")
+    assert bodies(other) == ["first"]
+    consumed_and_reclaimed(space, "second")  # so the other is overtaken
+    space.get("orders", message_id=first)
+    space.get("orders", message_id=space.put("orders", "third"))
+    space.put("orders", "last")
+    disk.before("rename", disk.die, layout.committed(1))
+    with pytest.raises(PowerCut):
+        reclaim(space._store, behind=3)
+    assert bodies(heir) == ["after second", "last"]
+
+    def goes() -> None:
+        assert reclaim(heir._store, behind=4) >= 2
+        assert reclaim(heir._store) >= 2
+
+    listed_around(others_disk, goes, up_to=1)
+    assert other.get("orders").body == "after second"
+    assert bodies(other) == ["last"]
+    assert other.check() == other.quarantined() == []
+
+
+@ORDERED
+def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
+    """More often than anybody would start anew."""
+    there = Processes(ordered=ordered)
+    space, (other, disk) = there.space(), there.open()
+    turns = iter(range(40))
+
+    def goes_on() -> None:
+        turn = next(turns, None)
+        if turn is not None:
+            consumed_and_reclaimed(space, f"turn {turn}")
+            disk.before("open", goes_on, layout.COMMITTED)
+
+    goes_on()
+    found = bodies(other)
+    assert found == [f"after turn {turn}" for turn in range(len(found))]
+    assert bodies(other) == [f"after turn {turn}" for turn in range(40)]
+
+
+def test_what_others_have_reclaimed_is_forgotten() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    for turn in range(10):
+        space.put("orders", turn)
+        space.get("orders")
+        assert bodies(other) == []
+        reclaim(space._store)
+    assert bodies(other) == []
+    assert len(other._store.index.files) <= len(space._store.index.files) + 3 < 8
+
+
+@ORDERED
+def test_what_a_dead_reclaimer_removed_is_durably_gone_before_what_removed_it_goes(ordered: bool) -> None:
+    there = Processes(ordered=ordered)
+    (space, disk), (other, others_disk) = there.open(), there.open()
+    space.put_many("orders", ["a", "b"])
+    space.get_many("orders", 2)
+    space.put("orders", "c")
+    assert bodies(other) == ["c"]
+    disk.before("flush_directory", disk.die, layout.COMMITTED, spare=0 if ordered else 1)  # (one is the record's)
+    with pytest.raises(PowerCut):
+        reclaim(space._store)
+    events: list[str] = []
+    others_disk.before("flush_directory", lambda: events.append("flush"), layout.COMMITTED)
+    for call in ("unlink", "rename"):
+        others_disk.before(call, lambda: events.append("remove"), layout.COMMITTED)
+    assert bodies(other) == ["c"]
+    assert reclaim(other._store)
+    assert events[0] == "flush"
+    assert bodies(other) == ["c"]
+
+
+# -- who only puts -----------------------------------------------------------------------------------------------------
+
+
+def test_who_only_puts_reads_nothing_of_what_others_commit() -> None:
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    opened: list[str] = []
+    inner = disk.open
+
+    def watched(name: str, *, write: bool = False) -> int:
+        opened.append(name)
+        return inner(name, write=write)
+
+    disk.open = watched  # type: ignore[method-assign]
+    for turn in range(100):
+        space.put("orders", f"theirs {turn}")
+        other.put("orders", f"ours {turn}")
+    assert not [name for name in opened if name.startswith(layout.COMMITTED)]
+    found = bodies(other)
+    assert found == [f"{whose} {turn}" for turn in range(100) for whose in ("theirs", "ours")]
+    assert bodies(space) == found
+    assert other._store.own == {}
+
+
+def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    consumed_and_reclaimed(space, "one")
+    other.put("orders", "own")
+    assert other._store.own
+    assert bodies(other) == ["after one", "own"]
+    assert other._store.own == {}
+
+
+def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
+    there = Processes()
+    one, two, three = there.space(), there.space(), there.space()
+    assert one._housekeeper._is_ours()
+    assert one._housekeeper._is_ours()
+    assert not two._housekeeper._is_ours()
+    three.stats("orders")
+    assert three._housekeeper._is_ours(), "what it has read is at hand"
+    assert not one._housekeeper._is_ours()
+    two.stats("orders")
+    assert two._housekeeper._is_ours(), "each looks at what it has in memory itself"
+    for _ in range(2):  # nobody follows any more
+        three._housekeeper._is_ours()
+        two._housekeeper._is_ours()
+    assert one._housekeeper._is_ours()
+
+
+# -- how far behind ----------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "BEHIND_COMMITS", 10)
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    space.put_many("orders", range(20))
+    for _ in range(20):
+        space.get("orders")
+    newest = there.newest()
+    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    left = sorted(map(_number, disk.names(layout.COMMITTED)))
+    assert left[0] == newest - 10
+    other.close()
+    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
