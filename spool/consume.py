@@ -62,7 +62,9 @@ def claim(
     while True:
         got = _claim_free(store, wanted, skip)
         if not got:
-            if settle_the_dead(store, deadline):  # a coordinator that is gone held messages by its prepared branches
+            seen = store.index.applied
+            # A coordinator that is gone held messages by its prepared branches; and something came while we looked.
+            if settle_the_dead(store, deadline) or store.index.applied > seen:
                 continue
             if wanted.message_id is not None and _is_there(store, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")

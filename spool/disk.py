@@ -31,9 +31,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import filelock
+
+from spool import mount
+from spool.identity import FileIdentity, identity_of
+from spool.mount import FileSystem
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -49,18 +53,6 @@ _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
 _FLOCK = struct.Struct("hhqqi4x")
 
-# What statfs(2) says of a file system's kind.
-_EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
-_LOCAL = {
-    _EXT: "ext4", _XFS: "xfs", _BTRFS: "btrfs", _TMPFS: "tmpfs", 0x858458F6: "ramfs", 0xF2F52010: "f2fs",
-    0x2FC12FC1: "zfs", 0x794C7630: "overlay", 0x65735546: "fuse", 0x4D44: "vfat", 0x2011BAB0: "exfat",
-    0x7366746E: "ntfs3",
-}  # fmt: skip
-_NETWORK = {
-    0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph",
-    0x01021997: "9p", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x7461636F: "ocfs2", 0x01161970: "gfs2",
-}  # fmt: skip
-
 # How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
@@ -74,51 +66,6 @@ class FlushFailed(OSError):
 
 class Unsupported(OSError):
     """The file system cannot do something that the protocol stands on: no trying again helps."""
-
-
-class FileSystem(NamedTuple):
-    """Where the space lies. ``free_inodes`` None: this kind has no fixed number of them."""
-
-    kind: str
-    read_only: bool
-    free_bytes: int
-    free_inodes: int | None
-
-
-class FileIdentity(NamedTuple):
-    """What tells one file from another, whatever their names."""
-
-    device: int
-    inode: int
-    links: int
-    size: int
-    modified_ns: int
-    mode: int
-    owner: int
-
-    @property
-    def is_regular(self) -> bool:
-        return stat.S_ISREG(self.mode)
-
-    @property
-    def is_plain(self) -> bool:
-        """A regular file that has no other name."""
-        return self.is_regular and self.links == 1
-
-    @property
-    def is_directory(self) -> bool:
-        return stat.S_ISDIR(self.mode)
-
-    @property
-    def is_symlink(self) -> bool:
-        return stat.S_ISLNK(self.mode)
-
-    @property
-    def permissions(self) -> int:
-        return stat.S_IMODE(self.mode)
-
-    def same_file(self, other: "FileIdentity | None") -> bool:
-        return other is not None and (self.device, self.inode) == (other.device, other.inode)
 
 
 # Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
@@ -140,10 +87,10 @@ class Disk:
         self.flushes = 0
         self._handles: dict[int, None] = {}  # open ones, in the order in which they were opened
         there = os.path.isdir(self.root)
-        self.ordered = there and _renames_are_ordered(self.root)
+        self.ordered = there and mount.renames_are_ordered(self.root)
         # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
-        self.flush_carries_name = self.ordered or (there and _is_ext4(self.root))
-        self._in_turn = there and not self.ordered and _file_system_magic(self.root) == _EXT
+        self.flush_carries_name = self.ordered or (there and mount.is_ext4(self.root))
+        self._in_turn = there and not self.ordered and mount.is_of_ext_kind(self.root)
 
     def path(self, name: str) -> str:
         if self._disowned:
@@ -258,7 +205,7 @@ class Disk:
             found = os.lstat(self.path(name)) if name else os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _identity(found)
+        return identity_of(found)
 
     # -- directories --------------------------------------------------------------------------------------------
 
@@ -321,7 +268,7 @@ class Disk:
         os.ftruncate(self._ours(handle), length)
 
     def handle_identity(self, handle: int) -> FileIdentity:
-        return _identity(os.fstat(self._ours(handle)))
+        return identity_of(os.fstat(self._ours(handle)))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
@@ -518,14 +465,11 @@ class Disk:
             return file.read().strip()
 
     def file_system(self) -> FileSystem:
-        magic, found = _file_system_magic(self.root), os.statvfs(self.root)
-        kind = _NETWORK.get(magic) or _LOCAL.get(magic) or f"unknown ({magic:#x})"
-        inodes = found.f_favail if found.f_files else None
-        return FileSystem(kind, bool(found.f_flag & os.ST_RDONLY), found.f_bavail * found.f_frsize, inodes)
+        return mount.file_system(self.root)
 
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
-        return _NETWORK.get(_file_system_magic(self.root))
+        return mount.network_file_system(self.root)
 
 
 def _not_open() -> OSError:
@@ -564,47 +508,3 @@ def _holds(line: str, inode: int, start: int) -> bool:
     if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
         return False
     return int(words[-2]) <= start and (words[-1] == "EOF" or start <= int(words[-1]))
-
-
-def _identity(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(
-        found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
-    )
-
-
-def _file_system_magic(path: str) -> int:
-    """``f_type`` of statfs(2)."""
-    buffer = ctypes.create_string_buffer(256)
-    if _libc.statfs(os.fsencode(path), buffer) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
-    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
-
-
-def _renames_are_ordered(path: str) -> bool:
-    magic = _file_system_magic(path)
-    if magic == _EXT:
-        return _has_journal(path)
-    return magic in (_XFS, _BTRFS)
-
-
-def _has_journal(path: str) -> bool:
-    """Whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
-    try:
-        name = _device_name(path)
-        return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
-    except OSError:
-        return False  # not known to be ordered: the longer way is right on every file system
-
-
-def _is_ext4(path: str) -> bool:
-    """Whether it is the ext4 driver that serves it (ext2's has the same magic number): it then lists the device."""
-    try:
-        return _file_system_magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
-    except OSError:
-        return False
-
-
-def _device_name(path: str) -> str:
-    device = os.stat(path).st_dev
-    return os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))

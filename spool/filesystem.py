@@ -15,8 +15,9 @@ from functools import partial
 
 from spool import layout
 from spool.clock import Clock
-from spool.disk import DIRECTORY_MODE, FILE_MODE, Disk, FileIdentity, Unsupported
+from spool.disk import DIRECTORY_MODE, FILE_MODE, Disk, Unsupported
 from spool.errors import SpoolError, UnsafeFileSystem
+from spool.identity import FileIdentity
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
 
 # Nothing is renamed between these and the others, so they may lie on another device.

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.disk import Disk, FileIdentity, FileSystem, Unsupported
+from spool.disk import Disk, Unsupported
+from spool.identity import FileIdentity
+from spool.mount import FileSystem
 from tests.machine import NO_FILES, Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.disk import Disk, FileIdentity
+from spool.disk import Disk
+from spool.identity import FileIdentity
 from tests.machine import Machine, PowerCut
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules, survivors

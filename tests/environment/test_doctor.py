@@ -17,9 +17,11 @@ import spool
 from spool import disk as seam
 from spool import layout
 from spool.clock import Clock
-from spool.disk import Disk, FileIdentity, FileSystem
+from spool.disk import Disk
 from spool.errors import UnsafeFileSystem
 from spool.filesystem import Outcome, examine
+from spool.identity import FileIdentity
+from spool.mount import FileSystem
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
 from xaspool_scripts.admin import main

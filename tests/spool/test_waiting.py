@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 import spool
+from spool import layout
 from spool.clock import POLL_MAX_SECONDS, Clock
 from spool.consume import IDLE_SECONDS
 from spool.disk import Disk
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.meanwhile import Processes
 
 LONG = 60.0
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"
@@ -259,3 +261,11 @@ def test_a_closed_or_stopped_space_ends_the_wait(path: Path, pool: ThreadPoolExe
         else:
             space._store.stop()
         assert isinstance(found.exception(LONG), spool.NotOpen | spool.SpaceStopped)
+
+
+def test_what_is_published_while_somebody_looks_is_had_at_once() -> None:
+    """A get that does not wait finds it, and one that waits need not sleep first."""
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    disk.before("exists", lambda: space.put("orders", "new"), layout.COMMITTED)
+    assert other.get("orders").body == "new"

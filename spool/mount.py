@@ -1,0 +1,83 @@
+"""Where a path lies: the kind of its file system, and what that promises (statfs(2), /proc/fs/jbd2, /sys/fs/ext4)."""
+
+import ctypes
+import os
+from typing import NamedTuple
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# What statfs(2) says of a file system's kind.
+_EXT, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
+_LOCAL = {
+    _EXT: "ext4", _XFS: "xfs", _BTRFS: "btrfs", _TMPFS: "tmpfs", 0x858458F6: "ramfs", 0xF2F52010: "f2fs",
+    0x2FC12FC1: "zfs", 0x794C7630: "overlay", 0x65735546: "fuse", 0x4D44: "vfat", 0x2011BAB0: "exfat",
+    0x7366746E: "ntfs3",
+}  # fmt: skip
+_NETWORK = {
+    0x6969: "nfs", 0x517B: "smb", 0xFE534D42: "smb2", 0xFF534D42: "cifs", 0x5346414F: "afs", 0x00C36400: "ceph",
+    0x01021997: "9p", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x7461636F: "ocfs2", 0x01161970: "gfs2",
+}  # fmt: skip
+
+
+class FileSystem(NamedTuple):
+    """Where the space lies. ``free_inodes`` None: this kind has no fixed number of them."""
+
+    kind: str
+    read_only: bool
+    free_bytes: int
+    free_inodes: int | None
+
+
+def file_system(path: str) -> FileSystem:
+    magic, found = _magic(path), os.statvfs(path)
+    kind = _NETWORK.get(magic) or _LOCAL.get(magic) or f"unknown ({magic:#x})"
+    inodes = found.f_favail if found.f_files else None
+    return FileSystem(kind, bool(found.f_flag & os.ST_RDONLY), found.f_bavail * found.f_frsize, inodes)
+
+
+def network_file_system(path: str) -> str | None:
+    """The kind of network file system, or None."""
+    return _NETWORK.get(_magic(path))
+
+
+def is_of_ext_kind(path: str) -> bool:
+    """ext2, ext3 or ext4: they have the same magic number."""
+    return _magic(path) == _EXT
+
+
+def _magic(path: str) -> int:
+    """``f_type`` of statfs(2)."""
+    buffer = ctypes.create_string_buffer(256)
+    if _libc.statfs(os.fsencode(path), buffer) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
+
+
+def renames_are_ordered(path: str) -> bool:
+    magic = _magic(path)
+    if magic == _EXT:
+        return _has_journal(path)
+    return magic in (_XFS, _BTRFS)
+
+
+def _has_journal(path: str) -> bool:
+    """Whether an ext file system has a journal: jbd2 then lists its device (proc name ``<device>-<inode>``)."""
+    try:
+        name = _device_name(path)
+        return any(entry.startswith(f"{name}-") for entry in os.listdir("/proc/fs/jbd2"))
+    except OSError:
+        return False  # not known to be ordered: the longer way is right on every file system
+
+
+def is_ext4(path: str) -> bool:
+    """Whether it is the ext4 driver that serves it (ext2's has the same magic number): it then lists the device."""
+    try:
+        return _magic(path) == _EXT and os.path.isdir(f"/sys/fs/ext4/{_device_name(path)}")
+    except OSError:
+        return False
+
+
+def _device_name(path: str) -> str:
+    device = os.stat(path).st_dev
+    return os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
