@@ -110,7 +110,7 @@ class BranchWork(Work):
         return self.draft.empty
 
 
-class Line:
+class CommitLine:
     """All that waits, first come, first served. ``wake`` is called when work is there that no caller leads."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

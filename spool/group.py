@@ -22,7 +22,7 @@ from spool.commits import Commit, Part
 from spool.draft import Draft
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen
 from spool.format import BRANCH_ID_BYTES, BranchEntry
-from spool.gathering import BranchWork, Line, Puts, Stage, Work, tell
+from spool.gathering import BranchWork, CommitLine, Puts, Stage, Work, tell
 from spool.locks import xid_byte
 from spool.reader import FileImage
 from spool.reclaim import reclaim
@@ -40,7 +40,7 @@ class Group:
     def __init__(self, store: Store, committed: Callable[[], None]) -> None:
         self.store = store
         self._committed = committed
-        self.line = Line(self._wake)
+        self.line = CommitLine(self._wake)
         self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None

@@ -6,7 +6,6 @@ many, in a file in ``active/``); nothing of it was promised to anybody before ``
 
 import enum
 import logging
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -14,16 +13,15 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from spool import consume, decide, interrupts, publication, retries
+from spool import consume, decide, interrupts, publication
 from spool.arguments import check_queue, check_wanted, encoded
 from spool.association import Association, associate, dissociate
+from spool.branch import Branch
 from spool.clock import WaitExpired
 from spool.commits import Commit, Part
 from spool.consume import HeldMessage, Wanted
 from spool.counters import Page
-from spool.draft import Draft
 from spool.errors import (
-    NO_ROOM,
     CommitUnknown,
     Empty,
     NotOpen,
@@ -32,20 +30,15 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
-from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.gate import step
 from spool.gathering import BranchWork, Work
-from spool.locks import xid_byte
-from spool.message import Message, attributes_of, message_id
-from spool.notes import ClaimNote, Undertaker
-from spool.pool import Pool
-from spool.ranges import Ranges, positions, subtract
+from spool.message import Message, attributes_of
+from spool.notes import Undertaker
+from spool.ranges import Ranges, subtract
 from spool.reader import FileImage
-from spool.reclaim import reclaim
 from spool.store import Store, speaking
 from spool.visibility import apply_up_to, see_own
-from spool.writer import BranchFile
-from spool.xid import FORMAT_LOCAL, Xid
+from spool.xid import Xid
 
 log = logging.getLogger("spool")
 
@@ -77,24 +70,21 @@ class Transaction:
         xid: Xid | None = None,
         noted: bool = True,
     ) -> None:
-        self._id = os.urandom(BRANCH_ID_BYTES)
-        self.xid = xid or Xid(FORMAT_LOCAL, self._id, b"")
         self.state = State.ACTIVE
         self.number: int | None = None
         self._store = store
         self._undertaker = undertaker
-        self._noted = noted
+        self._branch = Branch(store, xid, noted=noted)
         self._deadline = store.deadline(timeout)
         self._lock = threading.RLock()
-        self._draft = Draft()
-        self._file: BranchFile | None = None
-        self._claims: Ranges = []
-        self._note = ClaimNote(store, self.xid)
-        self._locked = False
         self._rollback_only: str | None = None
         self._associations: list[Association] = []
         self._left = False
         self._promised: list[tuple[Future[str], str]] = []
+
+    @property
+    def xid(self) -> Xid:
+        return self._branch.xid
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -112,12 +102,11 @@ class Transaction:
             self._check_queue(queue)
             attributes = attributes_of(**options)
             ids: list[str] = []
-            prefix = self._id.hex()
             for raws, described in encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
-                first = self._draft.put(queue, raws, described)
-                ids += map(f"{prefix}%08x".__mod__, range(first, first + len(raws)))
-                if self._draft.sections:
-                    self._stream()
+                ids += self._branch.put(queue, raws, described)
+                if self._branch.draft.sections:
+                    with self._undo_on_failure("writing the transaction's messages"):
+                        self._branch.stream()
             return ids
 
     @step
@@ -134,20 +123,12 @@ class Transaction:
             self._store.at_end[self._break_promises] = None
         return future
 
-    def _stream(self) -> None:
-        """The branch has become large: what is complete goes to ``active/``."""
-        with self._undo_on_failure("writing the transaction's messages"):
-            self._lock_xid()
-            if self._file is None:
-                self._file = BranchFile(self._store.disk, self.xid)
-            self._file.stream(self._draft)
-
     @step
     def take_dropped(self, directory: str, name: bytes) -> None:
         """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
         with self._lock:
             self._check_active()
-            self._draft.take(directory, name)
+            self._branch.draft.take(directory, name)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -189,9 +170,7 @@ class Transaction:
                     raise
                 good = subtract(got, bad)
                 consume.release(self._store, bad)
-                self._claims += good
-                for number, first, count in good:
-                    self._draft.remove(number, first, count, "dequeued")
+                self._branch.take(good)
                 if found:
                     return found
 
@@ -206,7 +185,7 @@ class Transaction:
         with self._lock:
             deadline = self._store.deadline(timeout)
             got = consume.wait_for(self._store, wanted, lambda: self._claim(wanted), deadline)
-            self._claims += got
+            self._branch.claims += got
             return consume.held_messages(self._store, got)
 
     def _claim(self, wanted: Wanted) -> Ranges:
@@ -214,7 +193,7 @@ class Transaction:
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
                 got = consume.claim(
-                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._write_note
+                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._branch.write_note
                 )
             except WaitExpired as error:
                 self._undo(str(error))
@@ -222,11 +201,6 @@ class Transaction:
             if not got:
                 self._store.control.verify()  # or who waits where run/ was deleted would do so for ever
             return got
-
-    def _write_note(self, ranges: Ranges) -> None:
-        if self._noted:
-            self._lock_xid()
-            self._note.add(ranges)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -246,13 +220,13 @@ class Transaction:
         """
         with self._lock, self._undo_on_failure("committing"):
             page = self._check_ending()
-            if adopt or self._file is not None:
-                self._lock_xid()
+            if adopt or self._branch.file is not None:
+                self._branch.lock_xid()
                 if adopt:
                     self._commit_with(adopt)
                 else:
                     self._commit_alone(page)
-            elif not self._draft.empty:
+            elif not self._branch.empty:
                 self._commit_in_line(page)
             self._end(State.COMMITTED)
 
@@ -267,11 +241,11 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             page = self._check_ending()
-            if self._file is not None or self._draft.empty:
+            if self._branch.file is not None or self._branch.empty:
                 self.commit()
                 future.set_result(None)
                 return future
-            work = BranchWork(page, self.xid, self._id, self._draft)
+            work = self._work(page)
             work.future, work.told = future, self._hear
             self.state = State.COMMITTING
             with self._undo_on_failure("committing"):
@@ -297,9 +271,12 @@ class Transaction:
         else:
             work.future.set_exception(failed)
 
+    def _work(self, page: Page) -> BranchWork:
+        return BranchWork(page, self.xid, self._branch.id, self._branch.draft)
+
     def _commit_in_line(self, page: Page) -> None:
         """Together with what others commit now."""
-        work = BranchWork(page, self.xid, self._id, self._draft)
+        work = self._work(page)
         try:
             self._store.group.commit(work)
         finally:
@@ -307,16 +284,15 @@ class Transaction:
 
     def _commit_alone(self, page: Page) -> None:
         store = self._store
-        file, header = self._complete_file(page, store.pool)
+        file, header = self._branch.complete_file(page, store.pool)
         number = self.number = publication.commit(store, file, store.deadline())
         image = FileImage(header._replace(number=number), tuple(file.tables))
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
         store = self._store
-        file = self._file = self._file or BranchFile(store.disk, self.xid)
-        entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
-        self.number = decide.adopt(store, file, self._draft, entry, adopt, store.deadline())
+        branch = self._branch
+        self.number = decide.adopt(store, branch.new_file(), branch.draft, branch.entry(), adopt, store.deadline())
         self._refresh()
         decide.move_adopted(store, self.number, enumerate(adopt, 1))
 
@@ -328,24 +304,6 @@ class Transaction:
         except (OSError, SpoolError) as error:
             log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
 
-    def _complete_file(self, page: Page, pool: Pool | None = None) -> tuple[BranchFile, Header]:
-        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool.
-
-        If the disk is full, what nobody needs any more makes room, once.
-        """
-        file = self._file = self._file or BranchFile(self._store.disk, self.xid)
-        entry = BranchEntry(self.xid, self._id, 0, self._draft.messages)
-        header = self._store.header(page, branches=(entry,))
-        try:
-            return file, file.complete(header, self._draft, pool)
-        except OSError as error:
-            if error.errno not in NO_ROOM or file.streamed:
-                raise
-        file.abandon()
-        reclaim(self._store)
-        file = self._file = BranchFile(self._store.disk, self.xid)
-        return file, file.complete(header, self._draft, pool)
-
     @step
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
@@ -354,11 +312,11 @@ class Transaction:
         """
         with self._lock, self._undo_on_failure("preparing"):
             page = self._check_ending()
-            if self._draft.empty and self._file is None:
+            if self._branch.empty:
                 self._end(State.COMMITTED)
                 return False
-            self._lock_xid()
-            decide.publish_prepared(self._store, self._complete_file(page)[0], self.xid)
+            self._branch.lock_xid()
+            decide.publish_prepared(self._store, self._branch.complete_file(page)[0], self.xid)
             self._end(State.PREPARED)
             return True
 
@@ -377,18 +335,13 @@ class Transaction:
         """
         if self.state is State.ACTIVE:
             with suppress(NotOpen), self._store.gate, self._lock:
-                if self._file is not None:
-                    self._file.abandon()
+                self._branch.abandon_file()
                 self._end(State.ROLLED_BACK)
 
     def _undo(self, reason: str) -> None:
-        store = self._store
         try:
-            if self._file is not None:
-                self._file.abandon()
-            if self._claims:
-                # Before the claims are let go: whoever takes a message next must see the count.
-                retries.count_failures(store, positions(self._claims), reason, store.deadline())
+            self._branch.abandon_file()
+            self._branch.count_tries(reason)
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
         finally:
@@ -423,45 +376,28 @@ class Transaction:
                 yield
         except BaseException as error:
             if self.state in (State.ACTIVE, State.COMMITTING) and not self._store.closed:
-                numbered = self.number is not None or (self._file is not None and self._file.number is not None)
+                file = self._branch.file
+                numbered = self.number is not None or (file is not None and file.number is not None)
                 if numbered or isinstance(error, CommitUnknown):
                     self._end(State.UNKNOWN, str(error))
                 else:
                     self._undo(f"{doing} failed: {error}")
             if isinstance(error, CommitUnknown):
-                error.ids = tuple(message_id(self._id, ordinal) for ordinal in range(self._draft.messages))
+                error.ids = self._branch.ids
             if isinstance(error, WaitExpired):
                 raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
             raise
 
     def _end(self, state: State, why: str = "") -> None:
-        """Let go of everything. After a commit or a vote the file holds what the claims held."""
+        """Let go of everything."""
         self.state = state
         self._keep_promises(why)
-        try:
-            self._note.remove()
-        except OSError as error:
-            log.warning("a note of claims stays behind: %s", error)
-        claims, self._claims = self._claims, []
-        consume.release(self._store, claims)
-        if self._locked:
-            self._locked = False
-            self._store.xids.unlock(xid_byte(self.xid))
-
-    def _lock_xid(self) -> None:
-        """Before the first file of the branch: a cleaner removes only files whose xid is free."""
-        if not self._locked:
-            try:
-                self._store.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
-            except WaitExpired as error:
-                raise TransactionTimeout(str(error)) from None
-            self._locked = True
+        self._branch.let_go()
 
     @step
     def lock_xid_now(self) -> bool:
         """For a branch of a coordinator: False if somebody else has this xid."""
-        self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
-        return self._locked
+        return self._branch.lock_xid_now()
 
     @speaking("reading the settings")
     def _check_queue(self, queue: str) -> Page:

@@ -28,7 +28,7 @@ _STAND_INS = {
     "try_lock": _HELD,
     "hold": "True",
     "lock_xid_now": "True",
-    "_lock_xid": _NOTHING,
+    "lock_xid": _NOTHING,
     "with_number_lock": "{first}.control._held.add(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",

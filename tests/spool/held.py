@@ -10,7 +10,7 @@ from unittest import mock
 
 import spool
 from spool.disk import Disk, FlushFailed
-from spool.gathering import Line, Work
+from spool.gathering import CommitLine, Work
 
 PATIENT_SECONDS = 60
 
@@ -65,13 +65,13 @@ class Gathering:
         self.space = spool.create(path, disk=self.disk)
         self.threads: list[threading.Thread] = []
         self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
-        add = Line._add
+        add = CommitLine._add
 
-        def adding(line: Line, work: Work) -> None:
+        def adding(line: CommitLine, work: Work) -> None:
             add(line, work)
             self.came[threading.current_thread()].set()
 
-        monkeypatch.setattr(Line, "_add", adding)
+        monkeypatch.setattr(CommitLine, "_add", adding)
 
     @contextmanager
     def held(self, queue: str = "orders") -> Iterator[None]:

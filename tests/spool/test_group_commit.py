@@ -14,7 +14,7 @@ import spool
 from spool import gathering as gathered
 from spool import layout
 from spool.disk import FlushFailed
-from spool.gathering import Line
+from spool.gathering import CommitLine
 from spool.reader import image_of
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
@@ -100,7 +100,7 @@ def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering)
 def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but his."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller waits for nobody"))
-    monkeypatch.setattr(Line, "wait", lambda *args: pytest.fail("a lone caller leads"))
+    monkeypatch.setattr(CommitLine, "wait", lambda *args: pytest.fail("a lone caller leads"))
     for n in range(5):
         gathering.space.put("orders", n)
         gathering.space.get("orders")

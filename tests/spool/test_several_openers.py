@@ -96,7 +96,7 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     space.get("orders")
     space.put("orders", "newest")
 
-    def die(name: str) -> None:
+    def die(name: str, room: int) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store.pool, "give", die)  # the branch is gone by then, the commit that adopted it is not
