@@ -6,7 +6,6 @@ hence only files that carry their own number and have one name go into the pool 
 """
 
 import os
-import random
 import threading
 from bisect import bisect_left
 from contextlib import suppress
@@ -39,6 +38,7 @@ class Pool:
         self.disk = disk
         self._spares: list[_Spare] = []
         self._misses = 0
+        self._chance = int.from_bytes(os.urandom(4), "big")
         self._mutex = threading.Lock()
         self.refresh()
 
@@ -86,13 +86,13 @@ class Pool:
 
     def _nearest(self, size: int) -> int:
         """The one that gains or loses the fewest blocks; of two as near, the one that need not grow. Of those with the
-        same size any, so that processes do not run after the same ones."""
+        same size another for each process, so that they do not run after the same ones."""
         spares = self._spares
         above = bisect_left(spares, _Spare(size, ""))
         grows = above > 0 and (above == len(spares) or size - spares[above - 1].size < spares[above].size - size)
         nearest = spares[above - 1 if grows else above].size
         first = bisect_left(spares, _Spare(nearest, ""))
-        return random.randrange(first, bisect_left(spares, _Spare(nearest + 1, "")))
+        return first + self._chance % (bisect_left(spares, _Spare(nearest + 1, "")) - first)
 
     def stock(self) -> None:
         """Two files for a full disk, by an opener that is alone: one for a get, one for the reclaim that it needs."""

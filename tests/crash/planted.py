@@ -66,7 +66,7 @@ BUGS = (
         "prepare, take, commit by another"),
     Bug("an adoption that does not settle", decide._still_prepared, ((_SETTLES, ""),),
         "commit, rollback and commit race"),
-    Bug("a rebuild past the published", visibility.read_all, (("name.number <= published)", "name.number)"),),
+    Bug("a rebuild past the published", visibility._read_on, (("index.applied < number <= last)", "index.applied < number)"),),
         "an opener beside a new number"),
     Bug("heads go before their branches", reclaim._remove,
         (("for name in (layout.prepared(xid), layout.committed(number, place)):",
