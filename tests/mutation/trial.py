@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # The quick and sharp ones first. test_planted.py is left out: it changes the engine's source itself, and would miss
 # the text of the call.
 STAGES: tuple[tuple[str, ...], ...] = (
-    ("tests/spool/test_second_looks.py", "tests/intake", "tests/xa", "tests/spool", "-m", "not strace and not root"),
+    (
+        *(f"tests/spool/test_{room}.py" for room in ("second_looks", "branches_of_others", "numbers")),
+        *(f"tests/spool/test_{room}.py" for room in ("beside_the_living", "opening_beside_others", "stopped")),
+        *("tests/intake", "tests/xa", "tests/spool", "-m", "not strace and not root"),
+    ),
     ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
     ("tests/corruption", "tests/scripts", "tests/forwarder/test_round.py", "tests/forwarder/test_session.py"),
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),

@@ -4,20 +4,30 @@ from collections.abc import Callable
 from typing import Any
 
 import spool
-from spool import layout
+from spool import decide, layout
 from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
+XID = Xid(7, b"one", b"")
 
-def prepare(space: spool.Space, xid: Xid, *, queue: str = "orders", take: bool = False) -> None:
+
+def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
     branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)
     branch.prepare()
+
+
+def commit(space: spool.Space, *, told: bool = True) -> int:
+    return decide.commit_prepared(space._store, XID, space._store.deadline(), told=told)
+
+
+def rollback(space: spool.Space) -> None:
+    decide.rollback_prepared(space._store, XID, space._store.deadline())
 
 
 class Meanwhile(SimulatedDisk):
@@ -63,6 +73,9 @@ class Meanwhile(SimulatedDisk):
         except PowerCut:
             return
         raise AssertionError(f"it did not come to {call} {about}")
+
+
+Watched = tuple[spool.Space, Meanwhile]
 
 
 class Processes:

@@ -1,5 +1,5 @@
-"""After a failed flush the space has stopped for everybody, at every call and at every step of one; a closed space says
-that it is closed."""
+"""After a failed flush the space has stopped for everybody, at every call and at every step of one; so it has where a
+file that locks lie in was deleted. A closed space says that it is closed."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -10,26 +10,7 @@ import spool
 from spool import decide, layout
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped
 from spool.transaction import Transaction
-from spool.xid import Xid
-from tests.spool.meanwhile import Meanwhile, Processes
-
-XID = Xid(7, b"one", b"")
-
-
-@pytest.fixture
-def processes() -> Processes:
-    return Processes()
-
-
-@pytest.fixture
-def space(processes: Processes) -> spool.Space:
-    return processes.space()
-
-
-@pytest.fixture
-def watched(processes: Processes, space: spool.Space) -> tuple[spool.Space, Meanwhile]:
-    """A process to which things happen."""
-    return processes.open()
+from tests.spool.meanwhile import XID, Processes, Watched, prepare
 
 
 def list_of(found: Callable[[spool.Space], object]) -> Callable[[spool.Space], object]:
@@ -94,9 +75,7 @@ def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Spa
         next(found)
 
 
-def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(
-    space: spool.Space, watched: tuple[spool.Space, Meanwhile]
-) -> None:
+def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(space: spool.Space, watched: Watched) -> None:
     writer, disk = watched
     disk.before("write_at", space._store.stop)
     with pytest.raises(SpaceStopped):
@@ -105,9 +84,7 @@ def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(
     assert disk.names(layout.COMMITTED) == []
 
 
-def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
-    space: spool.Space, watched: tuple[spool.Space, Meanwhile]
-) -> None:
+def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(space: spool.Space, watched: Watched) -> None:
     writer, disk = watched
     disk.before("make_durable", space._store.stop, layout.COMMITTED)
     with pytest.raises(CommitUnknown):
@@ -116,7 +93,7 @@ def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
 
 
 def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
-    processes: Processes, space: spool.Space, watched: tuple[spool.Space, Meanwhile]
+    processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
     doomed, its_disk = processes.open()
     its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
@@ -134,3 +111,21 @@ def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):
         branch.prepare()
+
+
+@pytest.mark.parametrize("name", [layout.CONTROL, layout.NUMBERS, layout.XIDS])
+def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: str) -> None:
+    space._store.disk.unlink(name)
+    with pytest.raises(SpaceStopped, match="deleted"):
+        prepare(space)
+        space.put("orders", "one")
+
+
+def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        transaction.rollback()
+    space._store.disk.unlink(layout.claim_file(1))
+    with pytest.raises(SpaceStopped):
+        space.get("orders")

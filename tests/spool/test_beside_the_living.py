@@ -1,0 +1,188 @@
+"""Housekeeping beside the living: it leaves what they work on, counts what the dead held once, and reclaims alone."""
+
+from collections.abc import Callable
+
+import pytest
+
+import spool
+from spool import layout
+from spool.errors import TransactionTimeout
+from spool.notes import bury_the_dead
+from spool.reclaim import reclaim
+from tests.spool.meanwhile import Processes, Watched, commit, prepare
+from tests.spool.shown import bodies
+
+# -- cleaning up ------------------------------------------------------------------------------------------------------
+
+
+def _put(space: spool.Space) -> None:
+    space.put("orders", "one")
+
+
+def _commit_a_branch(space: spool.Space) -> None:
+    prepare(space)
+    commit(space)
+
+
+def _roll_back_a_get(space: spool.Space) -> None:
+    space.put("orders", "one")
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        transaction.rollback()
+
+
+@pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _roll_back_a_get])
+def test_whoever_cleans_up_leaves_the_files_of_the_living(
+    space: spool.Space, watched: Watched, step: Callable[[spool.Space], object]
+) -> None:
+    """Just before each of them gets the name that keeps it."""
+    living, disk = watched
+    seen: list[set[str]] = []
+
+    def clean() -> None:
+        seen.append(set(space._store.disk.names(layout.ACTIVE)))
+        bury_the_dead(space._store, space._store.deadline())
+        assert set(space._store.disk.names(layout.ACTIVE)) == seen[-1]
+        disk.before("rename_new", clean, "active/")
+
+    disk.before("rename_new", clean, "active/")
+    step(living)
+    assert seen
+    assert all(seen)
+
+
+def test_whoever_cleans_up_leaves_a_branch_that_streams(space: spool.Space, other: spool.Space) -> None:
+    with space.transaction() as transaction:
+        transaction.put_many("orders", [bytes(1 << 20)] * 20)
+        bury_the_dead(other._store, other._store.deadline())
+    assert space.stats("orders").ready == 20
+
+
+# -- the tries of the dead --------------------------------------------------------------------------------------------
+
+
+def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    consumer, disk = watched
+    transaction = consumer.transaction()
+    transaction.get("orders")
+    disk.dies_before("make_durable", transaction.commit, "committed")
+    bury_the_dead(space._store, space._store.deadline())
+    assert bodies(space) == []
+    assert space._store.counters.read().published == 2, "nothing else was written"
+
+
+def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spool.Space, watched: Watched) -> None:
+    doomed, disk = watched
+    wanted = doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    disk.die()
+    bury_the_dead(space._store, space._store.deadline())
+    assert space.show(wanted).attempts == 1
+
+
+def test_a_death_is_counted_once_though_two_find_the_note(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """While one counts, another leaves the note to it."""
+    counting, disk = watched
+    doomed, its_disk = processes.open()
+    wanted = doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    its_disk.die()
+    disk.before("rename_new", lambda: bury_the_dead(space._store, space._store.deadline(0.05)), "active/")
+    bury_the_dead(counting._store, counting._store.deadline())
+    assert space.show(wanted).attempts == 1
+
+
+def test_no_try_is_counted_for_who_lives(processes: Processes, space: spool.Space, other: spool.Space) -> None:
+    """And nobody waits for its death."""
+    wanted = space.put("orders", "one")
+    space.transaction().get("orders")
+    begun = processes.machine.clock.time
+    bury_the_dead(other._store, other._store.deadline())
+    assert processes.machine.clock.time == begun
+    assert other.show(wanted).attempts == 0
+
+
+def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space, watched: Watched) -> None:
+    doomed, disk = watched
+    doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    disk.die()
+    assert space.get("orders").attempts == 1
+
+
+def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """A note is never flushed."""
+    doomed, disk = watched
+    first, second = doomed.put("orders", "one"), doomed.put("orders", "two")
+    transaction = doomed.transaction()
+    transaction.get("orders")
+    transaction.get("orders")
+    disk.die()
+    (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.NOTE_SUFFIX))
+    processes.disk().damage(f"{layout.ACTIVE}/{name}")
+    bury_the_dead(space._store, space._store.deadline())
+    assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
+
+
+def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: Watched) -> None:
+    """One waits while the other takes its number's bytes."""
+    first, disk = watched
+    space.put_many("orders", ["one", "two"])
+
+    def come_too_early() -> None:
+        with pytest.raises(TransactionTimeout):
+            space.transaction().get("orders")
+
+    disk.before("open", come_too_early, layout.claim_file(0))
+    first.transaction().get("orders")
+    assert not disk.waits_for("open")
+    space.transaction().get("orders")
+    assert {first._store.claims.owner, space._store.claims.owner} == {1, 2}
+
+
+# -- reclaim ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_reclaims_knows_what_others_took_and_forgets_no_count(space: spool.Space, other: spool.Space) -> None:
+    """The files that hold messages go before those that removed them: several batches, each with its counts."""
+    space.put("orders", "one")
+    with other.transaction() as transaction:
+        transaction.put("orders", transaction.get("orders").body)
+    other.get("orders")
+    other.put("orders", "newest")
+    assert reclaim(space._store) >= 3
+    assert (other.stats("orders").enqueued, other.stats("orders").dequeued) == (3, 2)
+
+
+def test_reclaim_is_done_by_one_at_a_time(space: spool.Space, watched: Watched) -> None:
+    first, disk = watched
+    first.put("orders", "one")
+    first.get("orders")
+    first.put("orders", "newest")
+    counts = []
+
+    def come_too() -> None:
+        counts.append(reclaim(space._store))
+        assert space.check() == [], "nor is there anything to find"
+
+    disk.before("rename", come_too, layout.COMMITTED)
+    assert reclaim(first._store) >= 2
+    assert counts == [0]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_after_a_failed_flush_nothing_goes_for_good_where_renames_are_not_ordered(ordered: bool) -> None:
+    """What is gone here may be on the disk yet, and would come back once its remover is gone."""
+    processes = Processes(ordered=ordered)
+    space, disk = processes.open()
+    space.put("orders", "one")
+    space.get("orders")
+    space.put("orders", "newest")
+    space._store.stop()
+    disk.die()
+    assert bool(reclaim(processes.space()._store)) is ordered

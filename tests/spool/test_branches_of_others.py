@@ -1,0 +1,139 @@
+"""A branch that another process decides, or leaves behind, is looked at again by whoever decides it (DESIGN §5)."""
+
+from collections.abc import Callable
+
+import pytest
+
+import spool
+from spool import decide, layout
+from spool.decide import UnknownBranch
+from spool.locks import coordinator_byte
+from spool.xid import FORMAT_ROUND, Xid
+from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
+from tests.spool.shown import bodies
+
+ROUND = Xid(FORMAT_ROUND, b"round", b"1")
+
+
+# -- decided elsewhere ------------------------------------------------------------------------------------------------
+
+
+def committed_and_not_moved(processes: Processes) -> int:
+    """Another process commits the branch, and dies before it moves it."""
+    committer, disk = processes.open()
+    disk.dies_before("rename", lambda: commit(committer), "prepared/")
+    return processes.newest()
+
+
+def committed_and_not_published(processes: Processes) -> int:
+    """Another process commits the branch, and dies before its commit is visible."""
+    committer, disk = processes.open()
+    disk.dies_before("make_durable", lambda: commit(committer), "committed")
+    return processes.newest()
+
+
+HOW_IT_DIED = pytest.mark.parametrize("committed", [committed_and_not_moved, committed_and_not_published])
+
+
+@HOW_IT_DIED
+@pytest.mark.parametrize(
+    "decision", [commit, lambda space: commit(space, told=False), rollback], ids=["commit", "untold commit", "rollback"]
+)
+def test_a_branch_that_was_committed_by_one_who_died_is_decided(
+    processes: Processes,
+    space: spool.Space,
+    committed: Callable[[Processes], int],
+    decision: Callable[[spool.Space], object],
+) -> None:
+    """The second decision is refused, says which commit it was, and writes nothing."""
+    space.put("orders", "one")
+    prepare(space, take=True)
+    number = committed(processes)
+    with pytest.raises(UnknownBranch) as refused:
+        decision(space)
+    assert refused.value.committed_by == number
+    assert space._store.counters.read().published == number
+    assert bodies(space) == ["new"]
+
+
+def test_who_asks_for_a_branch_that_was_committed_and_moved_is_told_by_which_commit(
+    space: spool.Space, other: spool.Space
+) -> None:
+    prepare(space)
+    number = commit(other)
+    with pytest.raises(UnknownBranch) as refused:
+        commit(space)
+    assert refused.value.committed_by == number
+
+
+def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
+    space: spool.Space, watched: Watched
+) -> None:
+    """Who was told the first one's vote does not commit the second."""
+    committer, disk = watched
+    prepare(space)
+
+    def again() -> None:
+        rollback(space)
+        prepare(space)
+
+    disk.before("write_at", again)
+    with pytest.raises(UnknownBranch):
+        commit(committer)
+    commit(space)
+    assert bodies(committer) == ["new"]
+    assert space.check() == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+@HOW_IT_DIED
+def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(
+    processes: Processes, space: spool.Space, committed: Callable[[Processes], int], told: bool
+) -> None:
+    prepare(space)
+    committed(processes)
+    assert decide.in_doubt(space._store, space._store.deadline(1), told=[XID] if told else []) == []
+
+
+def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
+    processes: Processes, space: spool.Space
+) -> None:
+    prepare(space)
+    number = committed_and_not_moved(processes)
+    assert not decide.is_prepared(space._store, XID)
+    assert bodies(processes.space()) == ["new"]
+    assert space._store.disk.exists(layout.committed(number, 1))
+
+
+def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
+    prepare(space)
+    number = committed_and_not_moved(processes)
+    assert decide.finish_moves(space._store) == [XID]
+    assert space._store.disk.exists(layout.committed(number, 1))
+
+
+def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
+    prepare(space)
+    decide.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
+    assert decide.heuristic_outcome(space._store, XID) == decide.COMMITTED
+
+
+# -- whose coordinator died -------------------------------------------------------------------------------------------
+
+
+def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_get(
+    space: spool.Space, other: spool.Space, watched: Watched
+) -> None:
+    space.put("orders", "one")
+    doomed, disk = watched
+    assert doomed._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    prepare(doomed, ROUND, take=True)
+    assert bodies(other) == []
+    assert decide.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"
+    disk.die()
+    assert other.get("orders").body == "one"
+
+
+def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
+    prepare(space, ROUND)
+    assert decide.settle_the_dead(other._store, other._store.deadline()) == [ROUND]

@@ -1,0 +1,119 @@
+"""The numbers of commits: each is given out once, and published in its turn, whoever dies with it (DESIGN §5)."""
+
+from collections.abc import Callable
+
+import pytest
+
+import spool
+from recovery.report import Kind
+from spool import layout
+from spool.errors import CommitUnknown
+from spool.publication import settle_all
+from tests.machine import PowerCut
+from tests.spool.meanwhile import Meanwhile, Processes, Watched
+from tests.spool.shown import bodies
+
+# -- given out --------------------------------------------------------------------------------------------------------
+
+
+def dies_before_its_number_is_stored(disk: Meanwhile, step: Callable[[], object]) -> None:
+    """The file has its name, and the counters do not say so yet."""
+    disk.before("rename_new", lambda: disk.before("write_at", disk.die), layout.ACTIVE)
+    with pytest.raises(PowerCut):
+        step()
+
+
+def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
+    space: spool.Space, watched: Watched
+) -> None:
+    doomed, disk = watched
+    dies_before_its_number_is_stored(disk, lambda: doomed.put("orders", "one"))
+    assert space.check() == [], "its file is no stray"
+    space.put("orders", "two")
+    assert bodies(space) == ["one", "two"]
+
+
+def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    doomed, disk = watched
+    dies_before_its_number_is_stored(disk, lambda: doomed.get("orders"))
+    with pytest.raises(spool.Empty):
+        space.get("orders")
+
+
+def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(space: spool.Space, processes: Processes) -> None:
+    space.put_many("orders", ["one"])
+    space.put("orders", "two")
+    before = space._store.counters.read()
+    disk = processes.disk()
+    size = len(disk.read_at(disk.open(layout.COUNTERS), 0, 1 << 12))
+    for offset in range(128, size, 32):
+        disk.damage(layout.COUNTERS, offset)
+    after = space._store.counters.read()
+    for name in ("issued", "published", "durable", "prepared", "settings", "owner"):
+        assert getattr(after, name) == getattr(before, name), name
+
+
+# -- published --------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_is_not_published_before_those_of_living_writers(space: spool.Space, watched: Watched) -> None:
+    """Nor finished in their place: whoever comes waits."""
+    slow, disk = watched
+
+    def come_behind() -> None:
+        with pytest.raises(CommitUnknown, match="commit 1 is held by"):
+            space.put("orders", "two")
+        assert bodies(space) == []
+
+    disk.before("make_durable", come_behind)
+    slow.put("orders", "one")
+    assert bodies(space) == ["one"]
+    space.put("orders", "three")
+    assert bodies(space) == ["one", "two", "three"]
+
+
+def test_who_finishes_a_number_looks_whether_another_did(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    doomed, its_disk = processes.open()
+    its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
+    slow, disk = watched
+    disk.before("lock", lambda: space.put("orders", "two"))
+    settle_all(slow._store, slow._store.deadline())
+    assert slow._store.counters.read().published == 2
+
+
+def damaged_body(processes: Processes) -> None:
+    processes.disk().damage(layout.committed(2))
+
+
+def bytes_of_another(processes: Processes) -> None:
+    """A recycled file with its old, whole content."""
+    disk = processes.disk()
+    source, target = disk.open(layout.committed(1)), disk.open(layout.committed(2), write=True)
+    data = disk.read_at(source, 0, 1 << 20)
+    disk.truncate(target, len(data))
+    disk.write_at(target, 0, data)
+
+
+@pytest.mark.parametrize("leave", [damaged_body, bytes_of_another])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_dead_writer_left_is_proven_before_it_counts(
+    processes: Processes, leave: Callable[[Processes], None], alone: bool
+) -> None:
+    """Nobody was promised it: it goes to quarantine, and its number becomes an empty commit."""
+    space, its_disk = processes.open()
+    space.put("orders", "one")
+    doomed, disk = processes.open()
+    disk.dies_before("make_durable", lambda: doomed.put("orders", "two"), layout.COMMITTED)
+    leave(processes)
+    if alone:
+        its_disk.die()
+        space = processes.space()
+        found = [(one.kind, one.name) for one in space.recovery.findings if one.name == layout.committed(2)]
+        assert found == [(Kind.TORN, layout.committed(2))]
+    space.put("orders", "three")
+    assert bodies(space) == ["one", "three"]
+    assert len(space.quarantined()) == 1
+    assert [one for one in space.check() if one.kind is Kind.DAMAGED] == []

@@ -1,0 +1,123 @@
+"""Opening beside others: only one is alone and recovers, and what the living hold is left to them."""
+
+import pytest
+
+import spool
+from spool import layout
+from spool.clock import WaitExpired
+from spool.errors import SpoolError
+from spool.intake import Intake
+from spool.locks import coordinator_byte
+from spool.notes import bury_the_dead
+from spool.presence import Presence
+from spool.transaction import Transaction
+from spool.xid import FORMAT_ROUND, Xid
+from tests.simdisk import ROOT
+from tests.spool.meanwhile import XID, Meanwhile, Processes, Watched, prepare
+
+ROUND = Xid(FORMAT_ROUND, b"round", b"1")
+
+
+# -- alone or not -----------------------------------------------------------------------------------------------------
+
+
+def test_who_opens_beside_another_is_not_alone(processes: Processes, space: spool.Space) -> None:
+    assert space.recovery.alone
+    assert not processes.space().recovery.alone
+
+
+def test_two_never_open_at_once(processes: Processes) -> None:
+    """Or both would be alone, and recover."""
+    disk = Meanwhile(processes.machine)
+
+    def come_too_early() -> None:
+        with pytest.raises(WaitExpired):
+            processes.space()
+
+    disk.before("names", come_too_early, layout.COMMITTED)
+    assert spool.open(ROOT, disk=disk, clock=processes.machine.clock).recovery.alone
+
+
+def test_who_only_looks_is_not_alone_beside_one_that_opens(processes: Processes) -> None:
+    disk = Meanwhile(processes.machine)
+    seen: list[bool] = []
+    disk.before("names", lambda: seen.append(Presence(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
+    spool.open(ROOT, disk=disk, clock=processes.machine.clock)
+    assert seen == [False]
+
+
+# -- what is left to others -------------------------------------------------------------------------------------------
+
+
+def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(processes: Processes) -> None:
+    """No two processes may work on one number: who holds it without being alive does not follow the protocol."""
+    writer, disk = processes.open()
+    disk.dies_before("make_durable", lambda: writer.put("orders", "one"))
+    stranger = Meanwhile(processes.machine)
+    handle = stranger.open(layout.NUMBERS, write=True)
+    assert stranger.lock(handle, 1)
+    with pytest.raises(SpoolError, match="has a writer"):
+        processes.space()
+
+
+def start_streaming(space: spool.Space) -> Transaction:
+    """A branch whose file lies in active/ before it ends."""
+    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=None)
+    branch.put_many("orders", [bytes(1 << 20)] * 20)
+    return branch
+
+
+def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    """Its name had been a dead one's, whose file somebody else removed."""
+    doomed, disk = watched
+    start_streaming(doomed)
+    disk.die()
+    living: list[Transaction] = []
+
+    def come_up() -> None:
+        bury_the_dead(space._store, space._store.deadline())
+        living.append(start_streaming(space))
+
+    opener = Meanwhile(processes.machine)
+    opener.before("names", come_up, layout.COMMITTED, spare=1)
+    spool.open(ROOT, disk=opener, clock=processes.machine.clock)
+    living[0].commit()
+    assert space.stats("orders").ready == 20
+
+
+def test_an_opener_leaves_what_a_live_consumer_holds(processes: Processes, space: spool.Space) -> None:
+    """And does not wait for its death."""
+    wanted = space.put("orders", "one")
+    space.transaction().get("orders")
+    begun = processes.machine.clock.time
+    opener = processes.space()
+    assert processes.machine.clock.time == begun
+    assert opener.show(wanted).attempts == 0
+    assert opener.recovery.findings == []
+
+
+def test_an_opener_leaves_a_vote_to_who_is_at_it(processes: Processes, watched: Watched) -> None:
+    voting, disk = watched
+    found: list[spool.Space] = []
+    disk.before("make_durable", lambda: found.append(processes.space()), layout.PREPARED)
+    prepare(voting)
+    assert found[0].recovery.findings == []
+
+
+def test_an_opener_leaves_the_branches_of_a_live_coordinator(processes: Processes, space: spool.Space) -> None:
+    assert space._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    prepare(space, ROUND)
+    assert processes.space().recovery.findings == []
+    assert space._store.disk.exists(layout.prepared(ROUND))
+
+
+def test_an_opener_says_nothing_of_files_that_a_live_intake_has_taken(processes: Processes, watched: Watched) -> None:
+    living, disk = watched
+    handle = disk.create(f"{layout.DROP}/orders/dropped")
+    disk.close(handle)
+    found: list[spool.Space] = []
+    disk.before("make_durable", lambda: found.append(processes.space()), layout.COMMITTED)
+    Intake(living).run(once=True)
+    assert found[0].recovery.findings == []
