@@ -4,15 +4,12 @@ import pytest
 
 import spool
 from recovery.report import Kind
-from spool import decide, layout
+from spool import layout
 from spool.clock import WaitExpired
 from spool.reclaim import reclaim
-from spool.xid import Xid
-from tests.spool.meanwhile import Meanwhile, Processes, prepare
+from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
 
-XID = Xid(7, b"one", b"")
 VOTE = layout.prepared(XID)
-Watched = tuple[spool.Space, Meanwhile]
 
 
 @pytest.fixture
@@ -40,10 +37,6 @@ def quarantined(space: spool.Space) -> list[str]:
     return [finding.name for finding in space.quarantined()]
 
 
-def commit(space: spool.Space) -> None:
-    decide.commit_prepared(space._store, XID, space._store.deadline(1), told=True)
-
-
 def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, watched: Watched) -> None:
     voting, disk = watched
 
@@ -52,7 +45,7 @@ def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, w
         assert repair(space) == [(Kind.DAMAGED, VOTE)]
 
     disk.before("make_durable", come_too_early, layout.PREPARED)
-    prepare(voting, XID)
+    prepare(voting)
     assert quarantined(space) == []
     repair(space)
     assert quarantined(space) == [f"{layout.QUARANTINE}/prepared.{XID}.msgpack"]
@@ -62,7 +55,7 @@ def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, w
 def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
-    prepare(space, XID)
+    prepare(space)
     doomed, disk = watched
     disk.dies_before(call, lambda: commit(doomed), about)
     processes.disk().damage(VOTE)
@@ -76,7 +69,7 @@ def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
     """By one who dies: the next repair finds it among the committed ones."""
-    prepare(space, XID)
+    prepare(space)
     processes.disk().damage(VOTE)
     doomed, its_disk = processes.open()
     mending, disk = watched
@@ -91,7 +84,7 @@ def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
 def test_a_damaged_branch_that_is_just_being_committed_is_left_to_its_committer(
     space: spool.Space, watched: Watched
 ) -> None:
-    prepare(space, XID)
+    prepare(space)
     committer, disk = watched
 
     def come_too_early() -> None:
@@ -108,7 +101,7 @@ def test_a_damaged_branch_leaves_the_list_of_prepared_ones_with_its_file(
 ) -> None:
     """Whoever lists just then waits; or what it held would look held for ever."""
     space.put("orders", "one")
-    prepare(space, XID, take=True)
+    prepare(space, take=True)
     processes.disk().damage(VOTE)
     mending, disk = watched
 

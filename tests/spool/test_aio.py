@@ -10,10 +10,9 @@ import pytest
 
 import spool
 import spool.aio
-from tests.spool.held import HeldDisk
+from tests.spool.held import PATIENT_SECONDS, HeldDisk
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
-PATIENT_SECONDS = 60
 
 
 class HeldReads(HeldDisk):

@@ -2,9 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, wait
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,26 +17,8 @@ from spool.reader import image_of
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 from tests.spool.held import PATIENT_SECONDS, Gathering
+from tests.spool.shown import bodies, numbers
 from tests.survivors import Rules, survivors
-
-
-@pytest.fixture
-def gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
-    found = Gathering(tmp_path / "space", monkeypatch)
-    for queue in ("orders", "replies"):
-        found.space.create_queue(queue)
-    yield found
-    found.disk.go_on.set()
-    found.space.close()
-
-
-def bodies(space: spool.Space, queue: str = "orders") -> list[object]:
-    return [message.body for message in space.browse(queue)]
-
-
-def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
-    return [message.position.number for message in space.browse(queue)]
-
 
 # -- sharing ----------------------------------------------------------------------------------------------------------
 

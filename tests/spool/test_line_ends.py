@@ -16,24 +16,7 @@ from spool import interrupts
 from spool.gathering import CommitLine
 from spool.locks import NUMBER
 from tests.spool.held import PATIENT_SECONDS, Gathering
-
-
-@pytest.fixture
-def gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
-    found = Gathering(tmp_path / "space", monkeypatch)
-    for queue in ("orders", "replies"):
-        found.space.create_queue(queue)
-    yield found
-    found.disk.go_on.set()
-    found.space.close()
-
-
-def bodies(space: spool.Space, queue: str = "orders") -> list[object]:
-    return [message.body for message in space.browse(queue)]
-
-
-def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
-    return [message.position.number for message in space.browse(queue)]
+from tests.spool.shown import bodies
 
 
 def test_closing_commits_what_was_submitted(gathering: Gathering) -> None:

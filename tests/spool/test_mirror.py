@@ -18,9 +18,10 @@ from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.spool.held import PATIENT_SECONDS
+from tests.spool.shown import bodies
 from tests.survivors import Rules, survivors
 
-PATIENT_SECONDS = 60
 XID = Xid(7, b"global", b"branch")
 
 
@@ -65,10 +66,6 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def expect_same(path: Path) -> None:
     assert files(path / "mirror") == files(path / "space" / "committed")
-
-
-def bodies(space: spool.Space) -> list[object]:
-    return [message.body for message in space.browse("orders")]
 
 
 def branch(space: spool.Space) -> Transaction:

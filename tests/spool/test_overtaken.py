@@ -2,7 +2,6 @@
 (DESIGN §5, "Catch up"; §4, "Reclaim")."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from spool import housekeeping, layout
 from spool.reclaim import reclaim
 from tests.machine import PowerCut
 from tests.spool.meanwhile import Meanwhile, Processes
+from tests.spool.shown import bodies
 
 ORDERED = pytest.mark.parametrize("ordered", [True, False])
 
@@ -34,10 +34,6 @@ def _number(name: str) -> int:
     parsed = layout.parse_committed(name)
     assert parsed is not None
     return parsed.number
-
-
-def bodies(space: spool.Space) -> list[Any]:
-    return [message.body for message in space.browse("orders")]
 
 
 def consumed_and_reclaimed(space: spool.Space, body: str) -> None:

@@ -10,10 +10,8 @@ from spool import decide, layout
 from spool.clock import WaitExpired
 from spool.locks import xid_byte
 from spool.reclaim import reclaim
-from spool.transaction import Transaction
-from spool.xid import Xid
-
-XID = Xid(7, b"one", b"")
+from tests.spool.meanwhile import XID, commit, prepare
+from tests.spool.shown import bodies
 
 
 @pytest.fixture
@@ -27,17 +25,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 def other(space: spool.Space) -> Iterator[spool.Space]:
     with spool.open(space.path) as other:
         yield other
-
-
-def bodies(space: spool.Space) -> list[object]:
-    return [message.body for message in space.browse("orders")]
-
-
-def prepared(space: spool.Space) -> Transaction:
-    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=30.0)
-    branch.put("orders", "one")
-    branch.prepare()
-    return branch
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -90,9 +77,9 @@ def test_check_finds_nothing_wrong_with_what_another_process_reclaimed(space: sp
 def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(space)
+    prepare(space)
     store = space._store
-    number = decide.commit_prepared(store, XID, store.deadline(), told=True)
+    number = commit(space)
     space.get("orders")
     space.put("orders", "newest")
 
@@ -112,9 +99,9 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
 
 
 def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool.Space) -> None:
-    prepared(space)
+    prepare(space)
     store = space._store
-    number = decide.commit_prepared(store, XID, store.deadline(), told=True)
+    number = commit(space)
     store.disk.unlink(layout.committed(number, 1))
     assert [finding.name for finding in space.check()] == [layout.committed(number, 1)]
     space.close()
@@ -128,9 +115,9 @@ def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool
 def test_a_committed_branch_is_never_copied_back_into_doubt(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(space)
+    prepare(space)
     monkeypatch.setattr(decide, "move_adopted", lambda *_: None)  # the committer is slow
-    decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+    commit(space)
     before = space._store.disk.identity(layout.prepared(XID))
     decide.make_durable(other._store, XID, other._store.deadline())
     assert space._store.disk.identity(layout.prepared(XID)) == before
@@ -139,7 +126,7 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
 def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(space)
+    prepare(space)
     space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
     sleep = other._store.clock.sleep
 
@@ -153,7 +140,7 @@ def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
 
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
-    prepared(space)
+    prepare(space)
     space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
     assert decide.in_doubt(other._store, other._store.deadline(0.1)) == []
     with pytest.raises(WaitExpired):
