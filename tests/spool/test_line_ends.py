@@ -222,13 +222,16 @@ def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
 
 
 def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
-    """Its thread does not keep it in memory once it is closed."""
+    """Its threads do not keep it in memory once it is closed."""
+    before = {*threading.enumerate()}
     space = spool.create(tmp_path / "space")
     space.create_queue("orders")
     space.submit("orders", "a").result(PATIENT_SECONDS)
-    thread, seen = space._group._thread, weakref.ref(space._store)
+    threads, seen = {*threading.enumerate()} - before, weakref.ref(space._store)
+    assert len(threads) == 2, "the store's, and housekeeping"
     space.close()
-    thread.join(PATIENT_SECONDS)
+    for thread in threads:
+        thread.join(PATIENT_SECONDS)
     del space
     import gc
 
