@@ -1,6 +1,6 @@
 """Every reader under a coverage-guided fuzzer (atheris): input that reaches something new is changed further.
 
-What is asked of a reader is what ``test_readers`` asks. ``scripts/fuzz`` runs each in a process of its own, since the
+What is asked of a reader is what ``readers`` asks. ``scripts/fuzz`` runs each in a process of its own, since the
 fuzzer never returns: it ends that process when the time is over, or when a promise is broken.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spool.format import FIXED_BYTES, MAX_HEADER_BYTES, header_checksum
-from tests.corruption import test_readers as readers
+from tests.corruption import readers
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 _SECONDS_PER_INPUT = 10

@@ -1,0 +1,136 @@
+"""Whoever wrote a file of messages, its reader takes it within the limits or says with the documented error why not.
+
+The bytes are valid ones with any value inside changed and all checksums right (a reader that trusts a checksum meets
+these), valid ones damaged, and claims that no file could hold.
+"""
+
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool import codecs
+from spool.entries import MOST_ADDRESSED
+from spool.errors import CorruptedFile
+from spool.format import decode_header, decode_table
+from spool.layout import MAX_NUMBER
+from tests.corruption.hostile import (
+    BOMBS,
+    GOLDEN,
+    changed,
+    damaged,
+    each_changed,
+    header_bytes,
+    header_fields,
+    pack,
+    packed_fields,
+    values,
+    vouched,
+)  # fmt: skip
+from tests.corruption.readers import OPTIONS, golden_table, little_memory, try_file, try_header, try_table
+
+# -- headers ----------------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(data=st.data(), name=st.sampled_from(sorted(GOLDEN)), number=st.integers(0, MAX_NUMBER + 1))
+def test_e12_a_header_with_any_value_in_it_is_within_the_limits_or_refused(
+    data: st.DataObject, name: str, number: int, tried: dict[str, int]
+) -> None:
+    fields = data.draw(changed(header_fields(name)))
+    if not isinstance(fields, dict):
+        fields = {"time": fields}
+    encoded = header_bytes(number, packed_fields(fields), min(15, len(fields) + 6))
+    try_header(encoded, len(encoded) + data.draw(st.integers(0, 2000)), tried)
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refused(
+    name: str, tried: dict[str, int]
+) -> None:
+    for fields in each_changed(header_fields(name)):
+        if isinstance(fields, dict):
+            encoded = header_bytes(1, packed_fields(fields), min(15, len(fields) + 6))
+            try_header(encoded, len(encoded) + 2000, tried)
+
+
+@pytest.mark.parametrize("field", sorted(header_fields("v1-commit.msgpack")))
+@pytest.mark.parametrize("bomb", sorted(BOMBS))
+def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
+    fields = header_fields("v1-commit.msgpack")
+    rest = b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
+    encoded = header_bytes(1, rest)
+    with pytest.raises(CorruptedFile), little_memory():
+        decode_header(encoded, 2**40)
+    tried["refused"] += 1
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(data=st.data(), name=st.sampled_from(["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"]))
+def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
+    data: st.DataObject, name: str, tried: dict[str, int]
+) -> None:
+    original, like = golden_table(name)
+    try_table(pack(data.draw(changed(msgpack.unpackb(original)))), like, tried)
+
+
+@pytest.mark.parametrize("name", ["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"])
+def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refused(
+    name: str, tried: dict[str, int]
+) -> None:
+    original, like = golden_table(name)
+    for fields in each_changed(msgpack.unpackb(original)):
+        try_table(pack(fields), like, tried)
+
+
+def test_e12_commands_address_no_more_messages_than_fit_into_memory(tried: dict[str, int]) -> None:
+    original, like = golden_table("v1-commit.msgpack")
+    fields = {**msgpack.unpackb(original), "commands": [["remove", 1, 0, MOST_ADDRESSED, "dequeued"]] * 2}
+    with pytest.raises(CorruptedFile), little_memory():
+        decode_table(pack(fields), vouched(pack(fields), like))
+    tried["refused"] += 1
+
+
+@pytest.mark.parametrize("field", sorted(msgpack.unpackb(golden_table("v1-commit.msgpack")[0])))
+@pytest.mark.parametrize("bomb", sorted(BOMBS))
+def test_e12_no_field_of_a_table_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
+    original, like = golden_table("v1-commit.msgpack")
+    fields = msgpack.unpackb(original)
+    encoded = b"\x87" + b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
+    with pytest.raises(CorruptedFile), little_memory():
+        decode_table(encoded, vouched(encoded, like))
+    tried["refused"] += 1
+
+
+# -- whole files ------------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(data=st.data(), name=st.sampled_from(sorted(GOLDEN)), salvage=st.booleans())
+def test_e12_a_damaged_file_delivers_nothing_that_was_not_put(
+    data: st.DataObject, name: str, salvage: bool, tmp_path: Path, tried: dict[str, int]
+) -> None:
+    try_file(tmp_path, GOLDEN[name], data.draw(damaged(GOLDEN[name])), tried, salvage=salvage)
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(data=st.binary(max_size=60) | values.map(pack) | st.sampled_from([*BOMBS.values()]), codec=st.text(max_size=7))
+@pytest.mark.parametrize("known", [*codecs.CODECS, None, "other"])
+def test_e12_a_body_that_its_codec_did_not_write_is_a_corrupted_file(
+    data: bytes, codec: str, known: str | None, tried: dict[str, int]
+) -> None:
+    try:
+        with little_memory():
+            codecs.decode(data, codec if known == "other" else known)
+    except CorruptedFile:
+        tried["refused"] += 1
+    else:
+        tried["accepted"] += 1

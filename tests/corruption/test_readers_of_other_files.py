@@ -1,0 +1,148 @@
+"""Whoever wrote a note, counters, settings or a dropped file, its reader takes it within the limits or says why not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool import layout
+from spool.counters import Page
+from spool.disk import Disk
+from spool.quarantine import REASON_SUFFIX, quarantine
+from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
+from tests.corruption.readers import (
+    NOTE,
+    OPTIONS,
+    PUTS,
+    TOML,
+    note_bytes,
+    parse_settings,
+    read_note,
+    try_dropped,
+    whole,
+)
+
+# -- notes and counters -----------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(records=changed(NOTE))
+def test_x06_a_note_with_any_value_in_it_names_possible_messages_only(
+    records: Any, tmp_path: Path, tried: dict[str, int]
+) -> None:
+    _, ranges = read_note(tmp_path, note_bytes(records if isinstance(records, list) else [records]))
+    tried["accepted" if len(ranges) == 3 else "refused"] += 1
+
+
+def test_x06_a_note_with_each_value_at_its_edges_names_possible_messages_only(
+    tmp_path: Path, tried: dict[str, int]
+) -> None:
+    for records in each_changed(NOTE):
+        if isinstance(records, list):
+            _, ranges = read_note(tmp_path, note_bytes(records))
+            tried["accepted" if len(ranges) == 3 else "refused"] += 1
+
+
+@OPTIONS
+@given(data=damaged(note_bytes(NOTE)))
+def test_x06_a_damaged_note_names_what_was_noted_or_less(data: bytes, tmp_path: Path, tried: dict[str, int]) -> None:
+    _, ranges = read_note(tmp_path, data)
+    assert {*ranges} <= {(5, 0, 3), (5, 9, 1), (6, 2, 7)}
+    tried["accepted" if len(ranges) == 3 else "refused"] += 1
+
+
+@pytest.mark.parametrize("bomb", sorted(BOMBS))
+def test_x06_no_record_of_a_note_is_a_bomb(bomb: str, tmp_path: Path, tried: dict[str, int]) -> None:
+    start = note_bytes(NOTE[:2])
+    assert read_note(tmp_path, start + note_bytes([BOMBS[bomb]]))[1] in ([(5, 0, 3)], [])
+    tried["refused"] += 1
+
+
+@OPTIONS
+@given(data=st.binary(max_size=400))
+def test_x05_any_bytes_are_counters(data: bytes, tried: dict[str, int]) -> None:
+    page = Page(data.ljust(320, b"\0")[:320])
+    assert isinstance(page.boot_id, str)
+    for value in (page.issued, page.published, page.durable, page.prepared, page.settings, page.owner):
+        assert whole(value, 0, 2**64 - 1)
+    tried["accepted"] += 1
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+TOML_BOMBS = {
+    "arrays in arrays": "a = " + "[" * 100_000,
+    "tables in tables": "a = " + "{a=" * 100_000,
+    "arrays in arrays, line by line": "a = " + "[\n" * 100_000,
+    "tables in tables, in a short line": "a = " + "{a=" * 600,
+    "key of many parts": "a." * 100_000 + "a = 1",
+    "table of many parts": "[" + "a." * 100_000 + "a]",
+    "long number": "a = " + "9" * 100_000,
+    "long text": 'a = "' + "x" * 100_000,
+    "year 9999": "format = 9999-99-99T99:99:99Z",
+    "surrogate": 'a = "\\ud800"',
+}
+
+
+@OPTIONS
+@given(data=damaged(TOML))
+def test_a08_damaged_settings_are_read_or_refused_by_name(data: bytes, tried: dict[str, int]) -> None:
+    parse_settings(data.decode("utf-8", "replace"), tried)
+
+
+@pytest.mark.parametrize("bomb", sorted(TOML_BOMBS))
+def test_a08_settings_are_no_bomb(bomb: str, tried: dict[str, int]) -> None:
+    parse_settings("format = 1\n" + TOML_BOMBS[bomb], tried)
+
+
+# -- dropped files ----------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(found=changed(PUTS))
+def test_t09_a_dropped_stream_with_any_value_in_it_is_taken_or_refused(found: Any, tried: dict[str, int]) -> None:
+    try_dropped(b"".join(map(pack, found if isinstance(found, list) else [found])), tried)
+
+
+def test_t09_a_dropped_stream_with_each_value_at_its_edges_is_taken_or_refused(tried: dict[str, int]) -> None:
+    for found in each_changed(PUTS):
+        if isinstance(found, list):
+            try_dropped(b"".join(map(pack, found)), tried)
+
+
+@OPTIONS
+@given(data=damaged(b"".join(map(pack, PUTS))))
+def test_t09_a_damaged_dropped_stream_is_taken_or_refused(data: bytes, tried: dict[str, int]) -> None:
+    try_dropped(data, tried)
+
+
+@pytest.mark.parametrize("where", ["alone", "body", "headers"])
+@pytest.mark.parametrize("bomb", sorted(BOMBS))
+def test_t09_no_dropped_stream_is_a_bomb(bomb: str, where: str, tried: dict[str, int]) -> None:
+    start = {"alone": b"", "body": b"\x81\xa4body", "headers": b"\x82\xa4body\xa1x\xa7headers"}[where]
+    try_dropped(pack(PUTS[0]) + start + BOMBS[bomb], tried)
+
+
+# -- names and reasons ------------------------------------------------------------------------------------------------
+
+
+@OPTIONS
+@given(
+    name=st.binary(min_size=1, max_size=250).filter(lambda raw: not {0, 47} & {*raw} and raw not in (b".", b"..")),
+    reason=st.text(max_size=200) | st.just("\ud800"),
+)
+def test_r08_whatever_the_name_and_the_reason_a_file_is_kept_with_it(
+    name: bytes, reason: str, tmp_path_factory: pytest.TempPathFactory, tried: dict[str, int]
+) -> None:
+    root = tmp_path_factory.mktemp("space")
+    for directory in (layout.ACTIVE, layout.QUARANTINE):
+        (root / directory).mkdir()
+    path = f"{layout.ACTIVE}/" + name.decode("utf-8", "surrogateescape")
+    (root / path).write_bytes(b"kept")
+    target = quarantine(Disk(str(root)), path, reason)
+    assert (root / target).read_bytes() == b"kept"
+    assert (root / (target + REASON_SUFFIX)).exists()
+    assert not (root / path).exists()
+    tried["accepted"] += 1
