@@ -219,7 +219,7 @@ def _read_on(store: Store, index: Index, *, alone: bool = False, published: int 
                 return False
             heads += [commit] if alone and commit.adopted else []
         if stuck is None:
-            index.applied = max(index.applied, last)
+            index.applied = last
             for head in heads:
                 name_absent_branches(store, index, head)
             return True
