@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import spool.space
+from spool.arguments import check_wanted
 from spool.association import associated
 from spool.errors import Empty
 from spool.gate import step
@@ -83,6 +84,7 @@ class Space:
         self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
+        check_wanted(queue, max_messages, timeout, options.get("message_id"), options.get("correlation_id"))
         until = None if timeout is None else self._loop.time() + timeout
         pause = _PAUSE_MIN_SECONDS
         while True:

@@ -233,6 +233,9 @@ def attributes_of(
     return found
 
 
+attributes_of.__qualname__ = "put"  # whose options these are: Python's own error names the call that was made
+
+
 def check_content_type(value: object) -> None:
     """InvalidArgument unless it is None or a text that can be stored."""
     if value is not None:
