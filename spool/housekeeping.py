@@ -24,6 +24,7 @@ BEHIND_COMMITS = 512
 TIDY_FROM = 64
 PAUSE_SECONDS = 0.001
 CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
+_SEGMENT_COSTS = 256  # small files: so long does it take to read the table of a swept segment
 
 
 class Housekeeper:
@@ -100,11 +101,17 @@ class Housekeeper:
     def _save(self, least: int) -> None:
         """A checkpoint, if there is much that the next opener would have to read, and much of it is new."""
         index = self._store.index
-        if len(index.files) < least or index.applied - self._saved_at < least:
+        fresh = index.applied - self._saved_at
+        if len(index.files) + self._swept(0) < least or fresh + self._swept(self._saved_at) < least:
             return
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store):
                 self._saved_at = index.applied
+
+    def _swept(self, after: int) -> int:
+        """What reading the segments of later numbers would cost, in small files."""
+        with self._store.mutex:
+            return _SEGMENT_COSTS * sum(segment.source.number > after for segment in self._store.index.segments)
 
     def _pause(self) -> None:
         """Between small steps: while this thread has the interpreter, no other has, and a put would wait for it."""

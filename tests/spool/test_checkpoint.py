@@ -146,3 +146,25 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
             tx.get("orders")
             tx.set_rollback_only()
         assert not checkpoint.save(space._store), "the count of that try was not flushed"
+
+
+def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:
+    """A segment's table takes as long to read as hundreds of small files."""
+    with swept_by_few(), spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        for n in range(20):
+            space.put("orders", n)
+        space._housekeeper.sweep()
+        save_point = space._store.index.applied
+    disk = Counting(str(tmp_path / "space"))
+    with spool.open(tmp_path / "space", disk=disk) as space:
+        assert space._store.index.restored >= save_point
+        assert len(disk.opened) <= 1
+        assert space.stats("orders").ready == 20
+
+
+def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.put("orders", "one")
+    assert not (tmp_path / "space" / layout.CHECKPOINT).exists()
