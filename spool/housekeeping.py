@@ -16,6 +16,7 @@ from spool.locks import FOLLOWING, HOUSEKEEPING
 from spool.reclaim import reclaim
 from spool.store import Store, log
 from spool.sweep import EVERY_SECONDS, Sweeper
+from spool.visibility import apply_up_to
 
 RECLAIM_EVERY_COMMITS = 512
 # Who finds a file gone before he has read it must list them all (see ``visibility``), so the newest ones stay while
@@ -24,6 +25,7 @@ BEHIND_COMMITS = 512
 TIDY_FROM = 64
 PAUSE_SECONDS = 0.001
 CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
+_APPLIED_AT_ONCE = 64
 _SEGMENT_COSTS = 256  # small files: so long does it take to read the table of a swept segment
 
 
@@ -67,6 +69,14 @@ class Housekeeper:
         """Sweep what is slow; how many files were written. Nothing, if another process is at it."""
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._sweeper.look() if ours else 0
+
+    def _catch_up(self) -> None:
+        """Piece by piece: who puts meanwhile must not wait for all of it."""
+        store = self._store
+        published = store.counters.read().published
+        while store.index.applied < published:
+            apply_up_to(store, min(store.index.applied + _APPLIED_AT_ONCE, published))
+            self._pause()
 
     def _is_quiet(self) -> bool:
         """Whether nothing has been committed since the last round; then the disk gets back what is spare."""
@@ -119,12 +129,16 @@ class Housekeeper:
         self._store.clock.sleep(PAUSE_SECONDS)
 
     def _run(self) -> None:
-        gate, goes_on = self._store.gate, True
+        gate, clock, goes_on = self._store.gate, self._store.clock, True
+        next_sweep = clock.monotonic() + EVERY_SECONDS
         while goes_on and not gate.closed:
-            woken = self._wake.wait(EVERY_SECONDS)
+            self._wake.wait(max(0.0, next_sweep - clock.monotonic()))
             self._wake.clear()
+            due = clock.monotonic() >= next_sweep  # however often it was woken meanwhile
+            if due:
+                next_sweep = clock.monotonic() + EVERY_SECONDS
             with suppress(NotOpen), gate:
-                goes_on = self._round(due=not woken)
+                goes_on = self._round(due=due)
 
     def _round(self, *, due: bool) -> bool:
         """Whether there will be anything more to do."""
@@ -132,10 +146,12 @@ class Housekeeper:
         try:
             if store.counters.read().stopped:
                 return False
-            ours = self._is_ours() if due else True
-            quiet = due and ours and self._is_quiet()
+            due = due and self._is_ours()
+            if due:
+                self._catch_up()
+            quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
-            if (due and ours and self.sweep()) or len(store.index.idle) >= least:
+            if (due and self.sweep()) or len(store.index.idle) >= least:
                 self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:

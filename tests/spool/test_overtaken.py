@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool import housekeeping, layout
+from spool import layout
 from spool.reclaim import reclaim
 from tests.machine import PowerCut
 from tests.spool.meanwhile import Meanwhile, Processes
@@ -155,39 +155,3 @@ def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
     assert other._store.own
     assert bodies(other) == ["after one", "own"]
     assert other._store.own == {}
-
-
-def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
-    there = Processes()
-    one, two, three = there.space(), there.space(), there.space()
-    assert one._housekeeper._is_ours()
-    assert one._housekeeper._is_ours()
-    assert not two._housekeeper._is_ours()
-    three.stats("orders")
-    assert three._housekeeper._is_ours(), "what it has read is at hand"
-    assert not one._housekeeper._is_ours()
-    two.stats("orders")
-    assert two._housekeeper._is_ours(), "each looks at what it has in memory itself"
-    for _ in range(2):  # nobody follows any more
-        three._housekeeper._is_ours()
-        two._housekeeper._is_ours()
-    assert one._housekeeper._is_ours()
-
-
-# -- how far behind ----------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "BEHIND_COMMITS", 10)
-    there = Processes()
-    space, (other, disk) = there.space(), there.open()
-    space.put_many("orders", range(20))
-    for _ in range(20):
-        space.get("orders")
-    newest = there.newest()
-    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
-    left = sorted(map(_number, disk.names(layout.COMMITTED)))
-    assert left[0] == newest - 10
-    other.close()
-    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
-    assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"

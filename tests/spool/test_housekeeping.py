@@ -1,0 +1,70 @@
+"""Who does what has to be done beside the calls of many processes, when, and how much of it at once."""
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import housekeeping, layout
+from tests.spool.held import PATIENT_SECONDS
+from tests.spool.meanwhile import Processes
+
+
+def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
+    there = Processes()
+    one, two, three = there.space(), there.space(), there.space()
+    assert one._housekeeper._is_ours()
+    assert one._housekeeper._is_ours()
+    assert not two._housekeeper._is_ours()
+    three.stats("orders")
+    assert three._housekeeper._is_ours(), "what it has read is at hand"
+    assert not one._housekeeper._is_ours()
+    two.stats("orders")
+    assert two._housekeeper._is_ours(), "each looks at what it has in memory itself"
+    for _ in range(2):  # nobody follows any more
+        three._housekeeper._is_ours()
+        two._housekeeper._is_ours()
+    assert one._housekeeper._is_ours()
+
+
+def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    for turn in range(200):
+        space.put("orders", turn)
+    seen = [0]
+    monkeypatch.setattr(other._housekeeper, "_pause", lambda: seen.append(other._store.index.applied))
+    other._housekeeper._catch_up()
+    assert seen[-1] == there.newest()
+    assert max(after - before for before, after in pairwise(seen)) <= 64
+
+
+def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its housekeeper is woken to reclaim, again and again, and never left alone for as long as it waits to sweep."""
+    monkeypatch.setattr(housekeeping, "EVERY_SECONDS", 0.1)
+    swept = threading.Event()
+    with spool.create(tmp_path / "space") as space:
+        monkeypatch.setattr(space._housekeeper, "sweep", lambda: swept.set() or 0)
+        until = time.monotonic() + PATIENT_SECONDS
+        while not swept.wait(0.01):
+            space._housekeeper._wake.set()
+            assert time.monotonic() < until
+
+
+def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "BEHIND_COMMITS", 10)
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    space.put_many("orders", range(20))
+    for _ in range(20):
+        space.get("orders")
+    newest = there.newest()
+    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    left = sorted(disk.names(layout.COMMITTED))
+    assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
+    other.close()
+    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
