@@ -37,6 +37,7 @@ class Housekeeper:
         self._sweeper = Sweeper(store)
         self._reclaimed_at = store.index.applied
         self._saved_at = store.index.restored
+        self._saved_segments = len(store.index.segments) if self._saved_at else 0
         self._published = self._trimmed_at = store.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
         self._busy = threading.Lock()
@@ -111,17 +112,16 @@ class Housekeeper:
     def _save(self, least: int) -> None:
         """A checkpoint, if there is much that the next opener would have to read, and much of it is new."""
         index = self._store.index
-        fresh = index.applied - self._saved_at
-        if len(index.files) + self._swept(0) < least or fresh + self._swept(self._saved_at) < least:
+        segments = len(
+            index.segments
+        )  # (no lock for a number that need not be right: who closes waits for nobody here)
+        weight = len(index.files) + _SEGMENT_COSTS * segments
+        fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
+        if weight < least or fresh < least:
             return
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store):
-                self._saved_at = index.applied
-
-    def _swept(self, after: int) -> int:
-        """What reading the segments of later numbers would cost, in small files."""
-        with self._store.mutex:
-            return _SEGMENT_COSTS * sum(segment.source.number > after for segment in self._store.index.segments)
+                self._saved_at, self._saved_segments = index.applied, segments
 
     def _pause(self) -> None:
         """Between small steps: while this thread has the interpreter, no other has, and a put would wait for it."""
