@@ -55,11 +55,8 @@ def read_commit(
     if wrong is not None and not last_resort:
         return None
     if image is None:
-        return (
-            None
-            if wrong is None
-            else Commit(number, [Part(0, None, 0, FileImage(store.header(), ()))], [(name, wrong)])
-        )
+        nothing = Part(0, None, 0, FileImage(store.header(), ()))
+        return None if wrong is None else Commit(number, [nothing], [(name, wrong)])
     commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
     torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
     if torn and not kept(store.disk, name):

@@ -24,7 +24,7 @@ from spool.xid import Xid
 
 log = logging.getLogger("spool")
 
-# Swept files that go one behind the other while they are read: who met that so often has an error to show.
+# Who met it so often that a swept file went while he read on, or that a listed file is not there, has an error to show.
 _PATIENT_STARTS = 20
 # A file that is listed and cannot be read, so often, is damaged.
 _TRIES_ON_BAD_FILES = 3
@@ -224,3 +224,7 @@ def _read_on(store: Store, index: Index, *, alone: bool = False, published: int 
                 name_absent_branches(store, index, head)
             return True
         failed[stuck] += 1
+        if failed[stuck] > _PATIENT_STARTS:
+            raise SystemFailure(
+                f"{layout.committed(stuck)} is listed and cannot be found: look at the disk, then try again"
+            )

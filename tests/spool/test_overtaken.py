@@ -90,6 +90,19 @@ def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
     assert bodies(other) == [f"after turn {turn}" for turn in range(40)]
 
 
+def test_a_name_that_leads_nowhere_is_one_clear_error_and_no_endless_search() -> None:
+    """A directory that is damaged can list what cannot be opened."""
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    space.put("orders", "x")
+    inner = disk.names
+    disk.names = lambda name: inner(name) + ["0000000000000002.msgpack"] * (name == layout.COMMITTED)  # type: ignore[method-assign]
+    space.put("orders", "y")
+    disk.unlink(layout.committed(2))
+    with pytest.raises(spool.SystemFailure, match="cannot be found"):
+        other.get("orders")
+
+
 def test_what_others_have_reclaimed_is_forgotten() -> None:
     there = Processes()
     space, other = there.space(), there.space()
