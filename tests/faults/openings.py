@@ -73,7 +73,7 @@ def _claims(space: spool.Space) -> None:
     """A claim, its note, and the beginning of a large branch."""
     tx = space.transaction()
     tx.get("a")
-    tx._lock_xid()
+    tx._branch.lock_xid()
     space._store.disk.create(layout.active(tx.xid))
 
 
