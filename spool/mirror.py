@@ -7,7 +7,8 @@ mirror up to date first.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from spool import layout
@@ -68,23 +69,24 @@ class Mirror:
                 self.source.close(handle)
             for place, adoption in enumerate(adopts, 1):
                 there = layout.committed(number, place)
-                self._copy((layout.prepared(adoption.xid), there), there)
+                source = self._open_first(layout.prepared(adoption.xid), there)
+                if source is not None:  # else it was reclaimed, and its head not yet
+                    self._copy(source, there)
             if adopts:
                 self.disk.flush_directory("")
-            self._copy((name,), name)
+            self._copy(self.source.open(name), name)
             self.disk.flush_directory("")
         except (OSError, CorruptedFile) as error:
             code = error.errno if isinstance(error, OSError) else None
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
 
-    def _copy(self, names: Iterable[str], target: str) -> None:
-        """The first of the space's files that is there, under the name that it has or will have in ``committed/``."""
+    def _copy(self, source: int, target: str) -> None:
+        """A file of the space's, which is closed, under the name that it has or will have in ``committed/``."""
         target = _here(target)
         temporary = f"{target}{_TEMPORARY}"
-        if self.disk.exists(temporary):
-            self.disk.unlink(temporary)
-        source = self._open_first(names)
         try:
+            if self.disk.exists(temporary):
+                self.disk.unlink(temporary)
             handle = self.disk.create(temporary)
             try:
                 offset = 0
@@ -98,22 +100,32 @@ class Mirror:
             self.source.close(source)
         self.disk.rename(temporary, target)
 
-    def _open_first(self, names: Iterable[str]) -> int:
-        missing: FileNotFoundError | None = None
+    def _open_first(self, *names: str) -> int | None:
+        """The first of the space's files that is there; in the direction in which files move."""
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 return self.source.open(name)
-            except FileNotFoundError as error:
-                missing = error
-        assert missing is not None
-        raise missing
+        return None
 
-    def forget(self, number: int, adopted: int) -> None:
-        """The commit's files are gone, and durably."""
-        for place in range(adopted + 1):
-            name = _here(layout.committed(number, place))
+    def forget(self, adopted: Mapping[int, int]) -> None:
+        """These commits' files, and those that each ``adopted``, are about to go from the space. They go from here
+        first, and durably: were they left behind, what they say would be true here again once nothing contradicts it.
+        """
+        branches = [
+            layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
+        ]
+        self._remove(branches)
+        self._remove(map(layout.committed, adopted))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Durably."""
+        removed = False
+        for name in map(_here, names):
             if self.disk.exists(name):
                 self.disk.unlink(name)
+                removed = True
+        if removed:
+            self.disk.flush_directory("")
 
     def catch_up(self) -> None:
         """By who has the space alone: whatever is in ``committed/`` and not here, and away with what is only here."""
@@ -124,9 +136,7 @@ class Mirror:
         for number in sorted(numbers):
             if layout.committed(number).rpartition("/")[2] in there:
                 self.keep(number)
-        for name in here - there:
-            if layout.parse_committed(name.removesuffix(_TEMPORARY)):
-                self.disk.unlink(name)
+        self._remove(name for name in sorted(here - there) if layout.parse_committed(name.removesuffix(_TEMPORARY)))
 
     def _check_ours(self, both: set[str]) -> None:
         """InvalidArgument if it is the mirror of another space."""

@@ -217,6 +217,8 @@ def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
         adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
         for number in batch:
             store.sources.forget(number, len(store.index.files[number].adopted))
+    if store.mirror is not None:
+        store.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):
@@ -240,9 +242,6 @@ def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
     if given and not store.disk.ordered:
         store.disk.flush_directory(layout.FREE)
     store.pool.release(given)
-    if store.mirror is not None:
-        for number in batch:
-            store.mirror.forget(number, len(adopted.get(number, ())))
     with store.mutex:
         for number in batch:
             if number in store.index.files:  # a rebuild meanwhile has not even seen it

@@ -106,9 +106,13 @@ class Operation(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A whole disk, durable: (path, which inode, bytes or None for a directory), sorted by path. Equal means equal."""
+    """A whole disk, durable: (path, which inode, bytes or None for a directory), sorted by path. Equal means equal.
+
+    ``beside``: the mirror's disk, if there is one.
+    """
 
     files: tuple[tuple[str, int, bytes | None], ...]
+    beside: "Image | None" = None
 
 
 NO_FILES = Image(())
@@ -121,9 +125,21 @@ class Handle(NamedTuple):
 
 
 class Machine:
-    """One life of a machine, from boot to power cut; starts with a disk on which everything is durable."""
+    """One life of a machine, from boot to power cut; starts with a disk on which everything is durable.
 
-    def __init__(self, image: Image = NO_FILES, *, boot: int = 1, ordered: bool = True, carries: bool = False) -> None:
+    A mirror's disk is a machine of its own, ``beside``, as far as files go; ``front`` is where its processes live,
+    die and are counted.
+    """
+
+    def __init__(
+        self,
+        image: Image = NO_FILES,
+        *,
+        boot: int = 1,
+        ordered: bool = True,
+        carries: bool = False,
+        front: "Machine | None" = None,
+    ) -> None:
         self.boot = boot
         self.ordered = ordered
         self.flush_carries_name = ordered or carries
@@ -135,12 +151,24 @@ class Machine:
         self.housekeepers: dict[str, SimulatedDisk] = {}
         self.trace: list[tuple[str, tuple[object, ...]]] = []
         self.flushed_again: list[Inode] = []
-        self.beside: Machine | None = None  # where its mirror lies
+        self.front = front
+        self.beside: Machine | None = None
         self._cut: int | None = None
         self._inodes = 1
         self._next_handle = 3
         self._handle_was: dict[object, Inode] = {}
         self._load(image)
+        if image.beside is not None:
+            self.add_disk(image.beside)
+
+    def add_disk(self, image: Image = NO_FILES) -> "Machine":
+        """The one of its mirror."""
+        self.beside = Machine(image, boot=self.boot, ordered=self.ordered, carries=self.flush_carries_name, front=self)
+        return self.beside
+
+    @property
+    def disks(self) -> "list[Machine]":
+        return [self] if self.beside is None else [self, self.beside]
 
     def _load(self, image: Image) -> None:
         known: dict[int, Inode] = {}
@@ -157,13 +185,18 @@ class Machine:
 
     def image(self) -> Image:
         """The disk after an orderly shutdown."""
-        return image_of((path, inode, inode.coming) for path, inode in self.walk())
+        found = image_of((path, inode, inode.coming) for path, inode in self.walk())
+        return found if self.beside is None else found._replace(beside=self.beside.image())
 
     def copy(self) -> "Machine":
         """The same moment once more, page cache included, with every process dead."""
-        twin = copy.deepcopy(self, {id(self.handles): {}, id(self.housekeepers): {}, id(self.trace): []})
-        for inode in (twin.root, *(inode for _, inode in twin.walk())):
-            inode.locks.clear()
+        left_out: dict[int, object] = {}
+        for disk in self.disks:
+            left_out |= {id(disk.handles): {}, id(disk.housekeepers): {}, id(disk.trace): []}
+        twin = copy.deepcopy(self, left_out)
+        for disk in twin.disks:
+            for inode in (disk.root, *(inode for _, inode in disk.walk())):
+                inode.locks.clear()
         twin._cut = None
         return twin
 
@@ -176,6 +209,9 @@ class Machine:
     def step(self, process: "SimulatedDisk", call: str, args: tuple[object, ...]) -> None:
         if process.dead:
             raise PowerCut("this process is dead")
+        if self.front is not None:
+            self.front.step(process, call, ("mirror", *args))
+            return
         self.trace.append((call, args))
         if self._cut == len(self.trace):
             self.kill(process)
@@ -192,12 +228,14 @@ class Machine:
         return call in ("write_at", "truncate", "flush") and self._handle_was.get(args[0]) in inodes
 
     def kill(self, process: "SimulatedDisk") -> None:
-        """Close its handles; the kernel drops its locks."""
-        process.dead = True
-        for number in [n for n, handle in self.handles.items() if handle.process is process]:
-            self.close(number)
-        for name in [n for n, holder in self.housekeepers.items() if holder is process]:
-            del self.housekeepers[name]
+        """Close its handles, on every disk; the kernel drops its locks."""
+        for disk in process.every_disk:
+            disk.dead = True
+            machine = disk.machine
+            for number in [n for n, handle in machine.handles.items() if handle.process is disk]:
+                machine.close(number)
+            for name in [n for n, holder in machine.housekeepers.items() if holder is disk]:
+                del machine.housekeepers[name]
 
     def open(self, inode: Inode, writable: bool, process: "SimulatedDisk") -> int:
         self._next_handle += 1

@@ -15,7 +15,7 @@ from unittest import mock
 from spool.disk import Disk, Unsupported
 from spool.identity import FileIdentity
 from spool.mount import FileSystem
-from tests.machine import NO_FILES, Change, Inode, Lock, Machine, error_of
+from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"
 CHANGES = frozenset(
@@ -44,15 +44,18 @@ class SimulatedDisk(Disk):
         self.flush_carries_name = machine.flush_carries_name
         self.machine = machine
         self.dead = False
+        self.every_disk = [self]  # of this process: its own and the mirror's
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
     def beside(self, root: str) -> "SimulatedDisk":
-        """On a machine of its own: the other disk survives this one, and the other way round."""
-        if self.machine.beside is None:
-            self.machine.beside = Machine(
-                NO_FILES, boot=self.machine.boot, ordered=self.machine.ordered, carries=self.machine.flush_carries_name
-            )
-        return type(self)(self.machine.beside)
+        """Another disk of the same process: they die together, and what is on one survives on its own."""
+        side = self._on(self.machine.beside or self.machine.add_disk())
+        self.every_disk.append(side)
+        side.every_disk = self.every_disk
+        return side
+
+    def _on(self, machine: Machine) -> "SimulatedDisk":
+        return type(self)(machine)
 
     def _step(self, call: str, *args: object) -> None:
         self.machine.step(self, call, args)

@@ -66,7 +66,19 @@ class Survivor:
 
 
 def survivors(machine: Machine, rules: Rules, *, limit: int, seed: int = 0) -> Iterator[Survivor]:
-    """Different states, at most about ``limit``."""
+    """Different states, at most about ``limit``. A mirror's disk is cut at the same moment, and keeps what it keeps."""
+    own = _of_one_disk(machine, rules, limit, seed)
+    if machine.beside is None:
+        yield from own
+        return
+    mine, its = list(own), list(_of_one_disk(machine.beside, rules, limit, seed))
+    random.Random(seed).shuffle(its)
+    for place in range(max(len(mine), len(its))):
+        one, other = mine[place % len(mine)], its[place % len(its)]
+        yield Survivor(one.image._replace(beside=other.image), f"{one.story}; of the mirror: {other.story}")
+
+
+def _of_one_disk(machine: Machine, rules: Rules, limit: int, seed: int) -> Iterator[Survivor]:
     seen: set[Image] = set()
     for number, (names, bytes_, story) in enumerate(_bounded(machine, rules, limit, seed)):
         image = _build(machine, names, bytes_)

@@ -42,7 +42,7 @@ class Deed:
         self.outcomes = frozenset(outcomes)
 
     def __str__(self) -> str:
-        what = " ".join(["+" + body for _, body in self.puts] + ["-" + body for _, body in self.takes])
+        what = " ".join(["+" + body[:8] for _, body in self.puts] + ["-" + body[:8] for _, body in self.takes])
         what += f" -?{self.from_queue}" if self.from_queue else ""
         return f"{self.name}[{what}]: {' or '.join(sorted(one.value for one in self.outcomes))}"
 

@@ -12,12 +12,14 @@ from spool import layout
 from spool.decide import in_doubt
 from spool.reclaim import reclaim
 from tests.crash.kinds import kinds_of
+from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
 from tests.crash.worlds import AFTER, QUEUES, History, Ledger, World, deadline, decide, look
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, Survivor, survivors
 
 SEED = 1
+_MIRRORS_LOST = 4  # of every so-manieth disk the mirror is lost altogether
 
 
 class Violation(AssertionError):
@@ -31,6 +33,7 @@ class Tally:
     cuts: int = 0
     states: int = 0
     recoveries: int = 0
+    restored: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
 
 
@@ -66,6 +69,7 @@ class Explorer:
         self.tally = Tally()
         self._decided = history.decided
         self._seen: set[tuple[Image, frozenset[World]]] = set()
+        self._restored: dict[Image, World] = {}
         self._story: list[str] = []
 
     def explore(self) -> Tally:
@@ -122,8 +126,10 @@ class Explorer:
         self._open_again(machine, self._open_and_look(machine, frozenset([shown])))
 
     def _set_up(self) -> Image:
+        self._empty = new_space(self._machine(NO_FILES, boot=1), QUEUES)
         machine = self._machine(NO_FILES, boot=1)
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        options = {"mirror": MIRROR} if self.history.mirrored else {}
+        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             self.history.setup(space)
@@ -149,7 +155,7 @@ class Explorer:
         ledger = Ledger(self.history.begin)
         machine.crash_at(step)
         process = self.disk(machine)
-        with repeatable(SEED + 1):
+        with repeatable(SEED + 1), mirrors_last():
             try:
                 space = spool.open(ROOT, disk=process, clock=machine.clock)
                 self._first_step = len(machine.trace)
@@ -173,13 +179,19 @@ class Explorer:
             self.tally.states += 1
             self.tally.kinds.update(kinds_of(machine.image(), survivor.image))
             with self._telling(survivor.story):
+                self._expect_of_mirror(survivor.image, allowed)
                 self._recover(survivor, machine.boot + 1, allowed, deep=deep)
+                if survivor.image.beside is not None and self.tally.states % _MIRRORS_LOST == 0:
+                    with self._telling("the mirror's disk is lost"):
+                        emptied = Survivor(without_its_mirror(survivor.image), "")
+                        self._recover(emptied, machine.boot + 1, allowed, deep=False)
 
     def _recover(self, survivor: Survivor, boot: int, allowed: frozenset[World], *, deep: bool) -> None:
         """Open, look, open again; perhaps cut the recovery, too."""
         machine = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
             world = self._open_and_look(machine, allowed)
+            self._expect_of_mirror(machine.image(), frozenset([world]))
             self._decide(machine, world)
             self._open_again(machine, world)
         if deep and self.again and self.tally.states % self.again == 0:
@@ -219,6 +231,7 @@ class Explorer:
         twin = machine.copy()
         with repeatable(SEED + 1000):
             shown = self._open_and_look(twin, allowed, told=True)
+        self._expect_of_mirror(twin.image(), frozenset([shown]))
         with self._telling("then the power cut"):
             self._look_at(twin, self._after(shown, allowed), limit=self.per_recovery_cut * 2, deep=False)
         self._open_again(twin, shown)
@@ -277,6 +290,33 @@ class Explorer:
         counters = space._store.counters
         marks = counters.read().durable, counters.read().published
         self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
+
+    # -- the mirror's side --------------------------------------------------------------------------------------------
+
+    def _expect_of_mirror(self, image: Image, allowed: frozenset[World]) -> None:
+        """If the space's disk is lost now, a space made of the mirror is one that is allowed. A branch in doubt is gone
+        with the disk, as if it had been rolled back, unless its commit had begun."""
+        if image.beside is None:
+            return
+        gone = {self._decided[world]["rollback"] for world in allowed if world.in_doubt}
+        outcomes = allowed | gone
+        with self._telling("of the mirror alone"):
+            found = self._restored.get(image.beside)
+            if found is None:
+                found = self._restored[image.beside] = self._restore(image.beside)
+            if found not in outcomes:
+                raise self._violation(f"found {found}, allowed {sorted(map(str, outcomes))}")
+
+    def _restore(self, mirror: Image) -> World:
+        self.tally.restored += 1
+        machine = self._machine(restored(self._empty, mirror), boot=2)
+        with repeatable(SEED + 2000), spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+            world = look(space)
+            damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
+            self._expect(not damage, f"damage: {damage}", space)
+        with repeatable(SEED + 2001):
+            self._open_again(machine, world)
+        return world
 
     # -- telling ------------------------------------------------------------------------------------------------------
 

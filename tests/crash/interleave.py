@@ -12,6 +12,7 @@ import spool
 from recovery.report import Kind
 from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of
+from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored
 from tests.crash.schedule import (
     Actor,
     Choice,
@@ -76,7 +77,7 @@ class Stage:
 class Scenario:
     """``there``: bodies in queue a when the actors begin. ``setup``: what else happens before; ``cast``: puts the
     actors on the stage. ``model``: the scenario of the model checker that this is with the real code. ``afterwards``:
-    what the first who opens the space again does before he looks."""
+    what the first who opens the space again does before he looks. ``mirrored``: the space has a mirror."""
 
     name: str
     cast: Callable[[Stage], None]
@@ -85,6 +86,7 @@ class Scenario:
     model: str = ""
     disk: type[ScheduledDisk] = ScheduledDisk
     afterwards: Callable[[spool.Space], None] | None = None
+    mirrored: bool = False
 
 
 @dataclass
@@ -125,8 +127,10 @@ class Interleaver:
             self.base = self._set_up()
 
     def _set_up(self) -> Image:
+        self._empty = new_space(Machine(NO_FILES, boot=1, **self.rules.told), QUEUES)
         machine = Machine(NO_FILES, boot=1, **self.rules.told)
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        options = {"mirror": MIRROR} if self.scenario.mirrored else {}
+        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             for body in self.scenario.there:
@@ -191,7 +195,7 @@ class Interleaver:
         book = copy.deepcopy(self._start)
         stage = Stage(machine, schedule, book, self.scenario.disk)
         try:
-            with repeatable(SEED + 1):
+            with repeatable(SEED + 1), mirrors_last():
                 self.scenario.cast(stage)
                 schedule.follow([_of(choice, len(schedule.actors)) for choice in plan])
                 schedule.run()
@@ -217,6 +221,7 @@ class Interleaver:
         if not stage.schedule.was_cut:
             for disk in {handle.process for handle in machine.handles.values()}:
                 machine.kill(disk)
+            self._look_at_mirror(machine.image(), book)
             self._open_again(machine, self._open_and_look(machine, book, after_cut=False))
             return
         for survivor in survivors(machine, self.rules, limit=self.per_cut, seed=self.numbers.randrange(1 << 30)):
@@ -228,6 +233,7 @@ class Interleaver:
             self.count.kinds.update(kinds_of(machine.image(), survivor.image))
             try:
                 again = Machine(survivor.image, boot=3, ordered=machine.ordered, carries=machine.flush_carries_name)
+                self._look_at_mirror(survivor.image, book)
                 sight = self._open_and_look(again, book, after_cut=True)
                 self._open_again(again, sight)
             except Exception as error:
@@ -245,6 +251,21 @@ class Interleaver:
             raise Unexplained(f"damage: {damage}")
         machine.kill(disk)
         space._store.gate.closed = True
+        if self._look_at_mirror(machine.image(), book) not in (None, sight):
+            raise Unexplained(f"the space showed {sight}, and its mirror shows something else")
+        return sight
+
+    def _look_at_mirror(self, image: Image, book: Book) -> Sight | None:
+        """What is there if the space's disk is lost."""
+        if image.beside is None:
+            return None
+        machine = Machine(restored(self._empty, image.beside), boot=4, **self.rules.told)
+        with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
+            sight = look(space)
+        try:
+            book.explain(sight)
+        except Unexplained as error:
+            raise Unexplained(f"of the mirror alone: {error}") from error
         return sight
 
     def _open_again(self, machine: Machine, sight: Sight) -> None:

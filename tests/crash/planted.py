@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from spool import decide, locks, publication, reclaim, visibility
+from spool import decide, group, locks, mirror, publication, reclaim, visibility
 
 _PACKAGES = ("spool", "xa", "recovery")
 
@@ -90,4 +90,36 @@ NO_LOOK_FOR_A_COMMIT = Bug(
 NO_SETTLING = Bug(
     "a rollback that does not settle", decide.rollback_prepared, (("        settle_all(store, deadline)\n", ""),),
     "commit, rollback and commit race",
+)  # fmt: skip
+
+_FORGET = "store.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
+_GIVEN = "    store.pool.release(given)\n"
+_FLUSHES = "store.disk.make_durable(file.handle, layout.COMMITTED, new=True)"
+_COMMITS = r"rename_new \S+ committed/"
+_GOES = r"rename committed/|unlink committed/"
+
+# Each with who dies, and from which call of its on (see ``stops``).
+OF_GROUPS_AND_MIRRORS = (
+    (Bug("a group hears of its commit before it is durable", group.Group._write,
+         (("number = publication.commit(", "tell(works)\n        number = publication.commit("),),
+         "a group beside a look"), 2, _COMMITS),
+    (Bug("a group whose flush failed hears that all is well", group.Group._try,
+         (("work.error = CommitUnknown(str(error), tuple(work.ids))", "return []"),), "the flush of a group fails"),
+     1, _COMMITS),
+    (Bug("who found no room hears that all is well", group.Group._try, (("failed[0].error = error", "pass"),),
+         "a group on a full disk"), 0, _COMMITS),
+    (Bug("who needs no room is thrown out with who found none", group.Group._try,
+         (("[work for work in busy if work.messages] if full else busy", "busy"),), "a group on a full disk"),
+     0, _COMMITS),
+    (Bug("a mirror has a commit after it was published", publication.commit,
+         (("_make_durable(store, file, number, flush=flush)", _FLUSHES),
+          ("flushed=flush)\n", "flushed=flush)\n        store.mirror.keep(number)\n")), "a group with a mirror"),
+     2, _COMMITS),
+    (Bug("a mirror has not what another finished", publication.finish, (("store.mirror.keep(number)", "pass"),),
+         "a group with a mirror"), 2, _COMMITS),
+    (Bug("a mirror is not waited for", mirror.Mirror.keep_beside,
+         (("done.wait()", "pass"), ("if failed[0]", "if failed and failed[0]")),
+         "a group with a mirror that comes last"), 2, _COMMITS),
+    (Bug("a mirror forgets what has gone from the space already", reclaim._remove,
+         ((_FORGET, "pass"), (_GIVEN, f"{_GIVEN}    {_FORGET}\n")), "reclaim with a mirror"), 0, _GOES),
 )  # fmt: skip

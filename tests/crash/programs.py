@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import ParamSpec
 
 import spool
@@ -49,18 +50,33 @@ def looking(book: Book, count: int = 1) -> Program:
     return run
 
 
-def replying(book: Book, letter: str) -> Program:
-    """Take from a, put into b, in one commit."""
+def _nothing(space: spool.Space) -> None:
+    pass
 
+
+def replying(book: Book, letter: str, before: Program = _nothing) -> Program:
+    """Take from a, put into b, in one commit. ``before``: what is done when only that is left."""
+    return _in_one_commit(book, f"{letter} replies", partial(_take_and_reply, letter=letter), before)
+
+
+def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
+    """Take from a; the same."""
+    return _in_one_commit(book, f"{name} acknowledges", _take, before)
+
+
+def _in_one_commit(
+    book: Book, name: str, work: Callable[[Book, Deed, Transaction], object], before: Program
+) -> Program:
     def run(space: spool.Space) -> None:
-        deed = book.begin(f"{letter} replies", from_queue="a")
+        deed = book.begin(name, from_queue="a")
         tx = space.transaction()
         try:
-            _take_and_reply(book, deed, tx, letter)
+            work(book, deed, tx)
         except spool.Empty:
             tx.rollback()
             deed.ended, deed.from_queue = True, None
             return
+        before(space)
         with book.ending(deed):
             tx.commit()
 
@@ -83,10 +99,15 @@ def rolling_back(book: Book, name: str) -> Program:
     return run
 
 
-def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
+def _take(book: Book, deed: Deed, tx: Transaction) -> str:
     body = text(tx.get("a"))
     book.saw("a", body)
     deed.takes, deed.from_queue = [("a", body)], None
+    return body
+
+
+def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
+    body = _take(book, deed, tx)
     deed.puts = [("b", f"{letter}{body}")]
     tx.put("b", f"{letter}{body}")
 

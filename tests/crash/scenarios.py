@@ -37,6 +37,7 @@ from tests.crash.programs import (
     until_stopped,
 )
 from tests.crash.schedule import ScheduledDisk
+from tests.crash.together import TOGETHER
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.spool.sweeping import swept_by_few
 
@@ -467,4 +468,5 @@ SCENARIOS = (
     Scenario("an administrator beside the coordinator", _heuristic, ("m0", "m1"), _in_doubt),
     Scenario("a branch that streams", _streaming, ("m0", "m1")),
     Scenario("the clock steps back", _clock_steps_back, ("m0",)),
+    *TOGETHER,
 )

@@ -80,8 +80,14 @@ class Actor:
     done: bool = False
     process: SimulatedDisk | None = None
     error: BaseException | None = None
+    polite: int = 0  # the turn in which it goes on of those who let others come
     gate: Any = field(default_factory=_thread.allocate_lock)
     ident: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Or has ended."""
+        return self.done or self.wake is not None or bool(self.blocked and self.blocked())
 
 
 class Schedule:
@@ -100,6 +106,7 @@ class Schedule:
         self._plan: dict[int, list[Choice]] = {}
         self._numbers = numbers
         self._often = often
+        self._polite = 0
         self._by_ident: dict[int, Actor] = {}
         self._over = _thread.allocate_lock()
 
@@ -207,6 +214,17 @@ class Schedule:
             self._hand_over(actor, self._pick([one for one in self.actors if not one.done]))
             actor.blocked = None
 
+    def let_siblings_come(self) -> None:
+        """The actor goes on when all others of its process wait for something, or have ended."""
+        actor = self._by_ident.get(_thread.get_ident())
+        if actor is None:
+            return
+        siblings = [one for one in self.actors if one.disk is actor.disk and one is not actor]
+        self._polite += 1
+        mine = actor.polite = self._polite
+        self.wait_until(lambda: all(one.polite > mine if one.polite else one.waits for one in siblings))
+        actor.polite = 0
+
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def _pick(self, actors: Sequence[Actor]) -> Actor:
@@ -242,6 +260,9 @@ class ScheduledDisk(SimulatedDisk):
     def __init__(self, machine: Machine, schedule: Schedule) -> None:
         super().__init__(machine)
         self.schedule = schedule
+
+    def _on(self, machine: Machine) -> SimulatedDisk:
+        return type(self)(machine, self.schedule)
 
     def _step(self, call: str, *args: object) -> None:
         self.schedule.reached(self, call, args)

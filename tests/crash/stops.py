@@ -66,3 +66,15 @@ def die_and_cut(explorer: Interleaver, victim: int, described: str, every: int =
         plan = (Switch(1, victim), Kill(step, victim))
         for later in range(step + 1, explorer.play(plan).steps, every):
             explorer.play((*plan, Cut(later)))
+
+
+def die_at_each_step(explorer: Interleaver, victim: int, described: str) -> None:
+    """From such a call on: the victim's process dies before each of its steps, and in another life the power fails; and
+    once when all are told."""
+    whole = explorer.play(())
+    first = calls_of(whole, victim, described)[0]
+    for step in calls_of(whole, victim):
+        if step >= first:
+            explorer.play((Kill(step, victim),))
+            explorer.play((Cut(step),))
+    explorer.play((Cut(whole.steps),))

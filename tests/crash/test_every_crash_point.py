@@ -397,12 +397,12 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 @BY_RULES
 @BY_NAME
 def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
+    record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
 
 
 @BY_NAME
 def test_a_live_process_takes_over_from_one_that_was_killed(history: History, record_property) -> None:
-    _record(Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)
+    record(Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)
 
 
 @pytest.mark.slow
@@ -410,7 +410,7 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @BY_RULES
 @BY_NAME
 def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    _record(
+    record(
         Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6, thorough=True).explore(), record_property
     )
 
@@ -420,10 +420,10 @@ def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, 
 @BY_RULES
 @BY_NAME
 def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, record_property) -> None:
-    _record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
+    record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
 
 
-def _record(tally: Tally, record_property) -> None:
+def record(tally: Tally, record_property) -> None:
     """How much was looked at, into the report of the tests and (with -s or -rP) onto the screen."""
     assert tally.states >= tally.cuts / 2, tally
     for name, value in vars(tally).items():

@@ -7,8 +7,8 @@ import pytest
 
 from tests.crash.book import Unexplained
 from tests.crash.interleave import Interleaver
-from tests.crash.planted import AS_IT_LIES, BUGS, NO_LOOK_FOR_A_COMMIT, NO_SETTLING, Bug, planted
-from tests.crash.stops import die_and_cut, die_in_turn, explorer_of, scenario_of
+from tests.crash.planted import AS_IT_LIES, BUGS, NO_LOOK_FOR_A_COMMIT, NO_SETTLING, OF_GROUPS_AND_MIRRORS, Bug, planted
+from tests.crash.stops import die_and_cut, die_at_each_step, die_in_turn, explorer_of, scenario_of
 from tests.survivors import Rules
 
 
@@ -51,3 +51,12 @@ def test_a_vote_that_is_not_made_durable_is_missed() -> None:
     explorer = explorer_of(AS_IT_LIES.noticed_by)
     with planted(AS_IT_LIES), pytest.raises(Unexplained):
         die_and_cut(explorer, 0, "flush")
+
+
+@pytest.mark.parametrize(
+    ("bug", "victim", "described"), OF_GROUPS_AND_MIRRORS, ids=lambda x: x.what if isinstance(x, Bug) else ""
+)
+def test_a_rule_of_groups_or_mirrors_that_is_broken_is_missed(bug: Bug, victim: int, described: str) -> None:
+    explorer = explorer_of(bug.noticed_by)
+    with planted(bug), pytest.raises(Unexplained):
+        die_at_each_step(explorer, victim, described)

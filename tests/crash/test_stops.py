@@ -5,12 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.stops import Stop, die_and_cut, die_in_turn, explorer_of, stop_in_turn
+from tests.crash.stops import Stop, calls_of, die_and_cut, die_at_each_step, die_in_turn, explorer_of, stop_in_turn
 from tests.survivors import Rules
 
 RACE = "commit, rollback and commit race"
 _COMMIT, _ROLLBACK, _OTHER_COMMIT = range(3)
 CLAIM = r"lock \d+ \d{8} "  # of a message: its number's bits lie above its ordinal's
+
+COMMITS = r"rename_new \S+ committed/"
+GROUPS = ("a group beside a look", "a group with a mirror", "a group with a mirror that comes last")
+THREADS = range(3)  # of their first process
 
 STOPS = (
     Stop("a list of prepared branches is never read between a vote's new version and its new name",
@@ -59,3 +63,16 @@ def test_a_rollback_looks_for_the_commit_of_who_died(stopped_at: str) -> None:
 def test_who_was_not_told_a_vote_makes_the_branch_durable() -> None:
     """Its owner dies at its flush; another commits it; then the power fails."""
     die_and_cut(explorer_of("prepare, commit by another, take"), 0, "flush")
+
+
+@pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
+@pytest.mark.parametrize("scenario", GROUPS)
+def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, rules: Rules, record_property) -> None:
+    """With followers in his file, that is: what nobody was told is there whole or not at all, and what one of them was
+    told is there for all (A02, A04)."""
+    explorer = explorer_of(scenario, rules)
+    whole = explorer.play(())
+    commits = [actor for actor in THREADS for _ in calls_of(whole, actor, COMMITS)]
+    assert len(commits) < len(THREADS), "they did not commit together"
+    die_at_each_step(explorer, commits[-1], COMMITS)
+    record_property("narrow windows: schedules", explorer.count.schedules)

@@ -87,7 +87,7 @@ class History:
     """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
     the branch in doubt to the world that it makes, for histories that have one. ``finish`` is what is done in each
     space that is opened afterwards before it is looked at. ``survivors``: how many disks a cut leaves at most in a
-    default run, since long histories have many cuts."""
+    default run, since long histories have many cuts. ``mirrored``: the space has a mirror."""
 
     name: str
     setup: Callable[[spool.Space], None]
@@ -97,6 +97,7 @@ class History:
     may_return: frozenset[World] = frozenset()
     finish: Callable[[spool.Space], object] = lambda space: None
     survivors: int = 4
+    mirrored: bool = False
 
 
 def look(space: spool.Space) -> World:

@@ -1,4 +1,7 @@
-"""With a mirror, nothing is heard of before it is durable on both disks; either one is enough (A05)."""
+"""With a mirror, nothing is heard of before it is durable on both disks; either one is enough (A05).
+
+Power cuts of both disks are ``tests/crash/test_mirrored.py``'s.
+"""
 
 import errno
 import os
@@ -10,17 +13,13 @@ from unittest import mock
 import pytest
 
 import spool
-from recovery.report import Kind
-from spool import decide, layout
+from spool import decide
 from spool.disk import Disk, FlushFailed
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from spool.xid import Xid
-from tests.machine import NO_FILES, Image, Machine, PowerCut
-from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.spool.held import PATIENT_SECONDS
 from tests.spool.shown import bodies
-from tests.survivors import Rules, survivors
 
 XID = Xid(7, b"global", b"branch")
 
@@ -211,67 +210,3 @@ def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Spa
             space.put("orders", "a")
     assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]
     space.close()
-
-
-# -- power cuts -------------------------------------------------------------------------------------------------------
-
-
-def _history(machine: Machine, told: list[int]) -> None:
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, mirror="/mirror") as space:
-        space.create_queue("orders")
-        told.append(-1)
-        for n in range(3):
-            space.put("orders", n)
-            told.append(n)
-        tx = branch(space)
-        tx.put("orders", 3)
-        tx.prepare()
-        decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
-        told.append(3)
-
-
-def _of_the_mirror_alone(image: Image, rules: Rules) -> list[object]:
-    """What a new space has, made of what the mirror's disk holds."""
-    machine = Machine(NO_FILES, boot=3, **rules.told)
-    with repeatable(3):
-        disk = SimulatedDisk(machine)
-        with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
-            space.create_queue("orders")
-        disk = SimulatedDisk(machine)
-        for name, _, data in image.files:
-            if data is not None and layout.parse_committed(name):
-                handle = disk.create(f"committed/{name}")
-                disk.write_at(handle, 0, data)
-                disk.close(handle)
-        with spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
-            assert not [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
-            return bodies(space)
-
-
-@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
-@pytest.mark.parametrize("side", ["space", "mirror"])
-def test_a05_what_was_heard_of_survives_a_power_cut_on_the_mirror_alone(side: str, rules: Rules) -> None:
-    machine = Machine(NO_FILES, **rules.told)
-    with repeatable(1):
-        _history(machine, [])
-    assert machine.beside is not None
-    trace = (machine if side == "space" else machine.beside).trace
-    steps = [n for n, (call, _) in enumerate(trace, 1) if call in CHANGES]
-    seen: set[tuple[Image, int]] = set()
-    for step in steps:
-        machine, told = Machine(NO_FILES, **rules.told), list[int]()
-        machine.beside = Machine(NO_FILES, **rules.told)
-        (machine if side == "space" else machine.beside).crash_at(step)
-        with repeatable(1):
-            try:
-                _history(machine, told)
-            except PowerCut:
-                pass
-        if not told:
-            continue
-        for survivor in survivors(machine.beside, rules, limit=24, seed=step):
-            if (survivor.image, told[-1]) not in seen:
-                seen.add((survivor.image, told[-1]))
-                found = _of_the_mirror_alone(survivor.image, rules)
-                assert found in (list(range(told[-1] + 1)), list(range(told[-1] + 2))), f"cut before step {step}"
-    assert len(seen) >= 5

@@ -1,0 +1,71 @@
+"""A mirror on a disk of its own: what is left if the space's disk is lost, and which of the two is flushed first."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
+
+import spool
+from spool import layout
+from tests.machine import NO_FILES, Image, Machine
+from tests.simdisk import ROOT, SimulatedDisk, repeatable
+
+MIRROR = "/mirror"
+_APART = 1_000_000  # of the numbers of inodes of two disks
+
+
+def new_space(machine: Machine, queues: tuple[str, ...]) -> Image:
+    """An empty space without a mirror."""
+    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+        for queue in queues:
+            space.create_queue(queue)
+    return machine.image()
+
+
+def restored(empty: Image, mirror: Image) -> Image:
+    """A new space into whose ``committed/`` a mirror's numbered files were copied, as ``docs/architecture.md`` says."""
+    copied = [
+        (f"{layout.COMMITTED}/{name}", _APART + number, data)
+        for name, number, data in mirror.files
+        if layout.parse_committed(name)
+    ]
+    return Image(tuple(sorted((*empty.files, *copied), key=lambda file: file[0])))
+
+
+def without_its_mirror(image: Image) -> Image:
+    """That disk was lost, and an empty one is in its place."""
+    return image._replace(beside=NO_FILES)
+
+
+# -- which side comes first -------------------------------------------------------------------------------------------
+
+_put_off = threading.local()
+
+
+class MirrorLast(SimulatedDisk):
+    """A commit's copy is begun when the space's own flush is done, where a simulated process begins with it: of two
+    threads either may be first. Inside ``mirrors_last``."""
+
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        if "mirror" not in name:
+            return super().run_beside(name, run)
+        _put_off.run = run
+        return True
+
+
+class _Event(threading.Event):
+    """Whoever waits for the mirror's thread is that thread."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        run, _put_off.run = getattr(_put_off, "run", None), None
+        if run is not None:
+            run()
+        assert self.is_set()
+        return True
+
+
+@contextmanager
+def mirrors_last() -> Iterator[None]:
+    with mock.patch("spool.mirror.threading", SimpleNamespace(Event=_Event)):
+        yield

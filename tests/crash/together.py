@@ -1,0 +1,167 @@
+"""What threads of one process commit in one file, beside other processes; and commits that a mirror has, too."""
+
+import errno
+import os
+
+import spool
+from spool import layout
+from spool.disk import FlushFailed
+from tests.crash.book import Book
+from tests.crash.interleave import Scenario, Stage
+from tests.crash.mirrors import MirrorLast
+from tests.crash.programs import (
+    Program,
+    acknowledging,
+    getting,
+    looking,
+    one_after_the_other,
+    opening,
+    putting,
+    reclaiming,
+    replying,
+    rolling_back,
+    until_stopped,
+)
+from tests.crash.schedule import ScheduledDisk
+
+MUCH = 3000  # bytes; more than fit on the full disk in one write
+_ROOM = 2000
+
+
+class Crowded(ScheduledDisk):
+    """Before a commit's flush all other threads of the process come as far as they can: they are the next commit."""
+
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        if directory == layout.COMMITTED:
+            self.schedule.let_siblings_come()
+        super().make_durable(handle, directory, new=new)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first process's, and the schedule has begun."""
+        return bool(self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps)
+
+
+class Full(Crowded):
+    """The first process's disk has room for what is small only."""
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        if self.first and len(data) > _ROOM:
+            self._step("write_at", handle, offset, len(data))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_at(handle, offset, data)
+
+
+class SecondFlushFails(Crowded):
+    """The first process's: the one of those who had gathered."""
+
+    _commits = 0
+
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        self._commits += self.first and directory == layout.COMMITTED
+        if self._commits > 1:
+            self._step("flush", handle)
+            raise FlushFailed(errno.EIO, os.strerror(errno.EIO))
+        super().make_durable(handle, directory, new=new)
+
+
+class LateMirror(MirrorLast, Crowded):
+    """Where both disks of a commit are flushed, the mirror's comes last."""
+
+
+def putting_much(book: Book, letter: str) -> Program:
+    def run(space: spool.Space) -> None:
+        book.put(space, f"{letter} puts much", "a", f"{letter}0".ljust(MUCH, "."))
+
+    return run
+
+
+def company(stage: Stage) -> Program:
+    """For who has taken a message, and only commits now: when the first of the threads has begun to."""
+
+    def wait(space: spool.Space) -> None:
+        first = stage.schedule.actors[0]
+        stage.schedule.wait_until(lambda: space._group.line._led or first.done)
+
+    return wait
+
+
+def politely(stage: Stage, *programs: Program) -> Program:
+    """When the other threads have what they will commit: no message can be taken while a commit is flushed."""
+    return one_after_the_other(lambda space: stage.schedule.let_siblings_come(), *programs)
+
+
+def _group_beside_a_look(stage: Stage) -> None:
+    book = stage.book
+    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B", group=2))
+    stage.process("A", first, second, replying(book, "C", company(stage)))
+    stage.process("L", looking(book, 2))
+
+
+def _group_beside_takes(stage: Stage) -> None:
+    """Messages of one file are taken one by one, as soon as they can be seen."""
+    book = stage.book
+    stage.process("A", putting(book, "A"), putting(book, "B"), putting(book, "C"))
+    stage.process("G", one_after_the_other(getting(book, "G", 3), reclaiming))
+
+
+def _two_groups(stage: Stage) -> None:
+    book, together = stage.book, company(stage)
+    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
+    stage.process("A", first, second, acknowledging(book, "a", together))
+    stage.process("E", replying(book, "E"), putting(book, "F"), rolling_back(book, "e"))
+
+
+def _group_beside_an_opener(stage: Stage) -> None:
+    """An opener cleans ``active/``, where the group's file is written."""
+    book = stage.book
+    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
+    stage.process("A", first, second, replying(book, "C", company(stage)))
+    stage.newcomer("O", opening(getting(book, "O", 2)))
+
+
+def _group_on_a_full_disk(stage: Stage) -> None:
+    """Who puts hears so, and nobody else; who only takes can."""
+    book, together = stage.book, company(stage)
+    puts = until_stopped(politely(stage, putting(book, "A")))
+    much = until_stopped(politely(stage, putting_much(book, "B")))
+    replies = until_stopped(replying(book, "C", together))
+    stage.process("A", puts, much, replies, acknowledging(book, "a", together))
+    stage.process("G", getting(book, "G"))
+
+
+def _flush_of_a_group_fails(stage: Stage) -> None:
+    book = stage.book
+    stage.process("A", *(until_stopped(putting(book, letter)) for letter in "ABC"))
+    stage.process("G", until_stopped(getting(book, "G", 2)))
+
+
+def _commits_with_a_mirror(stage: Stage) -> None:
+    book = stage.book
+    first, second = politely(stage, putting(book, "A")), politely(stage, putting(book, "B"))
+    stage.process("A", first, second, replying(book, "C", company(stage)))
+    stage.process("G", getting(book, "G"))
+    stage.process("L", looking(book))
+
+
+def _reclaim_with_a_mirror(stage: Stage) -> None:
+    """What one has removed in part when he dies, another removes; a third keeps the space open."""
+    book = stage.book
+    stage.process("R", one_after_the_other(getting(book, "R"), putting(book, "R"), reclaiming))
+    stage.newcomer("C", opening(one_after_the_other(reclaiming, getting(book, "C"), putting(book, "C"), reclaiming)))
+    stage.process("S", looking(book))
+
+
+THERE = ("m0", "m1")
+
+TOGETHER = (
+    Scenario("a group beside a look", _group_beside_a_look, THERE, disk=Crowded),
+    Scenario("a group beside takes", _group_beside_takes, (), disk=Crowded),
+    Scenario("two groups", _two_groups, THERE, disk=Crowded),
+    Scenario("a group beside an opener", _group_beside_an_opener, THERE, disk=Crowded),
+    Scenario("a group on a full disk", _group_on_a_full_disk, (*THERE, "m2"), disk=Full),
+    Scenario("the flush of a group fails", _flush_of_a_group_fails, THERE, disk=SecondFlushFails),
+    Scenario("a group with a mirror", _commits_with_a_mirror, THERE, disk=Crowded, mirrored=True),
+    Scenario("a group with a mirror that comes last", _commits_with_a_mirror, THERE, disk=LateMirror, mirrored=True),
+    Scenario("reclaim with a mirror", _reclaim_with_a_mirror, THERE, mirrored=True),
+)
