@@ -19,6 +19,7 @@ from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, Survivor, survivors
 
 SEED = 1
+_OF_MIRROR = 24
 _MIRRORS_LOST = 4  # of every so-manieth disk the mirror is lost altogether
 
 
@@ -171,6 +172,10 @@ class Explorer:
 
     def _look_at(self, machine: Machine, allowed: frozenset[World], *, limit: int, deep: bool = True) -> None:
         """Every survivor of this machine."""
+        if machine.beside is not None:  # of its mirror more, which is small
+            for survivor in survivors(machine.beside, self.rules, limit=max(limit, _OF_MIRROR), seed=self.tally.cuts):
+                with self._telling(survivor.story):
+                    self._expect_of_mirror(Image((), survivor.image), allowed)
         for survivor in survivors(machine, self.rules, limit=limit, seed=SEED + self.tally.cuts):
             key = survivor.image, allowed
             if key in self._seen:
@@ -179,7 +184,6 @@ class Explorer:
             self.tally.states += 1
             self.tally.kinds.update(kinds_of(machine.image(), survivor.image))
             with self._telling(survivor.story):
-                self._expect_of_mirror(survivor.image, allowed)
                 self._recover(survivor, machine.boot + 1, allowed, deep=deep)
                 if survivor.image.beside is not None and self.tally.states % _MIRRORS_LOST == 0:
                     with self._telling("the mirror's disk is lost"):

@@ -140,9 +140,10 @@ class Schedule:
             actor.error = error
         actor.done = True
         left = [one for one in self.actors if not one.done]
-        if left:
-            self._pick(left).gate.release()
-        else:
+        try:
+            (self._pick(left).gate if left else self._over).release()
+        except Livelock as error:
+            actor.error = error
             self._over.release()
 
     # -- at a step ----------------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class Schedule:
     def let_siblings_come(self) -> None:
         """The actor goes on when all others of its process wait for something, or have ended."""
         actor = self._by_ident.get(_thread.get_ident())
-        if actor is None:
+        if actor is None or actor.disk.dead:
             return
         siblings = [one for one in self.actors if one.disk is actor.disk and one is not actor]
         self._polite += 1
