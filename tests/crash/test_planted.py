@@ -7,7 +7,16 @@ import pytest
 
 from tests.crash.book import Unexplained
 from tests.crash.interleave import Interleaver
-from tests.crash.planted import AS_IT_LIES, BUGS, NO_LOOK_FOR_A_COMMIT, NO_SETTLING, OF_GROUPS_AND_MIRRORS, Bug, planted
+from tests.crash.planted import (
+    AS_IT_LIES,
+    BUGS,
+    NO_LOOK_FOR_A_COMMIT,
+    NO_SETTLING,
+    OF_GROUPS_AND_MIRRORS,
+    OUT_OF_ORDER,
+    Bug,
+    planted,
+)
 from tests.crash.stops import die_and_cut, die_at_each_step, die_in_turn, explorer_of, scenario_of
 from tests.survivors import Rules
 
@@ -45,6 +54,12 @@ def test_a_rollback_that_does_not_look_for_the_commit_of_who_died_is_missed(bug:
     explorer = explorer_of(bug.noticed_by)
     with planted(bug), pytest.raises(Unexplained):
         die_in_turn(explorer, 0, 1, stopped_at)
+
+
+def test_a_number_that_is_published_over_one_that_is_not_durable_is_missed() -> None:
+    explorer = explorer_of(OUT_OF_ORDER.noticed_by)
+    with planted(OUT_OF_ORDER), pytest.raises(Unexplained):
+        die_and_cut(explorer, 0, "flush")
 
 
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:
