@@ -169,7 +169,8 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     index.applied = index.restored = state["applied"]
     for number, packed in state["states"].items():
         _add_state(index, number, packed)
-    index.idle.update(state["idle"])
+    for number in state["idle"]:
+        index.rest(number)
     index.folded.update(state["folded"])
     index.facts.update({key: (owner, value, expiry) for key, (owner, value, expiry) in state["facts"].items()})
     index.taken.update((directory, name) for directory, name in state["taken"])

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from spool import checkpoint, layout
+from spool import checkpoint, layout, pool
 from spool.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.locks import FOLLOWING, HOUSEKEEPING
@@ -19,6 +19,8 @@ from spool.sweep import EVERY_SECONDS, Sweeper
 from spool.visibility import apply_up_to
 
 RECLAIM_EVERY_COMMITS = 512
+# Of large files the pool holds fewer: who writes them finds one only if they come back as fast as they go.
+RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, pool.MAX_BYTES // 2
 # Who finds a file gone before he has read it must list them all (see ``visibility``), so the newest ones stay while
 # others are at work.
 BEHIND_COMMITS = 512
@@ -45,13 +47,19 @@ class Housekeeper:
 
     def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
         """Behind each commit of this process: looks whether much can be reclaimed. Never the caller's failure."""
-        store = self._store
-        if len(store.index.idle) < every or store.index.applied - self._reclaimed_at < every:
+        index = self._store.index
+        since = index.applied - self._reclaimed_at
+        many = since >= every and len(index.idle) >= every
+        if not many and (since < RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
             return
         if self._beside:
             self._wake.set()
         else:
             self._reclaim(BEHIND_COMMITS)
+
+    def _is_large(self) -> bool:
+        """Whether what may go is, be it few files. While others are there the newest have to stay all the same."""
+        return self._store.index.idle_bytes >= RECLAIM_BYTES and not self._store.presence.others()
 
     def tidy_up(self) -> None:
         """As the space closes: the next opener need not do it."""
@@ -151,7 +159,7 @@ class Housekeeper:
                 self._catch_up()
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
-            if (due and self.sweep()) or len(store.index.idle) >= least:
+            if (due and self.sweep()) or len(store.index.idle) >= least or self._is_large():
                 self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
                 self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
         except FlushFailed:

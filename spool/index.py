@@ -39,6 +39,7 @@ class Index(Contents):
         self.restored = 0  # what is up to here came from a checkpoint
         self.files: dict[int, FileState] = {}
         self.idle: set[int] = set()
+        self.idle_bytes = 0  # of bodies, in those
         self.folded: set[int] = set()  # of those, what reclaim has said it removes
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self.adopted: dict[Xid, int] = {}
@@ -67,7 +68,7 @@ class Index(Contents):
         if header.supersedes:
             self._supersede(commit.number, state, header.supersedes, folds=not header.messages)
         if not state.live:
-            self._rest(commit.number)
+            self.rest(commit.number)
         self.applied = max(self.applied, commit.number)
 
     def _add_messages(self, commit: Commit, part: Part, state: FileState) -> None:
@@ -167,7 +168,7 @@ class Index(Contents):
         state = self.files[source]
         self._weigh(queue, state, -count, -size)
         if not state.live:
-            self._rest(source)
+            self.rest(source)
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
         """The messages become a run of their own, with their own control fields."""
@@ -294,17 +295,24 @@ class Index(Contents):
         for run in [run for place in places for run in self.runs[place] if run.source.number in numbers]:
             self._take_out(run.number, run.first, run.end)
 
-    def _rest(self, number: int) -> None:
+    def rest(self, number: int) -> None:
         """None of the messages in the number's files lives any more: they may go, unless one is damaged: nobody knows
         what else it held."""
-        if not self.files[number].damaged:
+        if not self.files[number].damaged and number not in self.idle:
             self.idle.add(number)
+            self.idle_bytes += self.files[number].body_bytes
 
     def damaged(self, number: int, name: str, wrong: str) -> None:
         """One of the number's files cannot be read whole: it stays until somebody has seen to it."""
         self.damage.append((name, wrong))
+        self._stir(number)
         self.files[number].damaged = True
-        self.idle.discard(number)
+
+    def _stir(self, number: int) -> None:
+        """It is not idle any more."""
+        if number in self.idle:
+            self.idle.remove(number)
+            self.idle_bytes -= self.files[number].body_bytes
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Forget the files of all others: they were reclaimed, so nothing in them lives, whoever took it."""
@@ -316,8 +324,8 @@ class Index(Contents):
 
     def forget(self, number: int) -> None:
         """The number's files are gone."""
+        self._stir(number)
         state = self.files.pop(number)
-        self.idle.discard(number)
         self.folded.discard(number)
         for xid in state.adopted:
             self.adopted.pop(xid, None)

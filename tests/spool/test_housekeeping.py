@@ -68,3 +68,22 @@ def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.Monk
     other.close()
     space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
+
+
+def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or who writes large commits would make new files all the time: the pool holds few of them."""
+    monkeypatch.setattr(housekeeping, "RECLAIM_BYTES", 2000)
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+
+    def come_and_go() -> int:
+        for _ in range(20):
+            space.put("orders", bytes(100))
+            space.get("orders")
+        return len(disk.names(layout.COMMITTED))
+
+    assert come_and_go() == 40, "the newest stay while others are at work"
+    other.close()
+    assert come_and_go() < 40
+    space._housekeeper._reclaim(0)
+    assert space._store.index.idle_bytes < 2000
