@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(words)
     sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
     with running(asked.directory, sizes, asked.peers) as bench:
-        report = Report(describe(bench.directory, sizes), shlex.join(["python", "-m", "bench", *words]))
+        report = Report(describe(bench.directory, sizes), without_directory(words))
         _print_setting(report, bench)
         if not asked.no_flushes:
             report.peers = count_flushes(bench)
@@ -43,6 +43,15 @@ def main(arguments: list[str] | None = None) -> None:
         write(report)
     if asked.markdown:
         print(markdown(report))
+
+
+def without_directory(words: list[str]) -> str:
+    """As others may give it: where the measured disk is mounted here is nobody else's business."""
+    kept, here = [], False
+    for word in words:
+        kept += [] if here or word.startswith("--directory") else [word]
+        here = word == "--directory"
+    return shlex.join(["python", "-m", "bench", *kept])
 
 
 def run(bench: Bench, keys: list[str], report: Report) -> None:

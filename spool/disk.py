@@ -26,16 +26,15 @@ import os
 import select
 import signal
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import filelock
 
 from spool import mount
+from spool.descriptors import Descriptors, Unsupported, as_unsupported, not_open
 from spool.identity import FileIdentity, identity_of
 from spool.mount import FileSystem
 
@@ -50,88 +49,32 @@ _IN_MODIFY = 0x2
 _EVENTS_BYTES = 4096
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
-# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
-_FLOCK = struct.Struct("hhqqi4x")
-
 # How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
-
-# A file system without locks says one of these.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
 
 
-class Unsupported(OSError):
-    """The file system cannot do something that the protocol stands on: no trying again helps."""
-
-
-# Held from a file's opening until its handle is in a table: no fork comes between the two, or the child would keep a
-# copy that it does not know of, and with it the locks of its parent.
-_opening = threading.RLock()
-os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
-
-
-class Disk:
+class Disk(Descriptors):
     """The files of one space on a real file system, for one opening of it at a time.
 
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
     """
 
-    _disowned = False
-
     def __init__(self, root: str) -> None:
-        self.root = os.path.abspath(root)
+        super().__init__(root)
         self.flushes = 0
-        self._handles: dict[int, None] = {}  # open ones, in the order in which they were opened
         there = os.path.isdir(self.root)
         self.ordered = there and mount.renames_are_ordered(self.root)
         # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
         self.flush_carries_name = self.ordered or (there and mount.is_ext4(self.root))
         self._in_turn = there and not self.ordered and mount.is_of_ext_kind(self.root)
 
-    def path(self, name: str) -> str:
-        if self._disowned:
-            raise _not_open()
-        return f"{self.root}/{name}" if name else self.root
-
     def beside(self, root: str) -> "Disk":
         """Another directory's files: a mirror's."""
         return Disk(root)
-
-    # -- handles ------------------------------------------------------------------------------------------------
-
-    def _opened(self, opener: Callable[..., int], *args: Any) -> int:
-        with _opening:
-            handle = opener(*args)
-            self._handles[handle] = None
-        return handle
-
-    def _ours(self, handle: int) -> int:
-        """A number that this disk has closed may be another file's by now."""
-        if handle not in self._handles:
-            raise _not_open()
-        return handle
-
-    def close(self, handle: int) -> None:
-        self._closed(handle)
-
-    def _closed(self, handle: int) -> None:
-        del self._handles[self._ours(handle)]
-        os.close(handle)
-
-    def close_all(self) -> None:
-        """What was opened last goes first; the kernel lets go of the locks."""
-        for handle in reversed(list(self._handles)):
-            with suppress(OSError):  # the number is free all the same (close(2))
-                self.close(handle)
-
-    def disown(self) -> None:
-        """In a forked child: its copies are closed, nothing is unlocked, and nothing more is done to the files."""
-        self._disowned = True
-        self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
 
@@ -158,7 +101,7 @@ class Disk:
         try:
             os.rename(self.path(source), self.path(target))
         except OSError as error:
-            raise _as_unsupported(error, errno.EXDEV) from None
+            raise as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
         """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
@@ -167,7 +110,7 @@ class Disk:
             return
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOSYS):
-            raise _as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+            raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
@@ -177,7 +120,7 @@ class Disk:
         try:
             os.link(self.path(source), self.path(target), follow_symlinks=False)
         except OSError as error:
-            raise _as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
+            raise as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
 
     def unlink(self, name: str) -> None:
         os.unlink(self.path(name))
@@ -239,7 +182,7 @@ class Disk:
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
         """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
         if handle not in self._handles:
-            raise _not_open()
+            raise not_open()
         if length > _SMALL_READ_BYTES:
             length = max(0, min(length, os.fstat(handle).st_size - offset))
         data = os.pread(handle, length, offset)
@@ -355,63 +298,7 @@ class Disk:
             os.read(handle, _EVENTS_BYTES)
         return True
 
-    # -- locks --------------------------------------------------------------------------------------------------
-
-    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
-        kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-        try:
-            fcntl.fcntl(self._ours(handle), fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError as error:
-            raise _as_unsupported(error, *_NO_LOCKS) from None
-        return True
-
-    def unlock(self, handle: int, start: int, length: int = 1) -> None:
-        release = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0)
-        fcntl.fcntl(self._ours(handle), fcntl.F_OFD_SETLK, release)
-
-    def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        try:
-            kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(self._ours(handle), fcntl.F_OFD_GETLK, asked))
-        except OSError as error:
-            raise _as_unsupported(error, *_NO_LOCKS) from None
-        return None if kind == fcntl.F_UNLCK else (found, size)
-
-    def hold(self, handle: int) -> bool:
-        """Try to hold a whole file or directory (flock(2)); False if another description does."""
-        try:
-            fcntl.flock(self._ours(handle), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise _as_unsupported(error, *_NO_LOCKS) from None
-        return True
-
-    def let_go(self, handle: int) -> None:
-        """Of what ``hold`` got."""
-        fcntl.flock(self._ours(handle), fcntl.LOCK_UN)
-
-    def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Who holds the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from /proc/<pid>/fdinfo, for
-        error texts only."""
-        inode = os.fstat(self._ours(handle)).st_ino
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                held = any(
-                    _holds(line, inode, start)
-                    for entry in os.scandir(f"/proc/{pid}/fdinfo")
-                    for line in _lines(entry.path)
-                )
-                if held:
-                    found.append(f"process {pid} ({''.join(_lines(f'/proc/{pid}/comm')).strip()})")
-            except OSError:
-                continue  # gone meanwhile, or somebody else's
-        return found
+    # -- one at a time ------------------------------------------------------------------------------------------
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
@@ -472,10 +359,6 @@ class Disk:
         return mount.network_file_system(self.root)
 
 
-def _not_open() -> OSError:
-    return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
-
-
 def _new_watcher() -> int:
     handle = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if handle < 0:
@@ -488,23 +371,3 @@ def _set_mode(path: str, mode: int) -> None:
     """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
     with suppress(PermissionError):
         os.chmod(path, mode)
-
-
-def _as_unsupported(error: OSError, *codes: int) -> OSError:
-    """The same, as ``Unsupported`` if it is one of those."""
-    if error.errno not in codes:
-        return error
-    return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
-
-
-def _lines(path: str) -> list[str]:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readlines()
-
-
-def _holds(line: str, inode: int, start: int) -> bool:
-    """Whether a line of fdinfo, ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, is a lock on that byte."""
-    words = line.split()
-    if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
-        return False
-    return int(words[-2]) <= start and (words[-1] == "EOF" or start <= int(words[-1]))

@@ -15,7 +15,8 @@ from functools import partial
 
 from spool import layout
 from spool.clock import Clock
-from spool.disk import DIRECTORY_MODE, FILE_MODE, Disk, Unsupported
+from spool.descriptors import Unsupported
+from spool.disk import DIRECTORY_MODE, FILE_MODE, Disk
 from spool.errors import SpoolError, UnsafeFileSystem
 from spool.identity import FileIdentity
 from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse

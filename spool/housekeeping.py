@@ -83,8 +83,8 @@ class Housekeeper:
         """Piece by piece: who puts meanwhile must not wait for all of it."""
         store = self._store
         published = store.counters.read().published
-        while store.index.applied < published:
-            apply_up_to(store, min(store.index.applied + _APPLIED_AT_ONCE, published))
+        for begin in range(store.index.applied, published, _APPLIED_AT_ONCE):
+            apply_up_to(store, min(begin + _APPLIED_AT_ONCE, published))
             self._pause()
 
     def _is_quiet(self) -> bool:

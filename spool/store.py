@@ -22,7 +22,8 @@ from spool.claims import Claims
 from spool.clock import Clock, Deadline
 from spool.commits import Commit
 from spool.counters import Counters, Page
-from spool.disk import Disk, FlushFailed, Unsupported
+from spool.descriptors import Unsupported
+from spool.disk import Disk, FlushFailed
 from spool.entries import ADDRESSING
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpoolError
 from spool.filesystem import unsafe

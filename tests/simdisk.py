@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.disk import Disk, Unsupported
+from spool.descriptors import Unsupported
+from spool.disk import Disk
 from spool.identity import FileIdentity
 from spool.mount import FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of

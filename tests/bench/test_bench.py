@@ -200,3 +200,8 @@ def test_what_is_lost_doubled_or_out_of_order_is_noticed(tmp_path: Path, wrong: 
         ten_million.take(path, 200, 100)
     with pytest.raises(AssertionError):
         ten_million.count(path, 200, 100)
+
+
+def test_the_command_that_is_written_down_names_no_directory_of_this_machine() -> None:
+    assert command.without_directory(["1", "--directory", "/mnt/disk", "--write"]) == "python -m bench 1 --write"
+    assert command.without_directory(["--directory=/mnt/disk", "--rounds", "3"]) == "python -m bench --rounds 3"
