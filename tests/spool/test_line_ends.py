@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -117,6 +117,16 @@ def _press_when_joined(gathering: Gathering) -> threading.Thread:
     return thread
 
 
+def interrupted_leader(space: spool.Space, other: spool.Space, come: Callable[[], None]) -> None:
+    """This thread commits and is interrupted, by who comes, while the other space holds the number lock."""
+    coming = threading.Thread(target=come)
+    coming.start()
+    with pytest.raises(KeyboardInterrupt):
+        space.put("orders", "leader")
+    coming.join()
+    other._store.control.unlock(NUMBER)
+
+
 @pytest.mark.usefixtures("_the_usual_handler")
 def test_ctrl_c_takes_a_waiting_caller_out_of_the_line(gathering: Gathering) -> None:
     space = gathering.space
@@ -146,12 +156,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
             callers.append(gathering.join(lambda: space.put("orders", "follower")))
             signal.pthread_kill(main, signal.SIGINT)
 
-        coming = threading.Thread(target=come)
-        coming.start()
-        with pytest.raises(KeyboardInterrupt):
-            space.put("orders", "leader")
-        coming.join()
-        other._store.control.unlock(NUMBER)
+        interrupted_leader(space, other, come)
         gathering.end()
         assert callers[0].error is None
         assert bodies(other) == ["follower"]
@@ -186,12 +191,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
         with gathering.held():
             other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
             gathering.came[main].clear()
-            coming = threading.Thread(target=come)
-            coming.start()
-            with pytest.raises(KeyboardInterrupt):
-                space.put("orders", "leader")
-            coming.join()
-            other._store.control.unlock(NUMBER)
+            interrupted_leader(space, other, come)
         futures[0].result(PATIENT_SECONDS)
         assert bodies(other) == ["first", "follower", "submitted"]
 
