@@ -120,9 +120,8 @@ class Housekeeper:
     def _save(self, least: int) -> None:
         """A checkpoint, if there is much that the next opener would have to read, and much of it is new."""
         index = self._store.index
-        segments = len(
-            index.segments
-        )  # (no lock for a number that need not be right: who closes waits for nobody here)
+        # No lock for a number that need not be right: who closes waits for nobody here.
+        segments = len(index.segments)
         weight = len(index.files) + _SEGMENT_COSTS * segments
         fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
         if weight < least or fresh < least:
