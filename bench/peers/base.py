@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 BODY = os.urandom(1024)
+_LOST_SECONDS = 60
 
 
 class Missing(Exception):
@@ -27,7 +28,10 @@ class Line(ABC):
 
     def get_waiting(self) -> None:
         """Take and acknowledge one, waiting for it: a look a millisecond, unless the peer knows better."""
+        begun = time.monotonic()
         while not self.get(1):
+            if time.monotonic() > begun + _LOST_SECONDS:
+                raise RuntimeError(f"no message came for {_LOST_SECONDS} s: some were lost, or taken twice")
             time.sleep(0.001)
 
     @abstractmethod
