@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.arguments import with_first_delay
 from spool.consume import HeldMessage
 from spool.draft import Draft
 from spool.message import Message
@@ -20,6 +21,7 @@ from spool.settings import QueueConfig
 log = logging.getLogger("spool.forwarder")
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
+_OF_ITS_QUEUE = ("attempts", "not_before", "delay", "origin_queue", "failure_reason", "top", "before")
 
 
 class Effect(enum.StrEnum):
@@ -36,11 +38,11 @@ class Effect(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a route needs to know of its space. ``queues``: the names of all of them; ``on_failure``: "reject" makes a
-    final failure final, "retry" counts it as a try."""
+    """What a route needs to know of its space: its queue and all of them. ``on_failure``: "reject" makes a final
+    failure final, "retry" counts it as a try."""
 
     queue: QueueConfig
-    queues: frozenset[str]
+    queues: Mapping[str, QueueConfig]
     on_failure: str = "reject"
 
 
@@ -61,9 +63,9 @@ def record(
     if isinstance(outcome, Retried):
         return _retry(draft, rules, held, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
-        draft.put(outcome.queue, [raw], _without_history(held.attributes))
+        draft.put(outcome.queue, [raw], _passed_on(rules, outcome.queue, message, held.attributes))
     elif message.reply_queue is not None:
-        _answer(draft, message.reply_queue, message, outcome)
+        _answer(draft, rules, message.reply_queue, message, outcome)
     draft.remove(*held.position, 1, "dequeued")
     return Effect.DELIVERED, ""
 
@@ -82,7 +84,7 @@ def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | No
 def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
     """Final: the reply to the failure queue, the request to the error queue, each if set (E05)."""
     if outcome.reply is not None and message.failure_queue is not None:
-        _answer(draft, message.failure_queue, message, outcome.reply)
+        _answer(draft, rules, message.failure_queue, message, outcome.reply)
     if rules.queue.error_queue is not None:
         draft.update(*held.position, 1, moved_to(rules.queue.error_queue, message.queue, outcome.reason))
     else:
@@ -110,7 +112,7 @@ def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outc
     return Effect.DEAD if "queue" in decided.changes else Effect.RETRIED
 
 
-def _answer(draft: Draft, queue: str, request: Message, answer: Replied) -> None:
+def _answer(draft: Draft, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
     """The request's correlation id, or else its id, and its other travelling fields go along (Q09)."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
@@ -121,10 +123,12 @@ def _answer(draft: Draft, queue: str, request: Message, answer: Replied) -> None
         attributes["content_type"] = answer.content_type
     if answer.codec is not None:
         attributes["codec"] = answer.codec
-    draft.put(queue, [answer.body], attributes)
+    draft.put(queue, [answer.body], with_first_delay(rules.queues[queue], attributes))
 
 
-def _without_history(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a message takes along to its next queue: not its tries and waits in this one."""
-    history = ("attempts", "not_before", "delay", "origin_queue", "failure_reason")
-    return {name: value for name, value in attributes.items() if name not in history}
+def _passed_on(rules: Rules, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a message takes along to its next queue: not its tries, waits and place in this one."""
+    found = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
+    if found.pop("time_to_live", None) is not None:  # it counts from where it came in
+        found["expires_at"] = message.expires_at
+    return with_first_delay(rules.queues[queue], found)

@@ -12,8 +12,8 @@ from forwarder.services import QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.task import Block, Chunk, run
 from spool.errors import SpoolError
+from spool.opening import open as open_space
 from spool.space import Space
-from spool.space import open as open_space
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -84,7 +84,7 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
         if not held:
             return RoundResult()
         config = space.queues()
-        rules = Rules(config[route.queue], frozenset(config), route.on_failure)
+        rules = Rules(config[route.queue], dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
         with store.gate:
             result = _commit(store, transaction, blocks)

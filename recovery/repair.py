@@ -17,9 +17,9 @@ from spool.format import stamp
 from spool.locks import NUMBER, PREPARED_LIST, xid_byte
 from spool.publication import settle_all, with_number_lock, write_empty
 from spool.quarantine import keep_copy, quarantine, quarantine_bytes
+from spool.queues import add_queue, keep_directory
 from spool.reader import read_header
 from spool.reclaim import balance
-from spool.space import add_queue, keep_directory
 from spool.store import Store, log
 from spool.visibility import catch_up, look_again, rebuild
 from spool.xid import Xid

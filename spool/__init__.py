@@ -5,6 +5,7 @@ import sys
 if not (sys.platform == "linux" and sys.maxsize > 2**32):
     raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
 
+from spool.codecs import Codec, register_codec
 from spool.errors import (
     BadMessageId,
     CommitUnknown,
@@ -27,18 +28,20 @@ from spool.errors import (
     SystemFailure,
     TransactionRolledBack,
     TransactionTimeout,
+    UnknownCodec,
     UnsafeFileSystem,
 )  # fmt: skip
 from spool.message import Message, Position
+from spool.opening import create, import_space, open
 from spool.settings import QueueConfig, SpaceConfig
-from spool.space import JOIN, Space, create, open
+from spool.space import JOIN, Space
 from spool.stats import QueueStats
 from spool.transaction import Transaction
 
 __all__ = [
-    "JOIN", "BadMessageId", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Full", "InvalidArgument",
-    "Message",
-    "MessageInUse", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "QueueConfig", "QueueExists",
-    "QueueNotEmpty", "QueueNotFound", "QueueStats", "Space", "SpaceConfig", "SpaceExists", "SpaceStopped", "SpoolError",
-    "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "UnsafeFileSystem", "create", "open",
+    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Full",
+    "InvalidArgument", "Message", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError",
+    "QueueConfig", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueStats", "Space", "SpaceConfig",
+    "SpaceExists", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack",
+    "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "create", "import_space", "open", "register_codec",
 ]  # fmt: skip

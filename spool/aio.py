@@ -1,27 +1,41 @@
 """A queue space for asyncio: ``async with spool.aio.open(path) as space: await space.put(…)``.
 
 The engine is the same. A put joins the line of what is committed next, and the loop hears once of all that a commit
-did, not once a message. A get works in a thread, since it reads and locks.
+did, not once a message. What reads, locks or waits for the disk works in a thread. Of the tasks that wait for a message
+of one queue, one looks for all: whoever gets one makes room for the next.
+
+A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
+its end, and the task is cancelled where it waits next.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import spool.opening
 import spool.space
+import spool.transaction
 from spool.arguments import check_wanted
 from spool.association import associated
+from spool.choosing import Wanted
+from spool.consume import IDLE_SECONDS, patience
 from spool.errors import Empty
 from spool.gate import step
 from spool.gathering import Puts, Work
 from spool.message import Message
+from spool.stats import QueueStats
 
-_GETTERS = 4
+_THREADS = 4
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
+_BROWSED_AT_ONCE = 64
+
+T = TypeVar("T")
 
 
 class Space:
@@ -31,7 +45,10 @@ class Space:
         self.sync = space
         self._store = space._store
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(_GETTERS, "spool-aio")
+        self._threads = ThreadPoolExecutor(_THREADS, "spool-aio")
+        self._ears = ThreadPoolExecutor(1, "spool-aio-bell")
+        self._listening: asyncio.Future[None] | None = None
+        self._turns: dict[str, asyncio.Lock] = {}
 
     # -- putting ----------------------------------------------------------------------------------------------------
 
@@ -43,10 +60,20 @@ class Space:
         """As ``spool.Space.put_many``."""
         transaction = associated(self._store)
         if transaction is not None:
-            return transaction.put_many(queue, bodies, **options)
+            return await self._put_in(transaction, queue, bodies, options)
+        if options.get("deduplication_key") is not None:  # who puts the same one meanwhile waits
+            return await self._to_the_end(partial(self.sync.put_many, queue, list(bodies), **options))
         work = self._send(queue, list(bodies), options)
         await work.future
         return work.ids
+
+    async def _put_in(
+        self, transaction: "spool.transaction.Transaction", queue: str, bodies: Iterable[Any], options: dict[str, Any]
+    ) -> list[str]:
+        """At once, unless it has to look at what is there."""
+        if self._store.config.limited or options.keys() & {"before", "deduplication_key"}:
+            return await self._to_the_end(partial(transaction.put_many, queue, list(bodies), **options))
+        return transaction.put_many(queue, bodies, **options)
 
     @step
     def _send(self, queue: str, bodies: list[Any], options: dict[str, Any]) -> Puts:
@@ -84,28 +111,136 @@ class Space:
         self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
-        check_wanted(queue, max_messages, timeout, options.get("message_id"), options.get("correlation_id"))
+        transaction = associated(self._store)
+        if transaction is not None:
+            return await self._get_in(transaction, queue, max_messages, timeout, options)
+        attempt = partial(self._take, queue, max_messages, options)
+        return await self._get(check_wanted(queue, max_messages, timeout, **options), timeout, attempt)
+
+    async def _get_in(
+        self, transaction: "spool.transaction.Transaction", queue: str, count: int, timeout: float | None,
+        options: dict[str, Any],
+    ) -> list[Message]:  # fmt: skip
+        """A get that is cancelled may have taken a message that nobody saw: the transaction is rolled back then."""
+
+        async def attempt() -> list[Message]:
+            taking = self._loop.run_in_executor(self._threads, partial(transaction.get_many, queue, count, **options))
+            try:
+                return await asyncio.shield(taking)
+            except asyncio.CancelledError:
+                transaction.set_rollback_only("a get in it was cancelled")
+                taking.add_done_callback(asyncio.Future.exception)  # nobody asks any more
+                raise
+
+        return await self._get(check_wanted(queue, count, timeout, **options), timeout, attempt)
+
+    def _take(self, queue: str, count: int, options: dict[str, Any]) -> Awaitable[list[Message]]:
+        return _Taking(self, queue, count, options).take()
+
+    async def _get(
+        self, wanted: Wanted, timeout: float | None, attempt: Callable[[], Awaitable[list[Message]]]
+    ) -> list[Message]:
+        """Look; then, while there is none, wait for the queue's turn, and look whenever something may have come."""
+        try:
+            return await attempt()
+        except Empty:
+            if timeout == 0:
+                raise
         until = None if timeout is None else self._loop.time() + timeout
+        turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(until):
+                await turn.acquire()
+        except TimeoutError:
+            return await attempt()
+        try:
+            return await self._wait(wanted, until, attempt)
+        finally:
+            turn.release()
+
+    async def _wait(
+        self, wanted: Wanted, until: float | None, attempt: Callable[[], Awaitable[list[Message]]]
+    ) -> list[Message]:
         pause = _PAUSE_MIN_SECONDS
         while True:
+            heard = self._store.bell.rings
             try:
-                transaction = associated(self._store)
-                if transaction is not None:
-                    return transaction.get_many(queue, max_messages, **options)
-                return await _Taking(self, queue, max_messages, options).take()
+                return await attempt()
             except Empty:
-                left = pause if until is None else until - self._loop.time()
+                left = IDLE_SECONDS if until is None else until - self._loop.time()
                 if left <= 0:
                     raise
-            await asyncio.sleep(min(pause, left))
+            seconds = min(left, await self._in_thread(partial(self._patience, wanted, pause)))
+            if self._store.bell.rings == heard:
+                await self._hear(seconds)
             pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
+
+    @step
+    def _patience(self, wanted: Wanted, short: float) -> float:
+        return patience(self._store, wanted, short)
+
+    async def _hear(self, seconds: float) -> None:
+        """Until something may have come, or the time is over. One thread listens for all tasks."""
+        if self._listening is None or self._listening.done():
+            self._listening = self._loop.run_in_executor(self._ears, self._listen)
+            self._listening.add_done_callback(asyncio.Future.exception)  # a closed space: who looks next is told
+        await asyncio.wait((self._listening,), timeout=seconds)
+
+    @step
+    def _listen(self) -> None:
+        bell = self._store.bell
+        bell.wait(bell.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
+
+    # -- transactions, and looking ----------------------------------------------------------------------------------
+
+    def transaction(self, timeout: float | None = 30.0) -> "Transaction":
+        """As ``spool.Space.transaction``: ``async with`` commits it on leaving, and rolls it back on an exception."""
+        return Transaction(self, self.sync.transaction(timeout))
+
+    async def consume(
+        self, queue: str, timeout: float | None = None
+    ) -> "AsyncGenerator[tuple[Transaction, Message], None]":
+        """As ``spool.Space.consume``: one transaction a message. Who leaves the loop early closes the generator
+        (``contextlib.aclosing``), or the last message is given back only when it is collected."""
+        while True:
+            async with self.transaction(timeout=None) as tx:
+                try:
+                    message = await tx.get(queue, timeout=timeout)
+                except Empty:
+                    return
+                yield tx, message
+
+    async def browse(self, queue: str, **filters: Any) -> AsyncIterator[Message]:
+        """As ``spool.Space.browse``."""
+        messages = self.sync.browse(queue, **filters)
+        while some := await self._in_thread(lambda: list(islice(messages, _BROWSED_AT_ONCE))):
+            for message in some:
+                yield message
+
+    async def stats(self, queue: str) -> QueueStats:
+        """As ``spool.Space.stats``, of one queue."""
+        return await self._in_thread(lambda: self.sync.stats(queue))
+
+    async def show(self, message_id: str) -> Message:
+        """As ``spool.Space.show``."""
+        return await self._in_thread(partial(self.sync.show, message_id))
+
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._threads, call)
+
+    async def _to_the_end(self, call: Callable[[], T]) -> T:
+        """In a thread. Who is cancelled meanwhile hears the outcome, and is cancelled where he waits next."""
+        return await _finish(self._loop.run_in_executor(self._threads, call))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """As ``spool.Space.close``: what was put is committed first."""
         await asyncio.to_thread(self.sync.close)
-        self._threads.shutdown(wait=False)
+        for threads in (self._threads, self._ears):
+            threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,6 +249,56 @@ class Space:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Transaction:
+    """A transaction of the task that entered it, and of tasks that it starts meanwhile; ``sync`` as threads see it."""
+
+    def __init__(self, space: Space, transaction: "spool.transaction.Transaction") -> None:
+        self.sync = transaction
+        self._space = space
+
+    async def put(self, queue: str, body: Any, **options: Any) -> str:
+        """As ``Space.put``, in this transaction."""
+        return (await self.put_many(queue, (body,), **options))[0]
+
+    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Any) -> list[str]:
+        """As ``Space.put_many``, in this transaction."""
+        return await self._space._put_in(self.sync, queue, bodies, options)
+
+    async def get(self, queue: str, **options: Any) -> Message:
+        """As ``Space.get``, in this transaction; one that is cancelled makes it rollback-only."""
+        return (await self.get_many(queue, 1, **options))[0]
+
+    async def get_many(
+        self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
+    ) -> list[Message]:
+        """As ``Space.get_many``, in this transaction; one that is cancelled makes it rollback-only."""
+        return await self._space._get_in(self.sync, queue, max_messages, timeout, options)
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """Whatever comes, this transaction will be rolled back."""
+        self.sync.set_rollback_only(reason)
+
+    async def commit(self) -> None:
+        """As ``spool.Transaction.commit``."""
+        await self._space._to_the_end(self.sync.commit)
+
+    async def rollback(self, reason: str = "its transaction was rolled back") -> None:
+        """As ``spool.Transaction.rollback``."""
+        await self._space._to_the_end(partial(self.sync.rollback, reason))
+
+    async def __aenter__(self) -> Self:
+        self.sync.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._space._to_the_end(partial(self.sync.finish, kind, error))
+        finally:
+            self.sync.leave()
 
 
 class _Taking:
@@ -126,19 +311,14 @@ class _Taking:
         self.cancelled = self.begun = False
 
     async def take(self) -> list[Message]:
-        loop = self.space._loop
-        claiming = loop.run_in_executor(self.space._threads, self._claim)
-        while not claiming.done():
-            try:
-                await asyncio.shield(claiming)
-            except asyncio.CancelledError as error:
-                with self.mutex:
-                    self.cancelled = not self.begun
-                if self.cancelled:
-                    claiming.add_done_callback(asyncio.Future.exception)  # nobody asks any more
-                    raise
-                loop.call_soon(_cancel_again, asyncio.current_task(), *error.args)
-        return claiming.result()
+        claiming = self.space._loop.run_in_executor(self.space._threads, self._claim)
+        return await _finish(claiming, self._give_up)
+
+    def _give_up(self) -> bool:
+        """False if its commit has begun: then it comes to its end."""
+        with self.mutex:
+            self.cancelled = not self.begun
+        return self.cancelled
 
     def _claim(self) -> list[Message]:
         queue, count, options = self.asked
@@ -153,6 +333,22 @@ class _Taking:
             return found
         finally:
             own.abandon()
+
+
+async def _finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
+    """Wait for what a thread does. Who is cancelled may ``give_up``; else he hears the outcome, and is cancelled where
+    he waits next."""
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError as error:
+            if give_up():
+                work.add_done_callback(asyncio.Future.exception)  # nobody asks any more
+                raise
+            asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *error.args)
+        except BaseException:
+            break  # it is the work's own
+    return work.result()
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
@@ -173,7 +369,7 @@ class _Opening:
         return self._open().__await__()
 
     async def _open(self) -> Space:
-        opening = asyncio.get_running_loop().run_in_executor(None, spool.space.open, self._path)
+        opening = asyncio.get_running_loop().run_in_executor(None, spool.opening.open, self._path)
         try:
             return Space(await asyncio.shield(opening))
         except asyncio.CancelledError:

@@ -1,23 +1,24 @@
 """What callers may ask for: their arguments, checked, with errors that say what would do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from spool import codecs
-from spool.consume import Wanted
+from spool.choosing import Wanted
 from spool.counters import Page
-from spool.errors import InvalidArgument, QueueNotFound
-from spool.message import check_content_type
-from spool.settings import check_queue_name
+from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
+from spool.message import attributes_of, check_content_type, headers_bytes, parse_message_id
+from spool.placing import place_before
+from spool.retries import queue_config
+from spool.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
 from spool.store import Store
+from spool.visibility import catch_up
 
 
 def check_queue(store: Store, queue: str, page: Page) -> None:
     """QueueNotFound if the space has no such queue, even after reading its settings again; ``page``: just read."""
-    if queue in store.config.queues:
-        if page.settings != store.settings_version:
-            store.refresh_settings()
+    if queue in store.config.queues and page.settings == store.settings_version:
         return
     check_queue_name(queue)
     store.refresh_settings()
@@ -29,7 +30,11 @@ def check_queue(store: Store, queue: str, page: Page) -> None:
 
 
 def check_wanted(
-    queue: str, count: int, timeout: float | None, message_id: str | None, correlation_id: str | None
+    queue: str,
+    count: int,
+    timeout: float | None,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
 ) -> Wanted:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise InvalidArgument(f"max_messages is a whole number from 1, not {count!r}")
@@ -41,6 +46,57 @@ def check_wanted(
     if message_id is not None and correlation_id is not None:
         raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
     return wanted
+
+
+def described(store: Store, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The control fields that a message put with these options carries in that queue, which is there."""
+    config = queue_config(store.config, queue)
+    attributes = attributes_of(**options) if options else {}
+    if not attributes and not config.first_delay:
+        return attributes
+    check_headers(attributes.get("headers", {}), store.config)
+    if TOP in attributes or BEFORE in attributes:
+        _place(store, config, attributes)
+    return with_first_delay(config, attributes, options)
+
+
+def with_first_delay(
+    config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The queue's delay before the first try, for who did not say when: not even "at once", by a delay of 0."""
+    said = attributes if options is None else options
+    if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
+        return {**attributes, "delay": config.first_delay}
+    return attributes
+
+
+def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
+    if len(headers) > limits.max_headers or (size := headers_bytes(headers)) > limits.max_headers_bytes:
+        size = headers_bytes(headers)
+        raise InvalidArgument(
+            f"a message carries at most {limits.max_headers} headers of {limits.max_headers_bytes} bytes together, "
+            f"not {len(headers)} of {size}: put the rest into the body, or raise the limit in space.toml"
+        )
+
+
+def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
+    """Out of order (Q03), where the queue allows it. BadMessageId if the message to stand before is not there."""
+    wanted = TOP if TOP in attributes else BEFORE
+    if wanted not in config.out_of_order:
+        allowed = " and ".join(config.out_of_order) or "nothing"
+        raise InvalidArgument(
+            f"queue {config.name} allows {allowed} out of order, not {wanted}: "
+            f"set out_of_order of the queue, or leave {wanted} out"
+        )
+    if wanted == BEFORE:
+        message_id = attributes[BEFORE]
+        catch_up(store)
+        with store.mutex:
+            position = store.index.position_of(*parse_message_id(message_id))
+            run = None if position is None else store.index.find(position)
+            if position is None or run is None or run.queue.name != config.name or run.is_past(store.clock.now()):
+                raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
+            attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)
 
 
 def encoded(

@@ -11,9 +11,11 @@ from typing import Any
 from spool import consume, retries
 from spool.clock import WaitExpired
 from spool.counters import Page
+from spool.deduplication import Keys
 from spool.draft import Draft
 from spool.errors import NO_ROOM, TransactionTimeout
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
+from spool.groups import GroupHolds
 from spool.locks import xid_byte
 from spool.message import message_id
 from spool.notes import ClaimNote
@@ -37,6 +39,8 @@ class Branch:
         self.draft = Draft()
         self.file: BranchFile | None = None
         self.claims: Ranges = []
+        self.keys = Keys(store)
+        self.groups = GroupHolds(store.xids, lambda: self.claims)
         self._store = store
         self._noted = noted
         self._note = ClaimNote(store, self.xid)
@@ -134,6 +138,8 @@ class Branch:
             log.warning("a note of claims stays behind: %s", error)
         claims, self.claims = self.claims, []
         consume.release(self._store, claims)
+        self.groups.let_go()
+        self.keys.let_go()
         if self._locked:
             self._locked = False
             self._store.xids.unlock(xid_byte(self.xid))

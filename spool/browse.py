@@ -1,69 +1,135 @@
-"""Looking through a queue without taking anything, and without bringing what is swept back into memory."""
+"""Looking through a queue without taking anything, and without bringing what is swept back into memory.
 
-from collections.abc import Iterator
+A look goes on where it was, by the place of what it saw last: messages may go and be swept meanwhile, and what was
+there at its begin and stays is seen once.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple
 
-from spool.contents import run_of
+from spool.errors import CorruptedFile
 from spool.index import Index
-from spool.line import Key
+from spool.line import Line
+from spool.placing import Key
 from spool.runs import Run
 from spool.segments import Segment
 
-Browsed = tuple[int, int, int, str | None]
-_Entry = tuple[Key, Browsed]
+
+class Seen(NamedTuple):
+    """Neighbouring messages with the same control fields, ``ordinals`` in the order of delivery."""
+
+    number: int
+    ordinals: range
+    attributes: Mapping[str, Any]
+    committed_at: float
 
 
-def browse(index: Index, queue: str, now: float) -> Iterator[Browsed]:
-    """(number, first, count, correlation id) of everything in the order of delivery, delayed ones last.
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages are meant: all of these must hold. ``headers``: at least these; ``older_than``: seconds since the
+    commit of its put."""
 
-    As of the first call; messages may go meanwhile: the caller looks. Segments are read one by one, each when it is
-    its turn.
-    """
-    line = index.queue(queue)
-    line.ripen(now)
-    found = [
-        ([(_standing(run), _described(run)) for run in runs], [(one, bytes(one.left)) for one in segments])
-        for runs, segments in ((line.ready, line.swept), (line.delayed, line.swept_delayed))
-    ]
-    for entries, waiting in found:
-        yield from _merged(index, entries, waiting)
+    correlation_id: str | None = None
+    headers: Mapping[str, str] | None = None
+    older_than: float | None = None
 
-
-def _merged(index: Index, entries: list[_Entry], waiting: list[tuple[Segment, bytes]]) -> Iterator[Browsed]:
-    lines: list[tuple[_Entry, int, Iterator[_Entry]]] = []
-    sources = iter([iter(entries), *(_entries(index, segment, left) for segment, left in waiting)])
-    keys = [(), *(segment.key for segment, _ in waiting)]
-    opened = 0
-    while True:
-        while opened < len(keys) and (not lines or keys[opened] <= lines[0][0][0]):
-            _push(lines, opened, next(sources))
-            opened += 1
-        if not lines:
-            return
-        entry, line, rest = heappop(lines)
-        yield entry[1]
-        _push(lines, line, rest)
+    def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
+        return (
+            self.correlation_id in (None, attributes.get("correlation_id"))
+            and (not self.headers or self.headers.items() <= attributes.get("headers", {}).items())
+            and (self.older_than is None or committed_at < now - self.older_than)
+        )
 
 
-def _push(lines: list[tuple[_Entry, int, Iterator[_Entry]]], line: int, rest: Iterator[_Entry]) -> None:
-    entry = next(rest, None)
-    if entry is not None:
-        heappush(lines, (entry, line, rest))
+class Look:
+    """One look through a queue, in the order of delivery, delayed messages last."""
 
+    def __init__(self, queue: str, wanted: Filter) -> None:
+        self._queue = queue
+        self._wanted = wanted
+        self._delayed = False
+        self._last: Key | None = None  # the place of what was seen last
+        self._newest: int | None = None  # the last commit that counts: a look has an end, whoever puts meanwhile
+        self._ends: dict[Segment, Key] = {}  # of segments that were read: the place of their last message
 
-def _entries(index: Index, segment: Segment, left: bytes) -> Iterator[_Entry]:
-    table = index.tables.table(segment.source, segment.section)
-    for piece in segment.pieces(table, 0, left):
-        run = run_of(segment, table, piece, index.queue)
+    def next(self, index: Index, now: float, count: int) -> list[Seen]:
+        """The next ``count`` or fewer pieces; [] at the end. The caller holds the mutex."""
+        line = index.queue(self._queue)
+        line.ripen(now)
+        self._newest = index.applied if self._newest is None else self._newest
+        while True:
+            found = list(islice(self._matching(index, line, now), count))
+            if found or self._delayed:
+                return found
+            self._delayed, self._last = True, None
+            self._ends.clear()
+
+    def _matching(self, index: Index, line: Line, now: float) -> Iterator[Seen]:
+        for run in self._in_order(index, line):
+            self._last = _standing(run)
+            assert self._newest is not None
+            if (
+                run.number <= self._newest
+                and not run.is_past(now)
+                and self._wanted.matches(run.attributes, run.committed_at, now)
+            ):
+                yield Seen(run.number, run.ordinals, run.attributes, run.committed_at)
+
+    def _in_order(self, index: Index, line: Line) -> Iterator[Run]:
+        """What stands behind what was seen last. Segments are read when it is their turn."""
+        last = self._last
+        heap: list[_Entry] = []
+        for place, runs in enumerate([line.delayed] if self._delayed else [line.ready, line.waiting]):
+            listed = None if last is None else self._as_listed(last)
+            _push(heap, -place, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
+        behind: deque[Segment] = deque()
+        for place, segment in enumerate(line.swept_delayed if self._delayed else line.swept, 1):
+            if last is None or segment.key > last:
+                behind.append(segment)
+            elif self._ends.get(segment, _NO_END) > last:
+                _push(heap, place, self._pieces(index, segment))
+        opened = len(line.segments())
+        while heap or behind:
+            while behind and (not heap or behind[0].key <= heap[0][0]):
+                opened += 1
+                _push(heap, opened, self._pieces(index, behind.popleft()))
+            if heap:
+                _, place, run, rest = heappop(heap)
+                yield run
+                _push(heap, place, rest)
+
+    def _as_listed(self, place: Key) -> Any:
+        """By which the line's own list is sorted."""
+        return (place[0], place[1:]) if self._delayed else place
+
+    def _pieces(self, index: Index, segment: Segment) -> Iterator[Run]:
+        """What is left of a segment behind what was seen last; it stays there."""
+        try:
+            found = index.runs_of(segment)
+        except (CorruptedFile, FileNotFoundError):
+            return iter(())  # a get loses it, check names it
         if not segment.delayed:
-            run.due = None
-        yield _standing(run), _described(run)
+            for run in found:
+                run.due = None
+        self._ends[segment] = _standing(found[-1]) if found else ()
+        last = self._last
+        return (run for run in found if last is None or _standing(run) > last)
+
+
+_Entry = tuple[Key, int, Run, Iterator[Run]]
+_NO_END: Key = (float("inf"),)
+
+
+def _push(heap: list[_Entry], place: int, runs: Iterator[Run]) -> None:
+    run = next(runs, None)
+    if run is not None:
+        heappush(heap, (_standing(run), place, run, runs))
 
 
 def _standing(run: Run) -> Key:
     """By which runs and segments stand in their line."""
     return run.key if run.due is None else (run.due, *run.key)
-
-
-def _described(run: Run) -> Browsed:
-    return run.number, run.first, run.live, run.attributes.get("correlation_id")

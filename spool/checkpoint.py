@@ -22,7 +22,7 @@ from spool.segments import Segment
 from spool.store import Store, log
 from spool.xid import Xid
 
-_VERSION = 2
+_VERSION = 3
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
@@ -107,14 +107,14 @@ def _expected(index: Index) -> set[str]:
     }
 
 
-def _orders(store: Store) -> dict[str, list[str]]:
-    return {name: list(queue.order) for name, queue in store.config.queues.items()}
+def _orders(store: Store) -> dict[str, list[Any]]:
+    return {name: [*queue.order, queue.ordered] for name, queue in store.config.queues.items()}
 
 
 # -- the state as plain values, and back ------------------------------------------------------------------------------
 
 
-def _state(index: Index, files: Identities, orders: dict[str, list[str]]) -> dict[str, Any]:
+def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dict[str, Any]:
     runs = [run for runs in index.runs.values() for run in runs]
     sources = {source: place for place, source in enumerate(dict.fromkeys(_sources(index, runs)))}
     lengths: dict[int, tuple[int, bytes]] = {}
@@ -146,7 +146,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[str]]) -> dic
             [
                 segment.queue.name, sources[segment.source], segment.section, list(segment.entry), segment.rows,
                 segment.live, segment.bytes, bytes(segment.left), segment.next, segment.oldest, segment.low,
-                segment.high, segment.correlated, segment.delayed, list(segment.key),
+                segment.high, segment.correlated, segment.expires, segment.delayed, list(segment.key),
             ]
             for segment in index.segments
         ],
@@ -161,7 +161,7 @@ def _packed_state(state: FileState) -> list[Any]:
     return [
         [str(xid) for xid in state.adopted], state.body_bytes, list(state.targets),
         None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span, state.taken,
-        state.facts, state.only_removes, dict(state.tally),
+        state.facts, state.foldable, dict(state.tally),
     ]  # fmt: skip
 
 
@@ -172,7 +172,8 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     for number in state["idle"]:
         index.rest(number)
     index.folded.update(state["folded"])
-    index.facts.update({key: (owner, value, expiry) for key, (owner, value, expiry) in state["facts"].items()})
+    for key, (owner, value, expiry) in state["facts"].items():
+        index.keep_fact(key, owner, value, expiry)
     index.taken.update((directory, name) for directory, name in state["taken"])
     for number, first, branch, begin in state["branches"]:
         index.branches.add(number, first, branch, begin)
@@ -191,7 +192,7 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
 
 
 def _add_state(index: Index, number: int, packed: list[Any]) -> None:
-    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, only_removes, tally = packed
+    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, foldable, tally = packed
     index.files[number] = FileState(
         adopted=tuple(map(Xid.parse, adopted)),
         body_bytes=body_bytes,
@@ -201,7 +202,7 @@ def _add_state(index: Index, number: int, packed: list[Any]) -> None:
         span=None if span is None else (span[0], span[1]),
         taken=tuple((directory, name) for directory, name in taken),
         facts=facts,
-        only_removes=only_removes,
+        foldable=foldable,
         tally=tally,
     )
     index.adopted.update((xid, number) for xid in index.files[number].adopted)
@@ -213,6 +214,6 @@ def _add_segment(index: Index, sources: list[Source], packed: list[Any]) -> None
     segment.queue, segment.source, segment.section = index.queue(queue), sources[source], section
     segment.entry = SectionEntry(*entry)
     segment.rows, segment.live, segment.bytes, left, segment.next, segment.oldest, *rest = rest
-    segment.low, segment.high, segment.correlated, segment.delayed, key = rest
+    segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, key = rest
     segment.left, segment.key = bytearray(left), tuple(key)
     index.restore(segment)

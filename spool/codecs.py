@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.errors import CorruptedFile, InvalidArgument
+from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"
@@ -50,18 +50,45 @@ CODECS: dict[str, Codec] = {
 }
 
 
+_TYPES: list[tuple[type, str]] = []
+
+
+def register_codec(name: str, codec: Codec, *types: type) -> None:
+    """Values of these types, and of those derived from them, are written by this codec, from now on and in this process
+    (Q17). ``name`` is written with each message: a process that takes it needs the codec of that name, too.
+
+    InvalidArgument if the name, or a type, has another codec already.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= 255 or not types:
+        raise InvalidArgument("a codec has a name of 1 to 255 characters, and types that it is for")
+    if CODECS.get(name, codec) != codec:
+        raise InvalidArgument(f"there is a codec {name!r} already: choose another name")
+    for one in types:
+        if issubclass(one, bytes | bytearray | memoryview | str) or dict(_TYPES).get(one, name) != name:
+            raise InvalidArgument(f"values of type {one.__name__} have a codec already")
+    CODECS[name] = codec
+    _TYPES.extend((one, name) for one in types if (one, name) not in _TYPES)
+
+
+def _name_for(value: Any, content_type: str | None) -> str:
+    if isinstance(value, str):
+        return "text"
+    for kind, name in reversed(_TYPES):
+        if isinstance(value, kind):
+            return name
+    is_json = content_type is not None and content_type.split(";")[0].strip() == JSON_TYPE
+    return "json" if is_json else "msgpack"
+
+
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
     """(bytes, codec name or None for bytes, content type or None for plain bytes).
 
-    bytes stay bytes whatever their content type, str becomes UTF-8, anything else JSON if the content type says so and
-    msgpack otherwise. InvalidArgument if the codec cannot express the value.
+    bytes stay bytes whatever their content type, str becomes UTF-8, a registered type is its codec's, anything else is
+    JSON if the content type says so and msgpack otherwise. InvalidArgument if the codec cannot express the value.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), None, content_type
-    if isinstance(value, str):
-        name = "text"
-    else:
-        name = "json" if content_type is not None and content_type.split(";")[0].strip() == JSON_TYPE else "msgpack"
+    name = _name_for(value, content_type)
     codec = CODECS[name]
     try:
         return codec.encode(value), name, content_type or codec.content_type
@@ -73,12 +100,13 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
 
 
 def decode(raw: bytes, name: str | None) -> Any:
-    """The value that was put; CorruptedFile if the bytes are not what the codec wrote."""
+    """The value that was put; CorruptedFile if the bytes are not what the codec wrote, UnknownCodec if it is not known
+    here: then the message stays where it is."""
     if name is None:
         return raw
     codec = CODECS.get(name)
     if codec is None:
-        raise CorruptedFile(f"the body was written by the codec {name!r}, which this process does not have")
+        raise UnknownCodec(f"the body was written by the codec {name!r}, which this process lacks: register it")
     try:
         return codec.decode(raw)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:

@@ -1,21 +1,24 @@
-"""Taking messages: choose in order, claim, look again, deliver."""
+"""Taking messages: claim what may be had, look again, deliver."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
 
-from spool import codecs, layout
+from spool import codecs, interrupts, layout
+from spool.choosing import Places, Wanted, candidates, groups_of, is_there, still_there
 from spool.clock import Deadline
 from spool.counters import Page
 from spool.decide import settle_the_dead
 from spool.draft import Draft
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
+from spool.expiry import expire
+from spool.groups import GroupHolds
 from spool.message import Message, Origin, Position, message_id, neighbours, parse_message_id
 from spool.notes import Undertaker
 from spool.quarantine import quarantine_bytes
-from spool.ranges import Ranges, append, positions, subtract
+from spool.ranges import Ranges, positions, subtract
 from spool.reader import BodyPlace
 from spool.retries import commit_draft
 from spool.runs import Run
@@ -28,20 +31,6 @@ IDLE_SECONDS = 0.1
 BUSY_SECONDS = 0.002
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a get asks for: the front of a queue, one message by id, or the first with a correlation id."""
-
-    queue: str
-    count: int = 1
-    message_id: str | None = None
-    correlation_id: str | None = None
-
-    @property
-    def by_key(self) -> bool:
-        return self.message_id is not None or self.correlation_id is not None
-
-
 def claim(
     store: Store,
     undertaker: Undertaker,
@@ -49,48 +38,65 @@ def claim(
     page: Page,
     deadline: Deadline,
     note: Callable[[Ranges], None],
+    holds: GroupHolds,
 ) -> Ranges:
     """Claims of messages that are there and nobody else's, in the queue's order; [] if there is none now.
 
-    ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. MessageInUse if a message
-    asked for by id is held.
+    ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. ``holds``: the groups that
+    the claims' transaction has, and will have. MessageInUse if a message asked for by id is held.
     """
     store.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
-    skip: set[tuple[int, int]] = set()
-    while True:
-        got = _claim_free(store, wanted, skip)
-        if not got:
+    expire(store, wanted.queue, deadline)
+    skip: Places = set()
+    before, kept = holds.names, Ranges()
+    try:
+        while not kept:
+            got = _claim_free(store, wanted, skip, holds)
+            if got:
+                kept = _confirm(store, undertaker, wanted, got, deadline, note, holds)
+                continue
             seen = store.index.applied
             # A coordinator that is gone held messages by its prepared branches; and something came while we looked.
             if settle_the_dead(store, deadline) or store.index.applied > seen:
                 continue
-            if wanted.message_id is not None and _is_there(store, wanted):
+            if wanted.message_id is not None and is_there(store, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
             return []
-        try:
-            note(got)
-            for number in {number for number, _, _ in got}:
-                undertaker.count_dead(number, deadline)
-            look_again(store, deadline)
+        return kept
+    finally:
+        if holds.names != before:
             with store.mutex:
-                kept = _still_there(store, wanted, got)
-        except BaseException:
-            release(store, got)
-            raise
-        release(store, subtract(got, kept))
-        if kept:
-            return kept
+                holds.let_go(but=before | groups_of(store, kept))
 
 
-def _claim_free(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ranges:
+def _confirm(
+    store: Store, undertaker: Undertaker, wanted: Wanted, got: Ranges, deadline: Deadline,
+    note: Callable[[Ranges], None], holds: GroupHolds,
+) -> Ranges:  # fmt: skip
+    """Of what was locked, what may be had; the rest is let go of."""
+    try:
+        note(got)
+        for number in {number for number, _, _ in got}:
+            undertaker.count_dead(number, deadline)
+        look_again(store, deadline)
+        with store.mutex:
+            kept = still_there(store, wanted, got, holds)
+    except BaseException:
+        release(store, got)
+        raise
+    release(store, subtract(got, kept))
+    return kept
+
+
+def _claim_free(store: Store, wanted: Wanted, skip: Places, holds: GroupHolds) -> Ranges:
     """Lock up to as many as are wanted, past those that others hold; ``skip`` grows by all that were tried."""
     got: Ranges = []
     missing = wanted.count
     try:
         with store.mutex:
-            while missing and (tried := _candidates(store, wanted, missing, skip)):
+            while missing and (tried := candidates(store, wanted, missing, skip, holds)):
                 for number, first, count in tried:
                     locked = store.claims.claim(number, first, count)
                     got += [(number, piece, length) for piece, length in locked]
@@ -101,73 +107,6 @@ def _claim_free(store: Store, wanted: Wanted, skip: set[tuple[int, int]]) -> Ran
         release(store, got)
         raise
     return got
-
-
-def _candidates(store: Store, wanted: Wanted, missing: int, skip: set[tuple[int, int]]) -> Ranges:
-    """Up to ``missing`` messages that look free, front first."""
-    found: Ranges = []
-    for run, first, count in _in_line(store, wanted):
-        claimed = store.claims.held(run.number)
-        if not (claimed or skip or store.prepared.held):
-            taken = min(count, missing)
-            append(found, run.number, first, taken)
-            missing -= taken
-        else:
-            for ordinal in range(first, first + count):
-                place = (run.number, ordinal)
-                if ordinal not in claimed and place not in skip and place not in store.prepared.held:
-                    append(found, run.number, ordinal, 1)
-                    missing -= 1
-                    if not missing:
-                        break
-        if not missing:
-            return found
-    return found
-
-
-def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
-    """Runs, and which of their messages are asked for (first, count), in the order of delivery."""
-    if wanted.message_id is not None:
-        position = store.index.position_of(*parse_message_id(wanted.message_id))
-        run = None if position is None else store.index.find(position)
-        if run is not None and position is not None and run.queue.name == wanted.queue:
-            yield run, position.ordinal, 1
-        return
-    ready = store.index.in_order(wanted.queue, store.clock.now())
-    # By its key a delayed message is taken at once (Q04).
-    by_key = wanted.correlation_id
-    for run in ready if by_key is None else store.index.correlated(wanted.queue, by_key):
-        yield run, run.first, run.live
-
-
-def _is_there(store: Store, wanted: Wanted) -> bool:
-    with store.mutex:
-        return any(True for _ in _in_line(store, wanted))
-
-
-def _still_there(store: Store, wanted: Wanted, got: Ranges) -> Ranges:
-    """Of what was claimed, what may be delivered after looking again: pieces of ``got``, in order."""
-    kept: Ranges = []
-    now = store.clock.now()
-    for number, first, count in got:
-        pieces: Ranges = []
-        ordinal = first
-        while ordinal < first + count:
-            run, stop = store.index.run_from(number, ordinal, first + count)
-            if (
-                run is not None
-                and run.queue.name == wanted.queue
-                and (wanted.by_key or run.due is None or run.due <= now)
-            ):
-                if not store.prepared.held:
-                    append(pieces, number, ordinal, stop - ordinal)
-                else:
-                    for one in range(ordinal, stop):
-                        if (number, one) not in store.prepared.held:
-                            append(pieces, number, one, 1)
-            ordinal = stop
-        kept += pieces
-    return kept
 
 
 def release(store: Store, ranges: Ranges) -> None:
@@ -256,7 +195,8 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - place, queue, run.number, run.committed_at, attributes)
-    return neighbours(origin, ordinal, raws if codec is None else [codecs.decode(raw, codec) for raw in raws])
+    is_raw = codec is None or store.raw_bodies
+    return neighbours(origin, ordinal, raws if is_raw else [codecs.decode(raw, codec) for raw in raws])
 
 
 def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -320,16 +260,39 @@ def peek(store: Store, position: Position) -> Message | None:
     raise CorruptedFile(f"message {position.ordinal} of commit {position.number} cannot be read: {problem}")
 
 
-def wait_for(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
-    """Repeat an attempt until it gets something or the deadline passes: when something was published, and now and then,
-    because not all that makes a message free is published, and an event may be lost."""
+def wait_for(
+    store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline, holds: GroupHolds,
+    check: Callable[[], object],
+) -> Ranges:  # fmt: skip
+    """Repeat an attempt until it gets something or the deadline passes. Of the threads that wait for one queue, one
+    looks for all: whoever gets something makes room for the next. ``check`` raises if there is no point in waiting."""
+    got = attempt()
+    if got or deadline.remaining() <= 0:
+        return got
+    if holds.names:  # what it waits for may be for nobody else
+        return _look_now_and_then(store, wanted, attempt, deadline)
+    turn = store.turns.setdefault(wanted.queue, threading.Lock())
+    while not turn.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
+        interrupts.admit()
+        check()
+        if deadline.remaining() <= 0:
+            return attempt()
+    try:
+        return _look_now_and_then(store, wanted, attempt, deadline)
+    finally:
+        turn.release()
+
+
+def _look_now_and_then(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
+    """When something was published, and besides, because not all that makes a message free is published, and an event
+    may be lost."""
     heard, rang = store.bell.rings, False
 
     def pause_for(short: float) -> bool:
         nonlocal heard, rang
         if rang:  # and in vain: in a busy space not every commit is worth a look of everybody who waits
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
-        seconds = min(_patience(store, wanted, short), deadline.remaining())
+        seconds = min(patience(store, wanted, short), deadline.remaining())
         rang = store.bell.wait(heard, seconds, deaf_seconds=short)
         heard = store.bell.rings
         return rang
@@ -341,14 +304,14 @@ def wait_for(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadli
     return []
 
 
-def _patience(store: Store, wanted: Wanted, short: float) -> float:
+def patience(store: Store, wanted: Wanted, short: float) -> float:
     """How long to wait for the bell after an attempt in vain.
 
     A message that is there, but held by a claim or a prepared branch, can become free silently: its holder dies, or
     lets go of what it had only looked at; so those are looked at often. A delayed one becomes due at a time that is
     known. Whatever else can come is published; then only a lost event, Ctrl-C or a closed space is to be noticed.
     """
-    if _is_there(store, wanted):
+    if is_there(store, wanted):
         return short
     with store.mutex:
         due = None if wanted.by_key else store.index.queue(wanted.queue).next_due()

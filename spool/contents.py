@@ -14,10 +14,11 @@ from spool.errors import CorruptedFile
 from spool.format import SectionEntry, Table
 from spool.line import Line
 from spool.message import Position
+from spool.placing import cuts
 from spool.runs import Run
 from spool.segments import HASH_BYTES, Piece, Segment, find_correlation, find_id, place
+from spool.settings import QueueConfig
 
-_FIFO = ("fifo",)
 REFILL_MESSAGES = 256  # how many of a segment become runs at once
 
 
@@ -33,13 +34,13 @@ class Tables(Protocol):
 class Contents:
     """All messages that live, wherever. A segment that cannot be read any more is given to ``lose``."""
 
-    def __init__(self, tables: Tables, orders: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, tables: Tables, queues: Mapping[str, QueueConfig]) -> None:
         self.queues: dict[str, Line] = {}
         self.tables = tables
         self.runs: dict[int, list[Run]] = {}
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
         self.branches = Branches()
-        self._orders = orders
+        self._configs = queues
 
     def lose(self, segment: Segment, wrong: str) -> None:
         raise NotImplementedError
@@ -49,7 +50,7 @@ class Contents:
     def queue(self, name: str) -> Line:
         found = self.queues.get(name)
         if found is None:
-            found = self.queues[name] = Line(name, self._orders.get(name, _FIFO), self._refill)
+            found = self.queues[name] = Line(self._configs.get(name) or QueueConfig(name), self._refill)
         return found
 
     def find(self, position: Position) -> Run | None:
@@ -137,7 +138,16 @@ class Contents:
     def runs_of(self, segment: Segment) -> list[Run]:
         """What lies in a segment, in order; it stays there."""
         table = self.tables.table(segment.source, segment.section)
-        return [run_of(segment, table, piece, self.queue) for piece in segment.pieces(table)]
+        found = []
+        for piece in segment.pieces(table):
+            run = run_of(segment, table, piece, self.queue)
+            for ordinal in run.queue.cuts_in(run.number, run.first, run.end):
+                rest = run.tail(ordinal)
+                run.end = ordinal
+                found.append(run)
+                run = rest
+            found.append(run)
+        return found
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
         """Every run of the queue with that correlation id, in order, delayed ones among them."""
@@ -155,9 +165,37 @@ class Contents:
 
     def insert(self, run: Run, branch: bytes, in_branch: int) -> None:
         """A run whose first message has that ordinal in its branch."""
-        insort(self.runs.setdefault(run.number, []), run, key=first_of)
         self.branches.add(run.number, run.first, branch, run.first - in_branch)
-        run.queue.add(run)
+        self.enter(run)
+
+    def enter(self, run: Run) -> None:
+        """Whose branch is known."""
+        insort(self.runs.setdefault(run.number, []), run, key=first_of)
+        self.stand(run)
+
+    def stand(self, run: Run) -> None:
+        """A run takes its place in its queue. None ever reaches across a message that was put before one of its own."""
+        line = run.queue
+        line.add(run)
+        if line.is_cut:
+            for ordinal in line.cuts_in(run.number, run.first, run.end):
+                self._part(line, run.number, ordinal)
+            for number, ordinal in cuts(run.attributes):
+                self._part(line, number, ordinal)
+
+    def _part(self, line: Line, number: int, ordinal: int) -> None:
+        run, _ = self.run_at(number, ordinal, ordinal + 1)
+        if run is None or run.queue is not line:
+            return
+        if run.first == ordinal:  # its front may have left: it stands where its first message is now
+            line.drop(run)
+            run.key = line.key_of(number, ordinal, run.attributes, run.committed_at)
+            line.add(run)
+        else:
+            rest = run.tail(ordinal)
+            run.end = ordinal
+            insort(self.runs[number], rest, key=first_of)
+            line.add(rest)
 
     def cut(self, run: Run, ordinal: int, end: int) -> None:
         """Messages leave a run: its front, its rear, or its middle, which splits it."""
@@ -179,6 +217,45 @@ class Contents:
         if not runs:
             del self.runs[run.number]
             self.branches.forget(run.number)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def expires(self, queue: str, now: float) -> bool:
+        """Whether there is, or in a segment may be, anything that is past its time."""
+        found = self.queues.get(queue)
+        return found is not None and bool(found.expiring) and (found.expiring[0].expires or 0.0) <= now
+
+    def expired(self, queue: str, now: float) -> Iterator[Run]:
+        """What is past its time, in runs that are in the index from now on."""
+        line = self.queue(queue)
+        while (segment := next(self._expired_segments(line, now), None)) is not None:
+            self._pull_expired(segment, now)
+        for entry in line.expiring:
+            if entry.expires is None or entry.expires > now or isinstance(entry, Segment):
+                return
+            yield entry
+
+    def _expired_segments(self, line: Line, now: float) -> Iterator[Segment]:
+        for entry in line.expiring:
+            if entry.expires is None or entry.expires > now:
+                return
+            if isinstance(entry, Segment):
+                yield entry
+
+    def _pull_expired(self, segment: Segment, now: float) -> None:
+        try:
+            table = self.tables.table(segment.source, segment.section)
+        except (CorruptedFile, FileNotFoundError) as error:
+            self.lose(segment, str(error))
+            return
+        for piece in list(segment.pieces(table)):
+            run = run_of(segment, table, piece, self.queue)
+            if run.expires is not None and run.expires <= now:
+                self._pull(segment, table, piece)
+        if segment.live:
+            segment.queue.drop_segment(segment)
+            segment.expires = segment.next_expiry(table)
+            segment.queue.add_segment(segment)
 
     # -- segments -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from spool.errors import CommitUnknown, SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
 from spool.index import Index
 from spool.layout import MAX_ORDINAL
+from spool.limits import change_by, check_room
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.message import Position
 from spool.publication import commit, copy_over, settle_all, with_number_lock
@@ -43,19 +44,22 @@ class UnknownBranch(SpoolError):
         self.committed_by = committed_by
 
 
-def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
+def publish_prepared(store: Store, file: BranchFile, xid: Xid, check: Callable[[], None] | None = None) -> None:
     """Phase one: the finished file becomes ``prepared/<xid>``, durable. The caller holds the xid's byte.
 
-    FileExistsError if a branch of that xid is prepared already. A vote that cannot be made durable is withdrawn and
+    ``check`` runs under the number lock and raises if the branch must not vote yes. FileExistsError if a branch of that
+    xid is prepared already. A vote that cannot be made durable is withdrawn and
     raises what the disk said; CommitUnknown if not even that is possible.
     """
-    deadline = store.deadline()
-    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
-    try:
-        store.counters.bump_prepared()
-        store.disk.rename_new(file.name, layout.prepared(xid))
-    finally:
-        store.control.unlock(PREPARED_LIST)
+    if check is None:
+        _list_as_prepared(store, file, xid)
+    else:
+        with_number_lock(store, store.deadline())
+        try:
+            check()
+            _list_as_prepared(store, file, xid)
+        finally:
+            store.control.unlock(NUMBER)
     assert file.handle is not None
     try:
         store.disk.make_durable(file.handle, layout.PREPARED, new=True)
@@ -66,6 +70,16 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
         raise
     finally:
         file.close()
+
+
+def _list_as_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
+    store.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+    try:
+        store.check_targets(file.tables, store.counters.read())
+        store.counters.bump_prepared()
+        store.disk.rename_new(file.name, layout.prepared(xid))
+    finally:
+        store.control.unlock(PREPARED_LIST)
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
@@ -100,7 +114,14 @@ def adopt(
     except BaseException:
         file.abandon()
         raise
-    return commit(store, file, deadline, check=_still_prepared(store, xids, images, deadline))
+    still_prepared = _still_prepared(store, xids, images, deadline)
+
+    def check() -> None:
+        still_prepared()
+        if store.config.limited:
+            check_room(store, change_by(store, file.tables))
+
+    return commit(store, file, deadline, check=check)
 
 
 def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, draft: Draft | None = None) -> int:

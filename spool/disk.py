@@ -40,6 +40,8 @@ from spool.mount import FileSystem
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others pass through, and see nothing
+SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, too
 
 _SMALL_READ_BYTES = 1 << 20
 _RENAME_NOREPLACE = 1
@@ -133,11 +135,13 @@ class Disk(Descriptors):
             return False
         return True
 
-    def set_mode(self, name: str, mode: int) -> None:
+    def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = self._opened(os.open, self.path(name), flags)
         try:
+            if group is not None:
+                os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
             os.fchmod(handle, mode)
         finally:
             self._closed(handle)

@@ -11,9 +11,18 @@ from typing import Any
 
 import msgpack
 
-from spool.entries import ADDRESSING, MOST_ADDRESSED
+from spool.entries import ADDRESSING, LATER_FIELDS, MOST_ADDRESSED
 from spool.errors import SystemFailure
-from spool.format import SECTION_BYTES, SECTION_MESSAGES, SectionEntry, Table, body_head, encode_table
+from spool.format import (
+    PLAIN_VERSION,
+    SECTION_BYTES,
+    SECTION_MESSAGES,
+    VERSION,
+    SectionEntry,
+    Table,
+    body_head,
+    encode_table,
+)
 from spool.layout import MAX_ORDINAL
 
 _ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
@@ -32,6 +41,7 @@ class Section:
 class Draft:
     """One branch's content. Ordinals count its messages from 0."""
 
+    version: int = PLAIN_VERSION
     messages: int = 0
     commands: int = 0
     facts: int = 0
@@ -49,6 +59,11 @@ class Draft:
     def size(self) -> int:
         """About as many as it will take in a file."""
         return self._bytes + sum(section.entry.size for section in self.sections)
+
+    @property
+    def tables(self) -> list[Table]:
+        """Of all that is still in memory."""
+        return [*(section.table for section in self.sections), self._table]
 
     @property
     def section_is_full(self) -> bool:
@@ -97,6 +112,7 @@ class Draft:
             table.queues.append(queue)
         if not table.attributes or table.attributes[-1] != attributes:
             table.attributes.append(dict(attributes))
+            self.note_fields(attributes)
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
@@ -113,6 +129,7 @@ class Draft:
         table.checksums.extend(theirs.checksums)
         for queue, attributes, count in theirs.runs:
             self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
+        self.version = max(self.version, other.version)
         table.commands.extend(theirs.commands)
         table.facts.extend(theirs.facts)
         self._bodies.extend(other._bodies)
@@ -151,8 +168,14 @@ class Draft:
             last[3] += count
             self._addressed += count
             return
+        self.note_fields(changes)
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
+
+    def note_fields(self, fields: Mapping[str, Any]) -> None:
+        """A table of this draft has these control fields."""
+        if not LATER_FIELDS.isdisjoint(fields):
+            self.version = VERSION
 
     def take(self, directory: str, name: bytes) -> None:
         """The dropped file that this branch's messages came from."""
@@ -163,6 +186,8 @@ class Draft:
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
+        if len(self._table.facts) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
+            self.close_section()
         self._table.facts.append([key, value, expiry])
         self._bytes += _table_bytes(value)
         self.facts += 1

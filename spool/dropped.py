@@ -1,6 +1,7 @@
 """A dropped file as messages: any file is one, a ``.msgpack`` file a stream of maps with ``put``'s argument names."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -27,15 +28,18 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(HIDDEN_PREFIX) or name.endswith(UNFINISHED_SUFFIXES)
 
 
-def puts_of(name: str, data: bytes, body_limit: int) -> list[Put]:
-    """What to put for a file; InvalidArgument with the reason if any of it is not acceptable: then none of it is."""
+def puts_of(name: str, data: bytes, body_limit: int, check: Callable[..., object] = attributes_of) -> list[Put]:
+    """What to put for a file; InvalidArgument with the reason if any of it is not acceptable: then none of it is.
+
+    ``check`` is given the options of each and raises if its queue does not take them.
+    """
     if not name.endswith(STREAM_SUFFIX):
         puts = [Put(data, {"headers": {"filename": _printable(name)}})]
     else:
         puts = _stream(data)
     for place, put in enumerate(puts, 1):
         try:
-            attributes_of(**{key: value for key, value in put.options.items() if key != "content_type"})
+            check(**{key: value for key, value in put.options.items() if key != "content_type"})
             check_content_type(put.options.get("content_type"))
             raw = codecs.encode(put.body, put.options.get("content_type"))[0]
         except (SpoolError, TypeError) as error:

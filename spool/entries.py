@@ -13,16 +13,21 @@ TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
 ADDRESSING = ("remove", "update")  # those that name messages: number, first ordinal, count
 MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
+MOST_BEFORE = 64  # messages that stand before each other, each put before the last one
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)
 _FIELDS: dict[str, tuple[type, ...]] = {
-    "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "correlation_id": _TEXT, "client_id": _TEXT,
-    "application_key": _TEXT, "reply_queue": _TEXT, "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,),
-    "codec": _TEXT, "content_type": _TEXT, "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT,
+    "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "expires_at": _NUMBER, "time_to_live": _NUMBER,
+    "correlation_id": _TEXT, "client_id": _TEXT, "application_key": _TEXT, "reply_queue": _TEXT,
+    "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,), "codec": _TEXT, "content_type": _TEXT,
+    "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
+    "group": _TEXT,
 }  # fmt: skip
+LATER_FIELDS = frozenset({"expires_at", "time_to_live", "top", "before", "group", "why"})  # since version 3
 _NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
-_CHANGES = {**_FIELDS, "queue": _TEXT, "not_before": (int, float, type(None))}
+_OR_NONE = (int, float, type(None))
+_CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}
 
 
 def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS) -> dict[str, Any]:
@@ -34,7 +39,19 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
             raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
         if type(value) is float:
             seconds(value)
+    if "before" in found:
+        _check_before(found["before"])
     return found or _NO_FIELDS
+
+
+def _check_before(place: list[Any]) -> None:
+    """``[number, ordinal, priority, time, top, number, ordinal, …]``: see ``placing``."""
+    target, in_target, priority, time, top, *chain = place
+    if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
+        raise ValueError("a place before another message is none")
+    seconds(time), whole(priority, 100)
+    for number, ordinal in ((target, in_target), *zip(chain[::2], chain[1::2], strict=True)):
+        whole(number, MAX_NUMBER), whole(ordinal, MAX_ORDINAL)
 
 
 def check_command(raw: Any) -> list[Any]:

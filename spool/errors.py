@@ -117,6 +117,10 @@ class CorruptedFile(SystemFailure):
     """A file's bytes are not what was written."""
 
 
+class UnknownCodec(SystemFailure):
+    """The message's body was written by a codec that this process has not registered; the message stays."""
+
+
 class SpaceExists(SpoolError, FileExistsError):
     """The directory holds a queue space already."""
 

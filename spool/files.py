@@ -37,7 +37,7 @@ class FileState:
     taken: tuple[tuple[str, bytes], ...] = ()
     facts: int = 0
     damaged: bool = False
-    only_removes: bool = False
+    foldable: bool = False
     tally: Mapping[str, list[int]] = field(default_factory=lambda: _NO_TALLY)
 
     def address(self, number: int) -> None:

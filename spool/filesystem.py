@@ -16,10 +16,11 @@ from functools import partial
 from spool import layout
 from spool.clock import Clock
 from spool.descriptors import Unsupported
-from spool.disk import DIRECTORY_MODE, FILE_MODE, Disk
+from spool.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.errors import SpoolError, UnsafeFileSystem
 from spool.identity import FileIdentity
-from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
+from spool.settings import SpaceConfig
+from spool.settings_file import MAX_SETTINGS_BYTES, parse
 
 # Nothing is renamed between these and the others, so they may lie on another device.
 _APART = (layout.DROP, layout.RUN)
@@ -196,7 +197,7 @@ def _owner(disk: Disk) -> str:
         raise _Refusal("it is no directory: choose another path")
     if found.owner != os.geteuid():
         raise _Doubt(f"it belongs to user {found.owner}, and this is user {os.geteuid()}: run as its owner")
-    if disk.exists(layout.SETTINGS) and found.permissions & ~DIRECTORY_MODE:
+    if disk.exists(layout.SETTINGS) and found.permissions & ~PASSAGE_MODE:
         raise _Doubt(f"others may look into it (mode {found.permissions:04o}): chmod 700 {disk.root}")
     wrong = list(_open_to_others(disk))
     if wrong:

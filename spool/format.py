@@ -23,8 +23,10 @@ from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 from spool.xid import FORMAT_LOCAL, Xid
 
-VERSION = 2
-PLAIN_VERSION = 1  # of a file that supersedes nothing: programs that know no sweeps can read it
+VERSION = 3
+# Of a file whose control fields are all as old, and of one that supersedes others besides: programs that know no more
+# can read it.
+PLAIN_VERSION, SWEEP_VERSION = 1, 2
 BRANCH_ID_BYTES = 12
 
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
@@ -94,6 +96,7 @@ class Header(NamedTuple):
     sections: tuple[SectionEntry, ...] = ()
     durable_mark: int = 0
     flushed: bool = True
+    version: int = PLAIN_VERSION
     length: int = 0
     size: int = 0
     checksum: int = 0
@@ -191,7 +194,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     pack = msgpack.Packer().pack
     packed = [pack(part) for pair in fields for part in pair]
     tail = b"\xa8checksum\xce"
-    version = VERSION if header.supersedes else PLAIN_VERSION
+    version = max(header.version, SWEEP_VERSION if header.supersedes else PLAIN_VERSION)
     length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     if length < room:
         packed[-1] = _padding(room - length + len(packed[-1]))
@@ -342,6 +345,7 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
         sections=tuple(sections),
         durable_mark=whole(found["durable_mark"], MAX_NUMBER),
         flushed=bool(found["flushed"]),
+        version=whole(found["version"], VERSION),
         length=length,
         size=offset,
         checksum=checksum,

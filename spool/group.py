@@ -17,10 +17,10 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, cast
 
-from spool import interrupts, publication
+from spool import interrupts, limits, publication
 from spool.commits import Commit, Part
 from spool.draft import Draft
-from spool.errors import NO_ROOM, CommitUnknown, NotOpen
+from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen
 from spool.format import BRANCH_ID_BYTES, BranchEntry
 from spool.gathering import BranchWork, CommitLine, Puts, Stage, Work, tell
 from spool.locks import xid_byte
@@ -32,6 +32,13 @@ from spool.writer import BranchFile
 from spool.xid import FORMAT_LOCAL, Xid, new_local_xid
 
 log = logging.getLogger("spool")
+
+
+class _NoRoomError(Exception):
+    """These works do not fit; each has its error."""
+
+    def __init__(self, works: list[Work]) -> None:
+        self.works = works
 
 
 class Group:
@@ -174,6 +181,8 @@ class Group:
             for work in busy:
                 work.error = CommitUnknown(str(error), tuple(work.ids))
                 work.error.__cause__ = error.__cause__
+        except _NoRoomError as error:
+            return error.works if len(error.works) < len(busy) else []
         except Exception as error:
             # On a full disk what only removes must still be able to.
             full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -203,7 +212,7 @@ class Group:
                 draft, branches = joined(works)
                 file = BranchFile(store.disk, self._file_name())
                 header = file.complete(header, draft, store.pool)
-            number = publication.commit(store, file, store.deadline())
+            number = publication.commit(store, file, store.deadline(), check=self._room_for(works))
         except BaseException:
             file.abandon()
             self._forget_name()
@@ -214,6 +223,21 @@ class Group:
                     work.number = file.number
         image = FileImage(header._replace(number=number), tuple(file.tables))
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
+
+    def _room_for(self, works: Sequence[Work]) -> Callable[[], None] | None:
+        """What to ask under the number lock, if anything that is put to has a limit: those that do not fit are left out
+        (Q11)."""
+        if not self.store.config.limited:
+            return None
+
+        def check() -> None:
+            limits.see_all(self.store, self.store.deadline())
+            together: dict[str, limits.Load] = {}
+            failed = [work for work in works if not _fits(self.store, work, together)]
+            if failed:
+                raise _NoRoomError(failed)
+
+        return check
 
     def _file_name(self) -> Xid:
         """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""
@@ -229,6 +253,24 @@ class Group:
             name, self._name = self._name, None
             with suppress(OSError):
                 self.store.xids.unlock(xid_byte(name))
+
+
+def _fits(store: Store, work: Work, together: dict[str, limits.Load]) -> bool:
+    """Behind those that fit, ``together``, which grows by this one; else it has its error."""
+    change: limits.Loads = {}
+    if isinstance(work, Puts):
+        change = {work.queue: limits.Load(work.messages, work.bytes)}
+    elif isinstance(work, BranchWork):
+        change = limits.change_by(store, work.draft.tables)
+    grown = limits.joined(together, change)
+    try:
+        if any(load.messages > 0 for load in change.values()):
+            limits.check_room(store, grown)
+    except Full as error:
+        work.error = error
+        return False
+    together.update(grown)
+    return True
 
 
 def joined(works: Sequence[Work]) -> tuple[Draft, list[BranchEntry]]:

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spool import checkpoint, layout, pool
+from spool.capacity import look_at_marks
 from spool.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
+from spool.expiry import expire
 from spool.locks import FOLLOWING, HOUSEKEEPING
+from spool.queues import notice_edits
 from spool.reclaim import reclaim
 from spool.store import Store, log
 from spool.sweep import EVERY_SECONDS, Sweeper
@@ -46,7 +49,10 @@ class Housekeeper:
         self._beside = store.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
-        """Behind each commit of this process: looks whether much can be reclaimed. Never the caller's failure."""
+        """Behind each commit of this process: looks whether much can be reclaimed, or a queue's mark may be reached.
+        Never the caller's failure."""
+        if self._store.config.marked and self._beside:
+            self._wake.set()
         index = self._store.index
         since = index.applied - self._reclaimed_at
         many = since >= every and len(index.idle) >= every
@@ -66,6 +72,8 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
             if self._store.counters.read().stopped:
                 return
+            if self._store.config.marked:
+                look_at_marks(self._store)
             if len(self._store.index.idle) >= TIDY_FROM:
                 self._reclaim(0)
             self._save(CHECKPOINT_FROM)
@@ -86,6 +94,11 @@ class Housekeeper:
         for begin in range(store.index.applied, published, _APPLIED_AT_ONCE):
             apply_up_to(store, min(begin + _APPLIED_AT_ONCE, published))
             self._pause()
+
+    def _expire(self) -> None:
+        """What nobody takes, whether it is past its time or not."""
+        for queue in list(self._store.config.queues):
+            expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
         """Whether nothing has been committed since the last round; then the disk gets back what is spare."""
@@ -153,9 +166,16 @@ class Housekeeper:
         try:
             if store.counters.read().stopped:
                 return False
+            if due:
+                notice_edits(store)
+                with store.mutex:
+                    store.index.forget_expired(store.clock.now())
             due = due and self._is_ours()
             if due:
                 self._catch_up()
+                self._expire()
+            if store.config.marked:
+                look_at_marks(store)
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
             if (due and self.sweep()) or len(store.index.idle) >= least or self._is_large():

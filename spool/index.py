@@ -9,12 +9,12 @@ A message is found by its position, which never changes; the file it lies in, it
 """
 
 from array import array
-from bisect import insort
 from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 from spool.commits import Commit, Part, Source
-from spool.contents import Contents, Tables, first_of
+from spool.contents import Contents, Tables
 from spool.entries import TOTALS_FACT
 from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED, FileState, add_tallies
 from spool.format import SectionEntry, Table
@@ -24,6 +24,7 @@ from spool.message import Position
 from spool.ranges import Ranges
 from spool.runs import Run, lengths_of
 from spool.segments import Segment
+from spool.settings import QueueConfig
 from spool.xid import Xid
 
 _WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
@@ -31,10 +32,10 @@ LEAST_SEGMENT = 32  # fewer swept messages are kept as runs at once
 
 
 class Index(Contents):
-    """All queues of a space up to ``applied``. ``orders``: by queue, where it is not fifo."""
+    """All queues of a space up to ``applied``. ``queues``: how they order their messages."""
 
-    def __init__(self, tables: Tables, orders: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__(tables, orders)
+    def __init__(self, tables: Tables, queues: Mapping[str, QueueConfig]) -> None:
+        super().__init__(tables, queues)
         self.applied = 0
         self.restored = 0  # what is up to here came from a checkpoint
         self.files: dict[int, FileState] = {}
@@ -42,6 +43,7 @@ class Index(Contents):
         self.idle_bytes = 0  # of bodies, in those
         self.folded: set[int] = set()  # of those, what reclaim has said it removes
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
+        self._expiries: list[tuple[float, str]] = []  # of facts, the next first
         self.adopted: dict[Xid, int] = {}
         self.taken: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
@@ -64,7 +66,7 @@ class Index(Contents):
                     self._command(state, commit.number, command)
                 for key, value, expiry in table.facts:
                     self._fact(commit.number, state, key, value, expiry)
-        state.only_removes = _only_removes(commit)
+        state.foldable = _is_foldable(commit)
         if header.supersedes:
             self._supersede(commit.number, state, header.supersedes, folds=not header.messages)
         if not state.live:
@@ -97,7 +99,7 @@ class Index(Contents):
             attributes = table.attributes[attributes_place]
             run = Run(queue, source, section, base, commit.number, ordinal, count, attributes, commit.time, lengths)
             runs.append(run)
-            queue.add(run)
+            self.stand(run)
             self._weigh(queue, state, count, run.bytes_of(ordinal, count))
             state.count(queue.name, ENQUEUED, count)
             ordinal += count
@@ -172,16 +174,12 @@ class Index(Contents):
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
         """The messages become a run of their own, with their own control fields."""
-        attributes = {**run.attributes, **changes}
-        if "not_before" in changes:
-            attributes.pop("delay", None)
-            if changes["not_before"] is None:
-                del attributes["not_before"]
-        old, queue = run.queue, self.queue(attributes.pop("queue", run.queue.name))
+        attributes = updated(run.attributes, changes)
+        old, queue = run.queue, self.queue(changes.get("queue", run.queue.name))
         state, size = self.files[run.source.number], run.bytes_of(ordinal, count)
         if queue is not old:
-            if attributes.get("failure_reason"):
-                state.count(old.name, FAILED, count)
+            if changes.get("failure_reason"):
+                state.count(old.name, _WHY.get(changes.get("why", ""), FAILED), count)
             state.count(queue.name, ENQUEUED, count)
         branch = self.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # what follows must not stand where these will
@@ -210,10 +208,25 @@ class Index(Contents):
             if value is None and old[0] != number:
                 state.address(old[0])  # or the old one would be back once this file is gone
         if value is not None:
-            self.facts[key] = (number, value, expiry)
+            self.keep_fact(key, number, value, expiry)
             state.facts += 1
             if key == TOTALS_FACT:
                 self._fold(value["folded"])
+
+    def keep_fact(self, key: str, number: int, value: Any, expiry: float | None) -> None:
+        self.facts[key] = (number, value, expiry)
+        if expiry is not None:
+            heappush(self._expiries, (expiry, key))
+
+    def forget_expired(self, now: float) -> None:
+        """Facts whose time is over keep no file any more."""
+        while self._expiries and self._expiries[0][0] <= now:
+            expiry, key = heappop(self._expiries)
+            owner, _, current = self.facts.get(key, (0, None, None))
+            if current == expiry:
+                del self.facts[key]
+                if owner in self.files:
+                    self.files[owner].facts -= 1
 
     # -- sweeps -------------------------------------------------------------------------------------------------------
 
@@ -347,8 +360,7 @@ class Index(Contents):
             self.segments.add(entry)
             size = entry.bytes
         else:
-            insort(self.runs.setdefault(entry.number, []), entry, key=first_of)
-            entry.queue.add(entry)
+            self.enter(entry)
             size = entry.bytes_of(entry.first, entry.live)
         state.live_bytes += size
         entry.queue.bytes += size
@@ -372,6 +384,26 @@ class Index(Contents):
         return sums
 
 
+# A time that is set takes the place of one that was relative to the commit.
+_RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
+
+
+def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A message's control fields after an update: None takes a time away, and another queue knows no place of this
+    one. ``queue`` and ``why`` are the command's own."""
+    found = {**attributes, **changes}
+    for name, relative in _RELATIVE.items():
+        if name in changes:
+            found.pop(relative, None)
+            if changes[name] is None:
+                del found[name]
+    if found.pop("queue", None) is not None:
+        found.pop("top", None)
+        found.pop("before", None)
+    found.pop("why", None)
+    return found
+
+
 def _left(part: Part, first: int, count: int) -> list[tuple[int, int]]:
     """(row, count) of the messages of a swept section that had left before the sweep was committed."""
     found = []
@@ -384,9 +416,12 @@ def _left(part: Part, first: int, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def _only_removes(commit: Commit) -> bool:
-    """Whether a later commit may say again all that it says (see ``sweep``)."""
+def _is_foldable(commit: Commit) -> bool:
+    """Whether a later commit may say again all that it says, once none of its messages lives (see ``sweep``)."""
     header, tables = commit.parts[0].image.header, commit.parts[0].image.tables
-    if header.adopts or header.messages or not tables:
+    if header.adopts or not tables:
         return False
-    return all(not table.facts and all(command[0] == "remove" for command in table.commands) for table in tables)
+    return all(
+        all(command[0] == "remove" for command in table.commands) and all(fact[1] is not None for fact in table.facts)
+        for table in tables
+    )

@@ -12,7 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from spool import layout
-from spool.dropped import is_unfinished, puts_of
+from spool.arguments import described
+from spool.dropped import Put, is_unfinished, puts_of
 from spool.errors import InvalidArgument, NotOpen
 from spool.gate import step
 from spool.quarantine import quarantine
@@ -226,7 +227,7 @@ class Intake:
         try:
             for taken in batch:
                 try:
-                    puts = puts_of(taken.name, self._read(taken), self._store.config.max_body_bytes)
+                    puts = self._puts_of(taken)
                 except InvalidArgument as error:
                     self._quarantine(taken, str(error))
                     continue
@@ -251,6 +252,15 @@ class Intake:
         self.counts.messages += messages
         if self._progress is not None:
             self._progress(self.counts)
+
+    def _puts_of(self, taken: Taken) -> list[Put]:
+        store = self._store
+        if taken.queue not in store.config.queues:
+            raise InvalidArgument("that queue was deleted")
+        return puts_of(
+            taken.name, self._read(taken), store.config.max_body_bytes,
+            lambda **options: described(store, taken.queue, options),
+        )  # fmt: skip
 
     def _read(self, taken: Taken) -> bytes:
         limit = max(self._store.config.max_body_bytes, _BATCH_BYTES)

@@ -127,5 +127,15 @@ def dropping_byte(queue: str) -> int:
     return _byte(b"dropping:" + queue.encode("utf-8", "surrogateescape"))
 
 
+def deduplication_byte(queue: str, key: str) -> int:
+    """The byte of run/xids that a transaction holds while it puts a message with this key."""
+    return _byte(b"deduplication:" + queue.encode("ascii") + b"/" + key.encode("utf-8", "surrogatepass"))
+
+
+def group_byte(queue: str, group: str) -> int:
+    """The byte of run/xids that a transaction holds while it has messages of this group."""
+    return _byte(b"group:" + queue.encode("ascii") + b"/" + group.encode("utf-8", "surrogatepass"))
+
+
 def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2

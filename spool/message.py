@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from spool.codecs import BYTES_TYPE
 from spool.errors import BadMessageId, InvalidArgument
 from spool.format import BRANCH_ID_BYTES
-from spool.settings import HEADERS_LIMIT, HEADERS_LIMIT_BYTES, check_queue_name
+from spool.settings import check_queue_name
 
 DEFAULT_PRIORITY = 50
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -27,9 +27,9 @@ class Position(NamedTuple):
 
 
 FIELDS = (
-    "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "correlation_id", "reply_queue",
-    "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position", "origin_queue",
-    "failure_reason",
+    "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "expires_at", "correlation_id",
+    "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
+    "origin_queue", "failure_reason", "group",
 )  # fmt: skip
 
 
@@ -112,6 +112,10 @@ class Message:
         return due_time(self._origin.attributes, self.enqueued_at)
 
     @property
+    def expires_at(self) -> float | None:
+        return expiry_time(self._origin.attributes, self.enqueued_at)
+
+    @property
     def correlation_id(self) -> str | None:
         return self._origin.attributes.get("correlation_id")
 
@@ -139,6 +143,10 @@ class Message:
     def headers(self) -> Mapping[str, str]:
         found = self._origin.attributes.get("headers")
         return _NO_HEADERS if found is None else MappingProxyType(found)
+
+    @property
+    def group(self) -> str | None:
+        return self._origin.attributes.get("group")
 
     @property
     def attempts(self) -> int:
@@ -177,6 +185,13 @@ def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None
     return attributes.get("not_before")
 
 
+def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
+    """From when on the message is not delivered any more, or None: it never expires (X07)."""
+    if "time_to_live" in attributes:
+        return committed_at + float(attributes["time_to_live"])
+    return attributes.get("expires_at")
+
+
 def message_id(branch_id: bytes, ordinal: int) -> str:
     """32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
     return f"{branch_id.hex()}{ordinal:08x}"
@@ -198,6 +213,8 @@ def attributes_of(
     priority: int = DEFAULT_PRIORITY,
     not_before: float | None = None,
     delay: float | None = None,
+    expires_at: float | None = None,
+    time_to_live: float | None = None,
     correlation_id: str | None = None,
     reply_queue: str | None = None,
     failure_queue: str | None = None,
@@ -205,8 +222,16 @@ def attributes_of(
     client_id: str | None = None,
     application_key: str | None = None,
     headers: Mapping[str, str] | None = None,
+    top: bool = False,
+    before: str | None = None,
+    group: str | None = None,
+    deduplication_key: str | None = None,
 ) -> dict[str, Any]:
-    """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes."""
+    """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
+
+    ``before`` is still an id then: the queue knows what it stands for (see ``arguments``). The deduplication key does
+    not travel with the message.
+    """
     found: dict[str, Any] = {}
     if priority != DEFAULT_PRIORITY:
         found["priority"] = _whole("priority", priority, 1, 100)
@@ -216,10 +241,17 @@ def attributes_of(
         found["not_before"] = _seconds("not_before", not_before)
     elif delay is not None and _seconds("delay", delay):
         found["delay"] = float(delay)
+    if expires_at is not None:
+        if time_to_live is not None:
+            raise InvalidArgument("time_to_live and expires_at exclude each other: give one of them")
+        found["expires_at"] = _seconds("expires_at", expires_at)
+    elif time_to_live is not None:
+        found["time_to_live"] = _seconds("time_to_live", time_to_live)
     for name, text in (
         ("correlation_id", correlation_id),
         ("client_id", client_id),
         ("application_key", application_key),
+        ("group", group),
     ):
         if text is not None:
             found[name] = _text(name, text)
@@ -230,7 +262,22 @@ def attributes_of(
         found["user_code"] = _whole("user_code", user_code, -(2**63), 2**63 - 1)
     if headers:
         found["headers"] = _headers(headers)
+    if deduplication_key is not None:
+        _text("deduplication_key", deduplication_key)
+    if top or before is not None:
+        found.update(_place(top, before))
     return found
+
+
+def _place(top: object, before: object) -> dict[str, Any]:
+    if not isinstance(top, bool):
+        raise InvalidArgument(f"top is True or False, not {top!r}")
+    if before is None:
+        return {"top": True}
+    if top:
+        raise InvalidArgument("top and before exclude each other: give one of them")
+    parse_message_id(before)
+    return {"before": before}
 
 
 attributes_of.__qualname__ = "put"  # whose options these are: Python's own error names the call that was made
@@ -278,12 +325,11 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
         isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
     ):
         raise InvalidArgument("headers map names to texts, e.g. {'tenant': 'acme'}")
-    size = sum(
-        len(_storable("a header", k).encode()) + len(_storable("a header", v).encode()) for k, v in headers.items()
-    )
-    if len(headers) > HEADERS_LIMIT or size > HEADERS_LIMIT_BYTES:
-        raise InvalidArgument(
-            f"a message carries at most {HEADERS_LIMIT} headers of {HEADERS_LIMIT_BYTES} bytes together, "
-            f"not {len(headers)} of {size}: put the rest into the body"
-        )
+    for text in (*headers, *headers.values()):
+        _storable("a header", text)
     return dict(headers)
+
+
+def headers_bytes(headers: Mapping[str, str]) -> int:
+    """Of all names and values together."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

@@ -75,6 +75,7 @@ def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[]
     with_number_lock(store, deadline)
     try:
         page = store.check_usable()
+        store.check_targets(file.tables, page)
         if check is not None:
             check()
         number = highest_issued(store, page) + 1

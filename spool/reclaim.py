@@ -112,6 +112,7 @@ def _plan(store: Store, newest: int) -> list[list[int]]:
     durable = store.counters.read().durable
     with store.mutex:
         index = store.index
+        index.forget_expired(store.clock.now())
         superseded = [number for number in index.idle if index.files[number].superseded_by]
         claimed = store.claims.numbers() if superseded else set()
         for number in superseded:

@@ -6,7 +6,7 @@ What happens is decided by pure functions; it becomes visible as a commit of its
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spool.clock import Deadline
@@ -21,6 +21,8 @@ from spool.writer import BranchFile
 from spool.xid import Xid, new_local_xid
 
 log = logging.getLogger("spool")
+
+_MOST_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +43,35 @@ def fate(
 ) -> Fate:
     """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay.
     ``not_before``: the message's own time; one that was taken by its id before that is not due any earlier now."""
-    if config.retries is not None and attempts + 1 > config.retries:
+    if is_last(config, attempts):
         return Fate(None) if config.error_queue is None else Fate(moved_to(config.error_queue, config.name, reason))
-    wait = config.retry_delay if delay is None else delay
+    wait = retry_delay(config, attempts) if delay is None else delay
     due = max(now + wait, not_before or 0.0)
     return Fate({"attempts": attempts + 1, "not_before": due if due > now else None})
 
 
+def is_last(config: QueueConfig, attempts: int) -> bool:
+    """Whether the message has had all its tries, with one more that failed now."""
+    return config.retries is not None and attempts + 1 > config.retries
+
+
+def retry_delay(config: QueueConfig, attempts: int) -> float:
+    """Seconds before the next try, after one that failed and ``attempts`` that failed before it (E06)."""
+    if config.retry_delay_max is None:
+        return config.retry_delay
+    return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
+
+
 def moved_to(error_queue: str, origin: str, reason: str) -> dict[str, Any]:
-    """The control fields of a message that ends in an error queue: a fresh count, and where it came from."""
+    """The control fields of a message that ends in an error queue: a fresh count, no time, and where it came from.
+
+    What is there waits for a person, however long: it does not expire.
+    """
     return {
         "queue": error_queue,
         "attempts": 0,
         "not_before": None,
+        "expires_at": None,
         "origin_queue": origin,
         "failure_reason": reason[:1000],
     }
@@ -65,7 +83,7 @@ def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> Non
     if run is None:
         return
     queue = run.queue.name
-    config = queue_config(store.config, queue)
+    config = with_error_queue(store.config, queue)
     own_time = due_time(run.attributes, run.committed_at)
     outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), not_before=own_time)
     if outcome.changes is None:
@@ -83,6 +101,16 @@ def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> Non
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
     """Defaults for a queue that was deleted while its messages were held."""
     return config.queues.get(queue) or QueueConfig(queue)
+
+
+def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
+    """The queue's options for what fails. If its error queue is not there, its messages are tried for ever: where they
+    would go nobody could find them, and to drop them nobody has asked."""
+    found = queue_config(config, queue)
+    if found.error_queue is not None and found.error_queue not in config.queues:
+        log.error("queue %s has the error queue %s, which is not there: create it", queue, found.error_queue)
+        return replace(found, retries=None, error_queue=None)
+    return found
 
 
 def count_failures(

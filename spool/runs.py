@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spool.commits import Source
-from spool.message import due_time
+from spool.message import due_time, expiry_time
+from spool.placing import is_backwards
 
 if TYPE_CHECKING:
     from spool.line import Line
@@ -21,8 +22,8 @@ class Run:
     section."""
 
     __slots__ = (
-        "attributes", "base", "committed_at", "due", "end", "first", "key", "lengths", "number", "queue", "section",
-        "source",
+        "attributes", "base", "committed_at", "due", "end", "expires", "first", "key", "lengths", "number", "queue",
+        "section", "source",
     )  # fmt: skip
 
     def __init__(
@@ -49,12 +50,33 @@ class Run:
         self.committed_at = committed_at
         self.lengths = lengths
         self.due = due_time(attributes, committed_at)
+        self.expires = expiry_time(attributes, committed_at) if attributes else None
         # Made once: when the front leaves, the run's place among others stays what it was.
         self.key = queue.key_of(number, first, attributes, committed_at)
 
     @property
     def live(self) -> int:
         return self.end - self.first
+
+    @property
+    def group(self) -> str | None:
+        """Of whose messages only one transaction has any (X09)."""
+        return self.queue.group_of(self.attributes)
+
+    @property
+    def backwards(self) -> bool:
+        """Whether the last message of the run is delivered first."""
+        return is_backwards(self.queue.order, self.attributes)
+
+    @property
+    def ordinals(self) -> range:
+        """In the order of delivery."""
+        ordinals = range(self.first, self.end)
+        return ordinals[::-1] if self.backwards else ordinals
+
+    def is_past(self, now: float) -> bool:
+        """Whether its time is over: then nobody gets it any more (X07)."""
+        return self.expires is not None and self.expires <= now
 
     def row_of(self, ordinal: int) -> int:
         return ordinal - self.base

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from spool.commits import Source
 from spool.format import SectionEntry, Table
 from spool.layout import MAX_ORDINAL, ORDINAL_BITS
+from spool.message import expiry_time
 
 if TYPE_CHECKING:
-    from spool.line import Key, Line
+    from spool.line import Line
+    from spool.placing import Key
 
 
 class Piece(NamedTuple):
@@ -31,8 +33,8 @@ class Segment:
     """``low`` and ``high``: the least and the greatest position in it, as ``place`` makes them one number."""
 
     __slots__ = (
-        "bytes", "correlated", "delayed", "entry", "high", "key", "left", "live", "low", "next", "oldest", "queue",
-        "rows", "section", "source",
+        "bytes", "correlated", "delayed", "entry", "expires", "high", "key", "left", "live", "low", "next", "oldest",
+        "queue", "rows", "section", "source",
     )  # fmt: skip
 
     def __init__(self, queue: "Line", source: Source, section: int, entry: SectionEntry, table: Table) -> None:
@@ -50,8 +52,20 @@ class Segment:
         self.oldest = min(table.origins.times)
         self.low, self.high = places.starts[0], max(places.ends)
         self.correlated = bool(table.correlations)
+        self.expires = self.next_expiry(table)
         self.delayed = False
         self.key: Key = ()
+
+    def next_expiry(self, table: Table) -> float | None:
+        """When the first of those that are still there expires, or None."""
+        if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
+            return None
+        assert table.origins is not None
+        times = (
+            expiry_time(table.attributes[table.runs[piece.run][1]], table.origins.times[piece.run])
+            for piece in self.pieces(table)
+        )
+        return min((time for time in times if time is not None), default=None)
 
     def leave(self, row: int, count: int, bytes_gone: int) -> None:
         """Messages that are in the segment leave it."""

@@ -1,28 +1,255 @@
-"""``space.toml``: the queues and options of a space, validated when read, edited with comments kept.
+"""The queues and options of a space as checked values. How they stand in ``space.toml`` is ``settings_file``'s.
 
-Unknown keys and wrong types are errors that name the file, the key and what is allowed. This module turns text into
-values and back; who may write the file, and when, is the space's business.
+Each option has one rule: what it takes, in words and as a function. An unknown option or a value of another kind is an
+InvalidArgument that names the option and what is allowed.
 """
 
 import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from spool.errors import InvalidArgument, NewerFormat
+from spool.errors import InvalidArgument
+from spool.marks import PERCENT, parse_mark
 
-FORMAT = 1
-MAX_SETTINGS_BYTES = 4 << 20
 BODY_LIMIT_BYTES = 256 << 20
 HARD_BODY_LIMIT_BYTES = 2**32 - 1
 HEADERS_LIMIT_BYTES = 8 << 10
 HEADERS_LIMIT = 64
+HARD_HEADERS_LIMIT_BYTES = 1 << 20
+HARD_HEADERS_LIMIT = 4_096
 
-_MAX_LINE = 2000
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
-_ORDERS = (("fifo",), ("priority", "fifo"))
+FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
+TOP, BEFORE = "top", "before"
+EXPIRY_MODES = ("error", "drop")
 FLUSH_MODES = ("auto", "ordered", "strict")
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
+_MOST_SECONDS = 1e10
+_MOST = 2**31
+_LARGEST = 2**62
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """One queue. Delays in seconds.
+
+    ``order``: the criteria, most significant first: "priority" (the higher first) and "time" (the earlier first), each
+    at most once, then "fifo" or "lifo" (Q02). ``out_of_order``: what a put may ask for: "top", "before" (Q03).
+    ``retries``: how often a message may come back after a rollback before it moves to ``error_queue`` (or, without one,
+    is dropped with a warning); None: for ever. ``retry_delay`` passes before the next try; with ``retry_delay_max`` it
+    doubles with each try, up to that. ``first_delay`` passes before the first try, unless the put says when.
+    ``reply_queue`` and ``failure_queue`` serve messages that name none of their own. ``on_expiry``: what is past its
+    time moves to the error queue ("error"), if there is one, or is dropped ("drop"). ``ordered``: whoever takes a
+    message keeps all others from the next one until his transaction has ended (E07). ``max_messages`` and
+    ``max_bytes`` (of bodies): what it holds at most (Q11). ``deduplication_window``: for how long a put with the
+    ``deduplication_key`` of an earlier one is that one again (X08). ``capacity_command``: what the shell is given when
+    the queue reaches ``capacity_high`` ("80%" of its limit, "5000 messages", "1 GiB"), and not again before it reached
+    ``capacity_low`` (left out: before it is below the high mark); ended after ``capacity_timeout`` (Q10).
+    """
+
+    name: str
+    order: tuple[str, ...] = (FIFO,)
+    out_of_order: tuple[str, ...] = ()
+    retries: int | None = None
+    retry_delay: float = 0.0
+    retry_delay_max: float | None = None
+    first_delay: float = 0.0
+    error_queue: str | None = None
+    reply_queue: str | None = None
+    failure_queue: str | None = None
+    on_expiry: str = "error"
+    ordered: bool = False
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    deduplication_window: float = 300.0
+    capacity_high: str | None = None
+    capacity_low: str | None = None
+    capacity_command: str | None = None
+    capacity_timeout: float = 60.0
+
+
+@dataclass(frozen=True)
+class SpaceConfig:
+    """A whole space.
+
+    ``defaults``: options of queues, for those that do not set their own (E10). ``max_messages`` and ``max_bytes`` (of
+    bodies): what all queues hold together at most. ``max_body_bytes``, ``max_headers`` and
+    ``max_headers_bytes`` (of all names and values together): what a message may have at most. ``flush``: "auto" looks
+    at the file system, "ordered" and "strict" insist (DESIGN §3). ``network_file_system``: the kind that was asked for
+    by name, where one is needed. ``mirror``: the path of a directory, best on another disk, in which every commit is
+    durable, too.
+    """
+
+    queues: Mapping[str, QueueConfig] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_body_bytes: int = BODY_LIMIT_BYTES
+    max_headers: int = HEADERS_LIMIT
+    max_headers_bytes: int = HEADERS_LIMIT_BYTES
+    flush: str = "auto"
+    network_file_system: str | None = None
+    mirror: str | None = None
+
+    @cached_property
+    def marked(self) -> bool:
+        """Whether any queue has a mark."""
+        return any(queue.capacity_high is not None for queue in self.queues.values())
+
+    @cached_property
+    def limited(self) -> bool:
+        """Whether anything has a limit on how much it holds."""
+        limits = {self.max_messages, self.max_bytes}
+        for queue in self.queues.values():
+            limits |= {queue.max_messages, queue.max_bytes}
+        return limits != {None}
+
+
+QUEUE_OPTIONS = tuple(f.name for f in fields(QueueConfig) if f.name != "name")
+SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
+
+
+# -- what an option takes ---------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """``takes``: in words. ``checked``: the value as it is kept; ValueError if it is not allowed."""
+
+    takes: str
+    checked: Callable[[Any], Any]
+
+
+def _require(allowed: bool) -> None:
+    if not allowed:
+        raise ValueError
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def checked(value: Any) -> int:
+        _require(isinstance(value, int) and not isinstance(value, bool) and low <= value <= high)
+        return int(value)
+
+    return checked
+
+
+def _seconds(value: Any) -> float:
+    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_SECONDS)
+    return float(value)
+
+
+def _optional(checked: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else checked(value)
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        _require(value in allowed)
+        return str(value)
+
+    return checked
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A list, or words with commas between them."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words))
+    return tuple(words)
+
+
+def _order(value: Any) -> tuple[str, ...]:
+    words = _words(value)
+    _require(bool(words))
+    if words[-1] not in (FIFO, LIFO):
+        words += (FIFO,)
+    _require(set(words[:-1]) <= {PRIORITY, TIME} and len(set(words)) == len(words))
+    return words
+
+
+def _out_of_order(value: Any) -> tuple[str, ...]:
+    words = () if value == "" else _words(value)
+    _require(set(words) <= {TOP, BEFORE})
+    return tuple(word for word in (TOP, BEFORE) if word in words)
+
+
+def _flag(value: Any) -> bool:
+    _require(isinstance(value, bool))
+    return bool(value)
+
+
+def _mark(value: Any) -> str:
+    parse_mark(value)
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    _require(isinstance(value, str) and bool(value))
+    return str(value)
+
+
+def _absolute(value: Any) -> str:
+    _require(isinstance(value, str) and value.startswith("/"))
+    return str(value)
+
+
+_A_DELAY = "a number of seconds from 0"
+_A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
+_A_LIMIT = "a whole number from 0, or left out for no limit"
+_A_QUEUE = "the name of a queue, or left out"
+_QUEUE_RULES = {
+    "order": Rule(
+        "priority and time, in this or the other order, each or none, then fifo or lifo: e.g. fifo or priority,fifo",
+        _order,
+    ),
+    "out_of_order": Rule("top, before, both or none", _out_of_order),
+    "retries": Rule("a whole number from 0, or left out to try for ever", _optional(_whole(0, _MOST))),
+    "retry_delay": Rule(_A_DELAY, _seconds),
+    "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_seconds)),
+    "first_delay": Rule(_A_DELAY, _seconds),
+    "error_queue": Rule(_A_QUEUE, _optional(_text)),
+    "reply_queue": Rule(_A_QUEUE, _optional(_text)),
+    "failure_queue": Rule(_A_QUEUE, _optional(_text)),
+    "deduplication_window": Rule(_A_DELAY, _seconds),
+    "capacity_high": Rule(_A_MARK, _optional(_mark)),
+    "capacity_low": Rule(_A_MARK, _optional(_mark)),
+    "capacity_command": Rule("what the shell is to run, or left out", _optional(_text)),
+    "capacity_timeout": Rule(_A_DELAY, _seconds),
+    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "ordered": Rule("true or false", _flag),
+    "on_expiry": Rule(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
+}
+_SPACE_RULES = {
+    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", _whole(1, HARD_BODY_LIMIT_BYTES)),
+    "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", _whole(0, HARD_HEADERS_LIMIT)),
+    "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", _whole(0, HARD_HEADERS_LIMIT_BYTES)),
+    "flush": Rule(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
+    "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(_text)),
+    "mirror": Rule("the absolute path of a directory", _optional(_absolute)),
+}
+
+
+def _checked(options: Mapping[str, Any], rules: Mapping[str, Rule], where: str) -> dict[str, Any]:
+    found = {}
+    for option, value in options.items():
+        rule = rules.get(option)
+        if rule is None:
+            raise InvalidArgument(f"{where}there is no option {option!r}; there are {', '.join(rules)}")
+        try:
+            found[option] = rule.checked(value)
+        except ValueError:
+            raise InvalidArgument(f"{where}{option} is {rule.takes}, not {_shown(value)}") from None
+    return found
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
 
 
 def check_queue_name(name: object, where: str = "") -> str:
@@ -35,150 +262,60 @@ def check_queue_name(name: object, where: str = "") -> str:
     return name
 
 
-@dataclass(frozen=True)
-class QueueConfig:
-    """One queue. Delays in seconds.
+def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Checked options of a queue, of whatever name."""
+    found = _checked(options, _QUEUE_RULES, where)
+    for option in ("error_queue", "reply_queue", "failure_queue"):
+        if found.get(option) is not None:
+            check_queue_name(found[option], f"{where}{option}: ")
+    return found
 
-    ``order``: ``("fifo",)``, or ``("priority", "fifo")`` with the higher priority first. ``retries``: how often a
-    message may come back after a rollback before it moves to ``error_queue`` (or, without one, is dropped with a
-    warning); None: for ever. ``reply_queue`` and ``failure_queue`` serve messages that name none of their own.
+
+def queue_config(
+    name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
+) -> QueueConfig:
+    """A checked queue; InvalidArgument names the option and what it takes.
+
+    ``where`` opens the text: a file's name. ``defaults``: checked options, for those that are not given.
     """
-
-    name: str
-    order: tuple[str, ...] = ("fifo",)
-    retries: int | None = None
-    retry_delay: float = 0.0
-    error_queue: str | None = None
-    reply_queue: str | None = None
-    failure_queue: str | None = None
-
-    @property
-    def by_priority(self) -> bool:
-        return "priority" in self.order
-
-
-QUEUE_OPTIONS = tuple(f.name for f in fields(QueueConfig) if f.name != "name")
-
-
-@dataclass(frozen=True)
-class SpaceConfig:
-    """A whole space.
-
-    ``flush``: "auto" looks at the file system, "ordered" and "strict" insist (DESIGN §3). ``network_file_system``:
-    the kind that was asked for by name, where one is needed. ``max_body_bytes``: larger bodies are refused.
-    ``mirror``: the path of a directory, best on another disk, in which every commit is durable, too.
-    """
-
-    queues: Mapping[str, QueueConfig] = field(default_factory=dict)
-    max_body_bytes: int = BODY_LIMIT_BYTES
-    flush: str = "auto"
-    network_file_system: str | None = None
-    mirror: str | None = None
-
-
-SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
-
-
-def queue_config(name: str, options: Mapping[str, Any], where: str = "") -> QueueConfig:
-    """A checked queue; InvalidArgument names the option and what it takes. ``where`` opens the text: a file's name."""
     check_queue_name(name, where)
     where = f"{where}queue {name}: "
-    _check_known(options, QUEUE_OPTIONS, where)
-    config = replace(QueueConfig(name), **options)
-    order = tuple(config.order) if isinstance(config.order, list | tuple) else (config.order,)
-    if order not in _ORDERS:
-        allowed = " or ".join(",".join(o) for o in _ORDERS)
-        raise InvalidArgument(f"{where}order is {allowed}, not {','.join(map(str, order))}")
-    if config.retries is not None and not _is_int(config.retries, 0, 2**31):
-        raise InvalidArgument(
-            f"{where}retries is a whole number from 0, or left out to try for ever, not {config.retries!r}"
-        )
-    delay = config.retry_delay
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e10:
-        raise InvalidArgument(f"{where}retry_delay is a number of seconds from 0, not {delay!r}")
-    for option in ("error_queue", "reply_queue", "failure_queue"):
-        if getattr(config, option) is not None:
-            check_queue_name(getattr(config, option), f"{where}{option}: ")
-    if config.error_queue == name:
+    own = queue_options(options, where)
+    config = replace(QueueConfig(name), **{**(defaults or {}), **own})
+    if own.get("error_queue") == name:
         raise InvalidArgument(f"{where}a queue cannot be its own error_queue: name another, or leave it out")
-    return replace(config, order=order, retry_delay=float(delay))
-
-
-def space_config(options: Mapping[str, Any], queues: Mapping[str, QueueConfig], where: str = "") -> SpaceConfig:
-    """A checked space; InvalidArgument names the option and what it takes."""
-    _check_known(options, SPACE_OPTIONS, where)
-    config = SpaceConfig(queues=queues, **options)
-    if not _is_int(config.max_body_bytes, 1, HARD_BODY_LIMIT_BYTES):
-        raise InvalidArgument(f"{where}max_body_bytes is 1 to {HARD_BODY_LIMIT_BYTES}, not {config.max_body_bytes!r}")
-    if config.flush not in FLUSH_MODES:
-        raise InvalidArgument(f"{where}flush is one of {', '.join(FLUSH_MODES)}, not {config.flush!r}")
-    if config.network_file_system is not None and not isinstance(config.network_file_system, str):
-        raise InvalidArgument(f'{where}network_file_system is the name of one, e.g. "nfs"')
-    if config.mirror is not None and not (isinstance(config.mirror, str) and config.mirror.startswith("/")):
-        raise InvalidArgument(f"{where}mirror is the absolute path of a directory, not {config.mirror!r}")
+    if config.error_queue == name:  # the space's error queue has none itself
+        config = replace(config, error_queue=None)
+    _check_marks(config, where)
+    if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
+        raise InvalidArgument(
+            f"{where}retry_delay_max is at least retry_delay, {config.retry_delay:g}, not {config.retry_delay_max:g}"
+        )
     return config
 
 
-def parse(text: str, name: str) -> SpaceConfig:
-    """The settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
-    where = f"{name}: "
-    if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
-        # a key of very many parts takes the parser the square of their number, in time and in memory
-        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: mend the file")
-    try:
-        found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end
-        raise InvalidArgument(f"{where}{error}: mend the file, or take it from a backup") from None
-    version = found.pop("format", None)
-    if not _is_int(version, 1, 2**31):
-        raise InvalidArgument(f"{where}format is a whole number from 1, not {version!r}")
-    if version > FORMAT:
-        raise NewerFormat(f"{where}format {version} is newer than this program, which reads {FORMAT}: use a later one")
-    queues = found.pop("queues", {})
-    if not isinstance(queues, dict) or not all(isinstance(options, dict) for options in queues.values()):
-        raise InvalidArgument(f"{where}queues are tables: [queues.NAME]")
-    checked = {queue: queue_config(queue, options, where) for queue, options in queues.items()}
-    return space_config(found, checked, where)
+def _check_marks(config: QueueConfig, where: str) -> None:
+    if config.capacity_high is None:
+        for option in ("capacity_low", "capacity_command"):
+            if getattr(config, option) is not None:
+                raise InvalidArgument(f"{where}{option} needs a capacity_high")
+        return
+    high, low = parse_mark(config.capacity_high), parse_mark(config.capacity_low or config.capacity_high)
+    if high.unit != low.unit or low.amount > high.amount:
+        raise InvalidArgument(
+            f"{where}capacity_low is at most capacity_high, {config.capacity_high}, in the same unit, "
+            f"not {config.capacity_low}"
+        )
+    if high.unit == PERCENT and config.max_messages is None and config.max_bytes is None:
+        raise InvalidArgument(f"{where}a capacity_high in percent is of max_messages or max_bytes: give one of them")
 
 
-def render_new(config: SpaceConfig) -> str:
-    """The text of a new space's file."""
-    import tomlkit  # only those who write settings pay for its import
-
-    document = tomlkit.document()
-    document.add(tomlkit.comment("A queue space of xaspool. Edit it while no program writes, or use spool-admin."))
-    document.add("format", FORMAT)
-    default = SpaceConfig()
-    for option in SPACE_OPTIONS:
-        if getattr(config, option) != getattr(default, option):
-            document.add(option, getattr(config, option))
-    document.add("queues", tomlkit.table())
-    return tomlkit.dumps(document)
-
-
-def with_queue(text: str, config: QueueConfig) -> str:
-    """The text with that queue added or changed; comments stay."""
-    import tomlkit
-
-    document = tomlkit.parse(text)
-    queues = document.setdefault("queues", tomlkit.table())
-    table = queues.setdefault(config.name, tomlkit.table())
-    default = QueueConfig(config.name)
-    for option, value in asdict(config).items():
-        if option == "name":
-            continue
-        if value == getattr(default, option):
-            table.pop(option, None)
-        else:
-            table[option] = list(value) if isinstance(value, tuple) else value
-    return tomlkit.dumps(document)
-
-
-def _check_known(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for option in options:
-        if option not in known:
-            raise InvalidArgument(f"{where}there is no option {option!r}; there are {', '.join(known)}")
-
-
-def _is_int(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
+    """A checked space with its queues' options; InvalidArgument names the option and what it takes."""
+    options = dict(options)
+    defaults = options.pop("defaults", {})
+    if not isinstance(defaults, Mapping):
+        raise InvalidArgument(f"{where}defaults are options of queues, not {defaults!r}")
+    defaults = queue_options(defaults, f"{where}defaults: ")
+    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where))
+    return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

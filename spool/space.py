@@ -1,45 +1,30 @@
-"""A queue space, as an application uses it: the facade over the engine, and its opening and closing."""
+"""An open queue space, as an application uses it: puts, gets and transactions. ``administration`` has the rest."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from itertools import islice
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from spool import consume, interrupts, layout
-from spool.arguments import check_queue, encoded
+from spool import interrupts, layout
+from spool.administration import Administration
+from spool.arguments import check_queue, described, encoded
 from spool.association import associated
-from spool.browse import Browsed, browse
 from spool.clock import Clock
-from spool.disk import DIRECTORY_MODE, Disk
+from spool.disk import Disk
 from spool.draft import is_large
-from spool.errors import (
-    CorruptedFile,
-    DiskFailure,
-    Empty,
-    InvalidArgument,
-    NotASpace,
-    NotOpen,
-    QueueExists,
-    SpaceExists,
-    SpoolError,
-)  # fmt: skip
+from spool.errors import Empty, NotOpen
 from spool.filesystem import check_kind, check_stages
 from spool.gate import step
 from spool.gathering import Puts
 from spool.group import Group
 from spool.housekeeping import Housekeeper
-from spool.locks import CONFIG
-from spool.message import Message, Position, attributes_of
+from spool.message import Message
 from spool.notes import Undertaker
-from spool.ranges import positions
-from spool.settings import QueueConfig, queue_config, render_new, space_config, with_queue
+from spool.queues import keep_directory
 from spool.stats import QueueStats, queue_stats
-from spool.store import Store, advice, log, speaking
+from spool.store import Store, log, speaking
 from spool.transaction import Transaction
-from spool.visibility import catch_up, list_prepared
 
 if TYPE_CHECKING:
     from recovery.scan import Finding, RecoveryReport
@@ -54,10 +39,8 @@ class _Join:
 
 JOIN = _Join()
 
-_BROWSED_AT_ONCE = 256
 
-
-class Space:
+class Space(Administration):
     """An open queue space. May be used from many threads; in a forked child it is closed."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
@@ -73,31 +56,16 @@ class Space:
     def path(self) -> str:
         return self._store.disk.root
 
-    # -- queues ----------------------------------------------------------------------------------------------------
-
-    @step
-    def create_queue(self, name: str, **options: Any) -> QueueConfig:
-        """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
-        self._store.check_usable()
-        with self._store.disk_errors(f"creating queue {name}"):
-            return add_queue(self._store, name, **options)
-
-    @step
-    @speaking("reading the settings")
-    def queues(self) -> dict[str, QueueConfig]:
-        """Every queue by name."""
-        self._store.check_usable()
-        self._store.refresh_settings()
-        return dict(self._store.config.queues)
-
     # -- messages --------------------------------------------------------------------------------------------------
 
     def put(self, queue: str, body: Any, *, transaction: Transaction | _Join | None = JOIN, **options: Any) -> str:
         """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
 
         Options: priority (1..100, higher first), not_before (seconds since the epoch) or delay (seconds, from the
-        commit), correlation_id, reply_queue, failure_queue, user_code, client_id, application_key, headers,
-        content_type. ``transaction``: JOIN the caller's, None for one of its own, or one by name.
+        commit), expires_at or time_to_live likewise, correlation_id, reply_queue, failure_queue, user_code, client_id,
+        application_key, headers, content_type, group (X09), deduplication_key (X08), and, where the queue allows it,
+        top or before (the id of a message in the queue; BadMessageId if it is gone). ``transaction``: JOIN the
+        caller's, None for one of its own, or one by name. Full at a limit.
         """
         return self.put_many(queue, (body,), transaction=transaction, **options)[0]
 
@@ -110,20 +78,28 @@ class Space:
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
         bodies = list(bodies)
-        work = self._puts(queue, bodies, **options)
-        if is_large(work.messages, work.bytes):
-            own = self._own_transaction()
-            try:
-                ids = own.put_many(queue, bodies, **options)
-                own.commit()
-            finally:
-                own.abandon()
+        if options.get("deduplication_key") is not None:
+            ids = self._put_alone(queue, bodies, **options)
         else:
-            with self._store.disk_errors("committing"):
-                self._group.commit(work)
-            ids = work.ids
+            work = self._puts(queue, bodies, **options)
+            if is_large(work.messages, work.bytes):
+                ids = self._put_alone(queue, bodies, **options)
+            else:
+                with self._store.disk_errors("committing"):
+                    self._group.commit(work)
+                ids = work.ids
         self._housekeeper.committed()
         return ids
+
+    def _put_alone(self, queue: str, bodies: list[Any], **options: Any) -> list[str]:
+        """In a transaction of their own."""
+        own = self._own_transaction()
+        try:
+            ids = own.put_many(queue, bodies, **options)
+            own.commit()
+            return ids
+        finally:
+            own.abandon()
 
     def _puts(self, queue: str, bodies: Sequence[Any], *, content_type: str | None = None, **options: Any) -> Puts:
         """Checked and encoded."""
@@ -137,7 +113,8 @@ class Space:
             except OSError as error:
                 raise store.spoken("reading the settings", error) from error
             line.page = page
-        return Puts(page, queue, encoded(bodies, content_type, attributes_of(**options), store.config.max_body_bytes))
+        attributes = described(store, queue, options)
+        return Puts(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
 
     @step
     def submit(
@@ -153,7 +130,31 @@ class Space:
         joined = self._transaction_of(transaction)
         if joined is not None:
             return joined.submit(queue, body, **options)
+        if options.get("deduplication_key") is not None:
+            return self._submit_alone(queue, body, **options)
         return self._group.future(self._puts(queue, (body,), **options))
+
+    def _submit_alone(self, queue: str, body: Any, **options: Any) -> "Future[str]":
+        """In a transaction of its own. Waits while another puts a message with the same deduplication key."""
+        own = self._own_transaction()
+        try:
+            message_id = own.put(queue, body, **options)
+            committed = own.commit_async()
+        except BaseException:
+            own.abandon()
+            raise
+        future = Future[str]()
+        future.set_running_or_notify_cancel()
+
+        def tell(done: "Future[None]") -> None:
+            error = done.exception()
+            if error is None:
+                future.set_result(message_id)
+            else:
+                future.set_exception(error)
+
+        committed.add_done_callback(tell)
+        return future
 
     def get(
         self,
@@ -215,44 +216,11 @@ class Space:
                     message = tx.get(queue, timeout=timeout)
                 except Empty:
                     return
-                yield tx, message
-
-    def browse(self, queue: str, *, correlation_id: str | None = None) -> Iterator[Message]:
-        """The queue's messages in the order of delivery, delayed ones last, without claiming any."""
-        self._look(queue)
-        pieces = browse(self._store.index, queue, self._store.clock.now())
-        while some := self._next(pieces):
-            wanted = [piece[:3] for piece in some if correlation_id in (None, piece[3])]
-            for position in positions(wanted):
-                message = self._peek(queue, position)
-                if message is not None:
-                    yield message
-
-    @step
-    @speaking("reading messages")
-    def _next(self, pieces: Iterator[Browsed]) -> list[Browsed]:
-        with self._store.mutex:
-            return list(islice(pieces, _BROWSED_AT_ONCE))
-
-    @step
-    @speaking("reading messages")
-    def _peek(self, queue: str, position: Position) -> Message | None:
-        store = self._store
-        store.check_usable()
-        with store.mutex:
-            run = store.index.find(position)
-            if run is None or run.queue.name != queue or position in store.prepared.held:
-                return None  # taken since we looked, or in doubt
-        try:
-            return consume.peek(store, position)
-        except CorruptedFile:
-            return None  # a get sets it aside, check names it
-
-    @step
-    @speaking("looking for a message")
-    def show(self, message_id: str) -> Message:
-        """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
-        return consume.find_message(self._store, message_id)
+                try:
+                    yield tx, message
+                except GeneratorExit:  # Python does not tell why
+                    tx.rollback("the loop over its messages was left, by an exception or otherwise")
+                    raise
 
     @overload
     def stats(self) -> dict[str, QueueStats]: ...
@@ -265,7 +233,10 @@ class Space:
         if queue is not None:
             self._look(queue)
             return queue_stats(self._store, (queue,))[queue]
-        return queue_stats(self._store, tuple(self.queues()))
+        names = tuple(self.queues())
+        for name in names:
+            self._look(name)
+        return queue_stats(self._store, names)
 
     # -- what happened, and what is wrong --------------------------------------------------------------------------
 
@@ -324,89 +295,6 @@ class Space:
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
         return associated(self._store) if isinstance(transaction, _Join) else transaction
 
-    @step
-    @speaking("looking at the queue")
-    def _look(self, queue: str) -> None:
-        page = self._store.check_usable()
-        check_queue(self._store, queue, page)
-        self._store.follows = True
-        catch_up(self._store, page)
-        list_prepared(self._store)
-
-
-# -- creating and opening -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _os_errors(doing: str) -> Iterator[None]:
-    """While there is no store yet that could: the operating system's errors as ours."""
-    try:
-        yield
-    except SpoolError:
-        raise
-    except OSError as error:
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        text = f"{doing}: {error.strerror or error}{where}: {advice(error)}"
-        raise DiskFailure(error.errno or 0, text) from error
-
-
-def create(
-    path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
-) -> Space:
-    """A new, empty queue space in a directory, which is made if need be; returns it open.
-
-    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system``, ``mirror`` (see
-    ``SpaceConfig``).
-    """
-    config = space_config(options, {})
-    disk = disk or _new_directory(os.fspath(path))
-    with interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
-        if disk.exists(layout.SETTINGS):
-            raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
-        check_kind(disk, config.network_file_system)
-        check_stages(disk)
-        for name in layout.DIRECTORIES:
-            keep_directory(disk, name)
-        if config.mirror is not None:
-            _make_mirror(disk.beside(config.mirror))
-        replace_file(disk, layout.SETTINGS, render_new(config).encode())
-        return Space(disk, clock or Clock())
-
-
-def _make_mirror(disk: Disk) -> None:
-    """An empty directory. Its parent is there: it may be the place where the other disk is mounted."""
-    disk.make_directory("")
-    if disk.names(""):
-        raise InvalidArgument(f"the mirror {disk.root} is not empty: name a directory of its own for each space")
-
-
-@_os_errors("making the queue space")
-def _new_directory(root: str) -> Disk:
-    if os.path.exists(os.path.join(root, layout.SETTINGS)):
-        raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
-    try:
-        new = not os.path.isdir(root)
-        os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-        if new:
-            os.chmod(root, DIRECTORY_MODE)  # whatever the umask
-    except FileExistsError:
-        raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
-    return Disk(root)
-
-
-def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
-    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem.
-
-    Ctrl-C waits until it is open, and closes it again; a second one does not wait.
-    """
-    root = os.fspath(path)
-    if disk is None and not os.path.isdir(root):
-        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {root}")
-    with _os_errors("opening the queue space"):
-        disk = disk or Disk(root)
-    with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
-        return Space(disk, clock or Clock())
-
 
 def _open_files(store: Store) -> "RecoveryReport":
     """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
@@ -434,41 +322,3 @@ def _stock(store: Store) -> None:
         store.pool.stock()
     except OSError as error:
         log.warning("no room for the files that a full disk will need: %s", error)
-
-
-def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
-    """A new queue in the settings, with its directory; durable when this returns."""
-    config = queue_config(name, options)
-    store.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
-    try:
-        text = store.read_settings_text()
-        if name in store.read_settings().queues:
-            raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
-        keep_directory(store.disk, f"{layout.DROP}/{name}")
-        replace_file(store.disk, layout.SETTINGS, with_queue(text, config).encode())
-        store.counters.bump_settings()
-    finally:
-        store.control.unlock(CONFIG)
-    return config
-
-
-def keep_directory(disk: Disk, name: str) -> None:
-    """A directory that is there, whatever happens: what is put into it must not be lost with it."""
-    disk.make_directory(name)
-    for directory in (name, name.rpartition("/")[0]):
-        disk.flush_directory(directory)
-
-
-def replace_file(disk: Disk, name: str, data: bytes) -> None:
-    """New content for a file that people edit, all of it or none."""
-    temporary = f"{name}.tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        disk.write_at(handle, 0, data)
-        disk.flush(handle)
-        disk.rename(temporary, name)
-        disk.make_durable(handle, name.rpartition("/")[0])
-    finally:
-        disk.close(handle)

@@ -48,7 +48,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
             delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.swept_delayed)
             delayed -= sum(count for run, count in here.items() if run.due is not None and run.due > now)
             ready = line.live - delayed - sum(here.values())
-            times = [run.committed_at for run in line.ready if run.live > here.get(run, 0)]
+            times = [run.committed_at for run in (*line.ready, *line.waiting) if run.live > here.get(run, 0)]
             oldest = min(times + [segment.oldest for segment in line.swept], default=None)
             counts = totals.get(name, [0, 0, 0, 0])
             found[name] = QueueStats(

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -25,9 +25,9 @@ from spool.counters import Counters, Page
 from spool.descriptors import Unsupported
 from spool.disk import Disk, FlushFailed
 from spool.entries import ADDRESSING
-from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpoolError
+from spool.errors import DiskFailure, InvalidArgument, NotASpace, QueueNotFound, SpoolError
 from spool.filesystem import unsafe
-from spool.format import Header
+from spool.format import Header, Table
 from spool.gate import Gate
 from spool.index import Index
 from spool.message import Position
@@ -35,7 +35,8 @@ from spool.mirror import Mirror
 from spool.pool import Pool
 from spool.presence import Presence
 from spool.reader import FileImage
-from spool.settings import MAX_SETTINGS_BYTES, SpaceConfig, parse
+from spool.settings import SpaceConfig
+from spool.settings_file import MAX_SETTINGS_BYTES, parse
 from spool.sources import Sources
 from spool.writer import writer_name
 from spool.xid import Xid
@@ -99,11 +100,14 @@ class Store:
         self.pool = Pool(disk)
         self.sources = Sources(disk)
         self.bell = Bell(disk, clock)
+        self.raw_bodies = False  # who only shows messages needs no codecs
+        self.turns: dict[str, threading.Lock] = {}  # by queue, whose turn it is to look, of those that wait
         self.mutex = threading.RLock()
         self.index = self.new_index()
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
+        self.settings_seen: tuple[int, int, int] | None = None  # which file was read last: inode, size, time
         self.follows = False  # whether it has looked what there is, since the housekeeper asked last
 
     def _shut(self) -> None:
@@ -117,7 +121,7 @@ class Store:
                 end()
 
     def new_index(self) -> Index:
-        return Index(self.sources, {name: queue.order for name, queue in self.config.queues.items()})
+        return Index(self.sources, self.config.queues)
 
     def open_run(self, *, make: bool) -> None:
         """The files of ``run/``: whoever is alone makes what is missing; SpaceStopped if anybody else misses one."""
@@ -170,7 +174,18 @@ class Store:
             self.config = config
             self.settings_version = version
             for name, queue in config.queues.items():
-                self.index.queue(name).reorder(queue.order)
+                self.index.queue(name).configure(queue)
+
+    def check_targets(self, tables: Iterable[Table], page: Page) -> None:
+        """Nobody deleted a queue that these put messages into, since that was looked at. The caller holds a lock that
+        keeps queues from being deleted; ``page``: the counters, just read."""
+        if page.settings == self.settings_version:
+            return
+        self.refresh_settings()
+        for table in tables:
+            for queue in table.queues if table.origins is None else ():
+                if queue not in self.config.queues:
+                    raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 

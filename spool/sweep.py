@@ -5,7 +5,8 @@ its claim's byte or its order; so whoever holds one does not notice. What was re
 sweep's look and its commit is told apart under the number lock and named in the file as *left*: the file says what is
 true at its own number. Claimed and in-doubt messages stay where they are. The caller holds the reclaim lock.
 
-A *fold* does the same with commits that only remove: it says their removals again in one file.
+A *fold* does the same with commits of which nothing is left but what they removed and their facts: it says that again
+in one file.
 """
 
 import logging
@@ -21,6 +22,7 @@ from typing import Any
 from spool import layout
 from spool.contents import hash_of
 from spool.draft import Draft, Section
+from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
@@ -48,6 +50,7 @@ SMALL_RUN = 64  # a run of as many is as cheap in memory as a segment, and its f
 SEGMENT_MESSAGES = 4_096
 SEGMENT_BYTES = 16 << 20  # of a segment, and of a whole file
 FOLDED_COMMITS = 512
+_FOLDED_FACTS = 4_096
 MOST_WASTE = 0.10  # of what lives, beside one segment
 MOST_PICKS = 1 << 16  # at one look: what they take in memory is bounded, too
 SMALL_FILE = 1_024  # messages
@@ -83,7 +86,7 @@ def choose(line: Line, files: Mapping[int, FileState], served: int, held: Collec
     """The runs of a slow queue that are to be swept, in order: behind those that are soon wanted, and only small ones;
     a large run is as good as a segment. What was swept before stays where it is."""
     runs, skipped = [], 0
-    for run in (*line.ready, *line.delayed):
+    for run in line.runs():
         if run.due is None and skipped < served + KEPT_MESSAGES:
             skipped += run.live
         elif run.live < SMALL_RUN and files[run.source.number].span is None and not _is_held(run, held):
@@ -179,34 +182,51 @@ class Sweeper:
         return held | set(self.store.prepared.held)
 
     def _fold(self) -> int:
-        """Say the removals of many commits again in one, when many have piled up."""
+        """Say the removals and facts of many commits again in one, when many have piled up."""
         with self.store.mutex:
             index = self.store.index
-            numbers = sorted(
-                number for number in index.idle if index.files[number].only_removes and index.files[number].targets
-            )
+            index.forget_expired(self.store.clock.now())
+            numbers = sorted(number for number in index.idle if _piles_up(index, number))
         if len(numbers) < FOLDED_COMMITS:
             return 0
+        removals, facts = _said_by(self.store, numbers)
         draft = Draft()
-        for _, number, first, count, why in _removals(self.store, numbers):
+        for _, number, first, count, why in removals:
             draft.remove(number, first, count, why)
+        for key, (_, value, expiry) in facts.items():
+            draft.fact(key, value, expiry)
+
+        def still_true() -> None:
+            if any(self.store.index.facts.get(key) != fact for key, fact in facts.items()):
+                raise _GivenUpError
+
         with _branch_file(self.store, header_room=(16 << 10) + 10 * len(numbers)) as file:
-            _commit(self.store, file, draft, numbers)
+            _commit(self.store, file, draft, numbers, still_true)
         return 1
+
+
+def _piles_up(index: Index, number: int) -> bool:
+    """A file that is there for what it removes, or for a few facts. One that has many is large enough; the totals are
+    reclaim's, which writes them anew."""
+    state = index.files[number]
+    if not state.foldable or state.facts > _FOLDED_FACTS:
+        return False
+    totals = index.facts.get(TOTALS_FACT)
+    return bool(state.targets or state.facts) and (totals is None or totals[0] != number)
 
 
 def _picks(index: Index, line: Line, served: int, held: Collection[Position], worn_out: set[int]) -> list[Pick]:
     runs = choose(line, index.files, served, held) if is_slow(line.entries, served) else []
     if worn_out:
         runs = _with_worn(index, line, runs, worn_out, held)
-    return [_pick(index, run) for run in runs]
+    return [pick for run in runs for pick in _picks_of(index, run)]
 
 
 def _with_worn(index: Index, line: Line, runs: list[Run], worn_out: set[int], held: Collection[Position]) -> list[Run]:
     """And all that lies in these files, in order."""
     chosen = {id(run) for run in runs}
     found = list(runs)
-    for run in (*line.ready, *line.delayed):
+    for run in line.runs():
         if run.source.number in worn_out and id(run) not in chosen and not _is_held(run, held):
             found.append(run)
     for segment in line.segments():
@@ -215,9 +235,14 @@ def _with_worn(index: Index, line: Line, runs: list[Run], worn_out: set[int], he
     return sorted(found, key=lambda run: (run.due is not None, run.due or 0.0, run.key))
 
 
-def _pick(index: Index, run: Run) -> Pick:
+def _picks_of(index: Index, run: Run) -> Iterator[Pick]:
+    """A run as it is to lie in the file: where the last message is the first to be delivered, each by itself."""
     branch, in_branch = index.branch_of(Position(run.number, run.first))
-    return Pick(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
+    if not run.backwards:
+        yield Pick(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
+        return
+    for ordinal in reversed(range(run.first, run.end)):
+        yield Pick(run, ordinal, 1, branch, in_branch + ordinal - run.first, run.bytes_of(ordinal))
 
 
 def _files(picks: Iterable[Pick]) -> Iterator[list[list[Pick]]]:
@@ -297,6 +322,8 @@ class _Sweep:
         table.lengths = array("I", map(len, bodies))
         table.checksums = array("I", map(zlib.crc32, bodies))
         _make_searchable(table, kept)
+        for fields in table.attributes:
+            draft.note_fields(fields)
         draft.sections.append(section_of(table, bodies))
         draft.messages += len(bodies)
         self.picks += kept
@@ -397,17 +424,24 @@ def _united(ranges: Ranges) -> list[tuple[int, int]]:
     return found
 
 
-def _removals(store: Store, numbers: list[int]) -> list[list[Any]]:
-    """All that these commits removed and whose files may still be there, neighbours behind each other."""
+Facts = dict[str, tuple[int, Any, float | None]]
+
+
+def _said_by(store: Store, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
+    """All that these commits removed and whose files may still be there, neighbours behind each other; and their facts,
+    as far as they are the newest."""
     found: list[list[Any]] = []
+    facts: Facts = {}
     for number in numbers:
         image = image_of(store.disk, layout.committed(number))
         if image is None or image.header.number != number:
             raise _GivenUpError
         with store.mutex:
-            files = store.index.files
-            targets = files[number].targets if number in files else ()
-            swept = any(target in files and files[target].span is not None for target in targets)
+            index = store.index
+            targets = index.files[number].targets if number in index.files else ()
+            swept = any(target in index.files and index.files[target].span is not None for target in targets)
             commands = [command for table in image.tables for command in table.commands]
-            found += [command for command in commands if swept or command[1] in files]
-    return sorted(found, key=lambda command: (command[1], command[2]))
+            found += [command for command in commands if swept or command[1] in index.files]
+            keys = [fact[0] for table in image.tables for fact in table.facts]
+            facts.update({key: index.facts[key] for key in keys if index.facts.get(key, (0,))[0] == number})
+    return sorted(found, key=lambda command: (command[1], command[2])), facts

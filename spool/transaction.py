@@ -10,17 +10,20 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from spool import consume, decide, interrupts, publication
-from spool.arguments import check_queue, check_wanted, encoded
+from spool import consume, decide, interrupts, limits, publication
+from spool.arguments import check_queue, check_wanted, described, encoded
 from spool.association import Association, associate, dissociate
 from spool.branch import Branch
+from spool.choosing import Wanted
 from spool.clock import WaitExpired
 from spool.commits import Commit, Part
-from spool.consume import HeldMessage, Wanted
+from spool.consume import HeldMessage
 from spool.counters import Page
+from spool.deduplication import check_single
 from spool.errors import (
     CommitUnknown,
     Empty,
@@ -32,12 +35,13 @@ from spool.errors import (
 )  # fmt: skip
 from spool.gate import step
 from spool.gathering import BranchWork, Work
-from spool.message import Message, attributes_of
+from spool.limits import room_for
+from spool.message import Message
 from spool.notes import Undertaker
 from spool.ranges import Ranges, subtract
 from spool.reader import FileImage
 from spool.store import Store, speaking
-from spool.visibility import apply_up_to, see_own
+from spool.visibility import apply_up_to, catch_up, list_prepared, see_own
 from spool.xid import Xid
 
 log = logging.getLogger("spool")
@@ -100,14 +104,38 @@ class Transaction:
         store = self._store
         with self._lock:
             self._check_queue(queue)
-            attributes = attributes_of(**options)
+            with store.disk_errors("looking for the message to put this one before"):
+                attributes = described(store, queue, options)
+            key = options.get("deduplication_key")
+            if key is not None:
+                bodies = list(bodies)
+                check_single(len(bodies))
+                with store.disk_errors("looking for its deduplication key"):
+                    known = self._branch.keys.seen(queue, key)
+                if known is not None:
+                    return [known]
+            raws_of = encoded(list(bodies), content_type, attributes, store.config.max_body_bytes)
+            if store.config.limited:
+                self._check_room(queue, raws_of)
             ids: list[str] = []
-            for raws, described in encoded(list(bodies), content_type, attributes, store.config.max_body_bytes):
-                ids += self._branch.put(queue, raws, described)
+            for raws, fields in raws_of:
+                ids += self._branch.put(queue, raws, fields)
                 if self._branch.draft.sections:
                     with self._undo_on_failure("writing the transaction's messages"):
                         self._branch.stream()
+            if key is not None:
+                self._branch.keys.remember(self._branch.draft, store.config.queues[queue], key, ids[0])
             return ids
+
+    @speaking("counting what is in the queue")
+    def _check_room(self, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
+        """Full if these can never fit as things stand: whether they do is known when the transaction ends."""
+        catch_up(self._store, list_prepared(self._store))
+        raws = [raw for some, _ in groups for raw in some]
+        more = {queue: limits.Load(len(raws), sum(map(len, raws)))}
+        file = self._branch.file
+        tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
+        limits.check_room(self._store, limits.joined(limits.change_by(self._store, tables), more))
 
     @step
     def submit(self, queue: str, body: Any, *, content_type: str | None = None, **options: Any) -> "Future[str]":
@@ -159,7 +187,9 @@ class Transaction:
         deadline = self._store.deadline(timeout)
         with self._lock:
             while True:
-                got = consume.wait_for(self._store, wanted, lambda: self._claim(wanted), deadline)
+                got = consume.wait_for(
+                    self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
+                )
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 try:
@@ -181,10 +211,12 @@ class Transaction:
         Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. What no
         adopted branch mentions is free again when the transaction ends.
         """
-        wanted = check_wanted(queue, max_messages, timeout, None, None)
+        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True)
         with self._lock:
             deadline = self._store.deadline(timeout)
-            got = consume.wait_for(self._store, wanted, lambda: self._claim(wanted), deadline)
+            got = consume.wait_for(
+                self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
+            )
             self._branch.claims += got
             return consume.held_messages(self._store, got)
 
@@ -193,8 +225,9 @@ class Transaction:
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
                 got = consume.claim(
-                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._branch.write_note
-                )
+                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._branch.write_note,
+                    self._branch.groups,
+                )  # fmt: skip
             except WaitExpired as error:
                 self._undo(str(error))
                 raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
@@ -285,7 +318,8 @@ class Transaction:
     def _commit_alone(self, page: Page) -> None:
         store = self._store
         file, header = self._branch.complete_file(page, store.pool)
-        number = self.number = publication.commit(store, file, store.deadline())
+        room = room_for(store, lambda: file.tables, store.deadline())
+        number = self.number = publication.commit(store, file, store.deadline(), check=room)
         image = FileImage(header._replace(number=number), tuple(file.tables))
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
@@ -316,7 +350,9 @@ class Transaction:
                 self._end(State.COMMITTED)
                 return False
             self._branch.lock_xid()
-            decide.publish_prepared(self._store, self._branch.complete_file(page)[0], self.xid)
+            file = self._branch.complete_file(page)[0]
+            room = room_for(self._store, lambda: file.tables, self._store.deadline())
+            decide.publish_prepared(self._store, file, self.xid, check=room)
             self._end(State.PREPARED)
             return True
 
@@ -431,8 +467,8 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with interrupts.deferred(self._leave):
-            self._associations.append(associate(self._store, self))
+        with interrupts.deferred(self.leave):
+            self.enter()
             return self
 
     def __exit__(
@@ -440,14 +476,23 @@ class Transaction:
     ) -> None:
         with interrupts.deferred():  # (no step: who leaves a closed space leaves its transaction, too)
             try:
-                if self.state is State.ACTIVE:
-                    if kind is None and not self.rollback_only:
-                        self.commit()
-                    elif not self._store.closed:
-                        self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
+                self.finish(kind, error)
             finally:
-                self._leave()
+                self.leave()
 
-    def _leave(self) -> None:
+    def enter(self) -> None:
+        """The caller's puts and gets join it."""
+        self._associations.append(associate(self._store, self))
+
+    def finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Unless it has ended: commit it, or roll it back if something was raised or it is rollback-only."""
+        if self.state is State.ACTIVE:
+            if kind is None and not self.rollback_only:
+                self.commit()
+            elif not self._store.closed:
+                self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
+
+    def leave(self) -> None:
+        """The caller is in whatever he was in before."""
         self._left = len(self._associations) == 1
         dissociate(self._associations.pop())

@@ -62,6 +62,7 @@ class BranchFile:
         ``pool``: where to look for a file to overwrite, for a file that will carry a number.
         """
         draft.close_section()
+        header = header._replace(version=draft.version)
         if self.handle is not None:
             self.stream(draft)
             return self._put_header(header)

@@ -1,8 +1,10 @@
 """What all tests share: the option --long, and which tests this machine cannot run."""
 
 import os
+import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,10 +33,55 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+# -- the rows of docs/features.md -------------------------------------------------------------------------------------
+
+FEATURES = Path(__file__).parents[1] / "docs" / "features.md"
+
+
+def rows() -> set[str]:
+    """The ids of the behaviours that are promised."""
+    return set(re.findall(r"^\| ([A-Z][0-9]{2}) \|", FEATURES.read_text(), re.MULTILINE))
+
+
+def rows_of(test: str) -> set[str]:
+    """Those that a test's name carries: ``test_q05_e09_…``."""
+    found = re.match(r"test_((?:[a-z][0-9]{2}_)+)", test)
+    return set(found[1].upper().rstrip("_").split("_")) if found else set()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A row without a test that passed fails the run, if the whole suite was asked for; one whose tests this machine
+    cannot run is told."""
+    config = session.config
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword:
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    outcomes = {
+        outcome: {row for report in reporter.getreports(outcome) for row in rows_of(_function(report.nodeid))}
+        for outcome in ("passed", "skipped")
+    }
+    missing = rows() - outcomes["passed"]
+    config.stash[_ROWS] = sorted(missing)
+    if missing - outcomes["skipped"] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_ROWS = pytest.StashKey[list[str]]()
+
+
+def _function(nodeid: str) -> str:
+    return nodeid.rpartition("::")[2]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests recorded that they tried; and what failed before pytest began, so that green cannot hide it."""
     for name, count in sorted(_evidence(terminalreporter).items()):
         terminalreporter.write_line(f"{name}: {count:,}")
+    if missing := terminalreporter.config.stash.get(_ROWS, []):
+        terminalreporter.write_line(
+            f"rows of docs/features.md without a test that passed: {', '.join(missing)}", red=True
+        )
     if failed := os.environ.get("XASPOOL_FAILED_CHECKS", "").split():
         terminalreporter.write_line(f"CHECKS FAILED before the tests: {', '.join(failed)}; see above", red=True)
 

@@ -153,7 +153,7 @@ class SimulatedDisk(Disk):
         except OSError:
             return None
 
-    def set_mode(self, name: str, mode: int) -> None:
+    def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         self._step("set_mode", name)
         if _identity(self.machine.find(name)).permissions != mode:
             raise NotImplementedError("simulated files have one mode for good")

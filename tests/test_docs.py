@@ -11,6 +11,7 @@ import pytest
 from spool import entries, layout
 from spool import format as file_format
 from spool.message import FIELDS
+from tests.conftest import rows, rows_of
 from tests.spool.test_flush_counts import COSTS
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,23 @@ def test_commands_in_examples_exist_with_their_options(line: str) -> None:
         command = command.commands[word]
     options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_every_row_of_the_features_has_a_test_that_carries_its_id() -> None:
+    functions = [name for file in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (\w+)", file.read_text())]
+    tested = {row for name in functions for row in rows_of(name)}
+    assert len(rows()) >= 50
+    assert rows() <= tested
+
+
+def test_headings_that_links_name_are_there() -> None:
+    for document in DOCUMENTS:
+        for target, heading in re.findall(r"\]\(([^)#]*)#([^)]+)\)", document.read_text()):
+            text = (document.parent / target).read_text() if target else document.read_text()
+            found = [
+                re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.M)
+            ]
+            assert heading in found, f"{document.name} links to {target}#{heading}"
 
 
 def test_the_two_commands_are_there() -> None:

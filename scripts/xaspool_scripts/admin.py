@@ -4,9 +4,11 @@ from typing import Any
 
 import click
 
+from xaspool_scripts.admin_archive import export, import_
 from xaspool_scripts.admin_doctor import doctor
 from xaspool_scripts.admin_message import message
 from xaspool_scripts.admin_queue import queue
+from xaspool_scripts.admin_tour import tour
 from xaspool_scripts.admin_transaction import transaction
 from xaspool_scripts.common import Failure, Program, describe, json_option, note, opened, space_option, version_option
 from xaspool_scripts.output import printable, write_json
@@ -113,3 +115,6 @@ main.add_command(doctor)
 main.add_command(queue)
 main.add_command(message)
 main.add_command(transaction)
+main.add_command(export)
+main.add_command(import_)
+main.add_command(tour)

@@ -1,27 +1,38 @@
-"""``spool-admin message``: put, take and look at messages."""
+"""``spool-admin message``: put, take, look at and rearrange messages."""
 
 import os
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.options import (
+    dry_run_option,
+    duration,
+    filter_options,
+    filters,
+    given,
+    moment,
+    or_nothing,
+    progress,
+)  # fmt: skip
+from xaspool_scripts.options import headers as parse_headers
 from xaspool_scripts.output import (
     NOTHING,
     aligned,
     message_object,
-    moment,
+    messages,
     pairs,
     printable,
-    raw_body,
     show,
     write_bytes,
     write_json,
 )  # fmt: skip
+from xaspool_scripts.output import moment as shown_moment
 
 if TYPE_CHECKING:
+    from spool.message import Message
     from spool.space import Space
 
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
@@ -29,18 +40,6 @@ _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 _COLUMNS = ("id", "priority", "tries", "bytes", "enqueued", "due", "correlation id")
 _WIDTHS = (32, 8, 5, 10, 25, 25, 0)
 _RIGHT = (False, True, True, True, False, False, False)
-
-
-def _moment(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Seconds since the epoch, or an ISO date and time (local, unless it names its zone)."""
-    if value is None:
-        return None
-    for read in (float, lambda text: datetime.fromisoformat(text).timestamp()):
-        try:
-            return read(value)
-        except (ValueError, OverflowError, OSError):
-            continue
-    raise click.BadParameter(f"{value!r} is neither seconds since the epoch nor a time like 2030-01-31T08:00")
 
 
 def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
@@ -56,7 +55,7 @@ def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.group()
 @space_option
 def message() -> None:
-    """Put, take and look at messages."""
+    """Put, take, look at and rearrange messages."""
 
 
 @message.command()
@@ -64,8 +63,14 @@ def message() -> None:
 @click.option("--body", metavar="TEXT", help="The body.")
 @click.option("--file", "file", type=click.File("rb"), metavar="F", help="The body is this file's content.")
 @click.option("--priority", type=int, metavar="N", help="1 to 100, higher first; 50 if not given.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Invisible for so long.")
-@click.option("--not-before", callback=_moment, metavar="TIME", help="Invisible until then, e.g. 2030-01-31T08:00.")
+@click.option("--delay", type=duration, metavar="TIME", help="Invisible for so long, e.g. 90s.")
+@click.option("--not-before", type=moment, metavar="TIME", help="Invisible until then, e.g. 2030-01-31T08:00.")
+@click.option("--time-to-live", type=duration, metavar="TIME", help="Never delivered after so long, e.g. 15m.")
+@click.option("--expires-at", type=moment, metavar="TIME", help="Never delivered from then on.")
+@click.option("--top", is_flag=True, default=None, help="At the top, where the queue allows it.")
+@click.option("--before", metavar="ID", help="Before that message, where the queue allows it.")
+@click.option("--group", metavar="TEXT", help="In order, and one at a time, with others of this group.")
+@click.option("--deduplication-key", metavar="TEXT", help="Put with the same key again, it is the same message.")
 @click.option("--correlation-id", metavar="TEXT")
 @click.option("--reply-queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.option("--failure-queue", metavar="QUEUE", shell_complete=complete_queue)
@@ -89,9 +94,9 @@ def put(
     """
     if body is not None and file is not None:
         raise click.UsageError("--body and --file exclude each other: give one of them")
-    chosen = {name: value for name, value in options.items() if value is not None}
+    chosen = given(options)
     if headers:
-        chosen["headers"] = _headers(headers)
+        chosen["headers"] = parse_headers(headers)
     with opened() as space:
         put_body = _text(body) if body is not None else _read(space, file)
         message_id = space.put(queue, put_body, **chosen)
@@ -99,18 +104,6 @@ def put(
         write_json({"id": message_id})
     else:
         click.echo(message_id)
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in given:
-        name, sign, value = each.partition("=")
-        if not sign or not name:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--header")
-        if name in found:
-            raise click.BadParameter(f"{name!r} is given twice", param_hint="--header")
-        found[name] = value
-    return found
 
 
 def _text(argument: str) -> str | bytes:
@@ -157,7 +150,7 @@ def get(queue: str, timeout: float | None, message_id: str | None, correlation_i
             if as_json:
                 write_json(message_object(found))
             else:
-                write_bytes(raw_body(found))
+                write_bytes(found.body)
             transaction.commit()
         finally:
             transaction.abandon()  # unless it was committed: nobody got the message, so no try is counted
@@ -166,34 +159,36 @@ def get(queue: str, timeout: float | None, message_id: str | None, correlation_i
 @message.command("list")
 @_QUEUE
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
-@click.option("--correlation-id", metavar="TEXT", help="Only those with this correlation id.")
+@filter_options
 @json_option
 @space_option
-def list_(queue: str, limit: int | None, correlation_id: str | None, as_json: bool) -> None:
+def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """List a queue's messages in the order of delivery, delayed ones last. Takes none.
 
     \b
-    Example:
+    Examples:
       spool-admin message list orders --limit 20
+      spool-admin message list orders --header tenant=acme --older-than 2h
     """
+    chosen = filters(options)
     with opened() as space:
         shown = 0
-        for found in space.browse(queue, correlation_id=correlation_id):
+        for found in space.browse(queue, **chosen):
             if as_json:
                 write_json(message_object(found))
             else:
                 if not shown:
                     click.echo(aligned(_COLUMNS, _WIDTHS, _RIGHT))
                 cells = (
-                    found.id, found.priority, found.attempts, len(raw_body(found)), moment(found.enqueued_at),
-                    moment(found.not_before), found.correlation_id,
+                    found.id, found.priority, found.attempts, len(found.body), shown_moment(found.enqueued_at),
+                    shown_moment(found.not_before), found.correlation_id,
                 )  # fmt: skip
                 click.echo(aligned([*map(show, cells)], _WIDTHS, _RIGHT))
             shown += 1
             if shown == limit:
                 break
         if not shown:
-            note(f"queue {queue} has no such messages" if correlation_id else f"queue {queue} is empty")
+            note(f"queue {queue} has no such messages" if chosen else f"queue {queue} is empty")
 
 
 @message.command("show")
@@ -214,9 +209,9 @@ def show_(message_id: str, as_json: bool) -> None:
         return
     fields = found.as_dict()
     del fields["body"]
-    for name in ("enqueued_at", "not_before"):
-        fields[name] = moment(fields[name])
-    raw = raw_body(found)
+    for name in ("enqueued_at", "not_before", "expires_at"):
+        fields[name] = shown_moment(fields[name])
+    raw = found.body
     fields["body"] = f"{len(raw)} bytes"
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     try:
@@ -224,3 +219,84 @@ def show_(message_id: str, as_json: bool) -> None:
     except UnicodeDecodeError:
         text = "(not text: --json has it in base64, and message get writes it as it is)"
     click.echo(f"\n{text}")
+
+
+@message.command()
+@click.argument("message_ids", metavar="ID...", nargs=-1, required=True)
+@space_option
+def delete(message_ids: tuple[str, ...]) -> None:
+    """Delete messages that nobody holds.
+
+    \b
+    Example:
+      spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
+    """
+    with opened() as space:
+        for message_id in message_ids:
+            space.delete(message_id)
+        note(f"deleted {messages(len(message_ids))}")
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@_QUEUE
+@json_option
+@space_option
+def move(message_id: str, queue: str, as_json: bool) -> None:
+    """Move a message that nobody holds to another queue, where it stands by its own age and priority.
+
+    \b
+    Example:
+      spool-admin message move 5f0c7a1e9b3d48c2a6e1d07f00000000 orders
+    """
+    with opened() as space:
+        _tell(space.move(message_id, queue), f"moved to queue {queue}", as_json)
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@click.option("--priority", type=int, metavar="N", help="1 to 100, higher first.")
+@click.option("--not-before", type=or_nothing(moment), metavar="TIME", help="Invisible until then; none: at once.")
+@click.option("--expires-at", type=or_nothing(moment), metavar="TIME", help="Not delivered from then on; none: never.")
+@json_option
+@space_option
+def change(message_id: str, as_json: bool, **options: Any) -> None:
+    """Change the priority or a time of a message that nobody holds.
+
+    \b
+    Examples:
+      spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --priority 90
+      spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --not-before none
+    """
+    chosen = given(options)
+    if not chosen:
+        raise click.UsageError("name what to change: --priority, --not-before or --expires-at")
+    with opened() as space:
+        _tell(space.change(message_id, **chosen), "changed", as_json)
+
+
+def _tell(found: "Message", what: str, as_json: bool) -> None:
+    if as_json:
+        write_json(message_object(found))
+    else:
+        note(f"message {found.id}: {what}")
+
+
+@message.command()
+@_QUEUE
+@click.option("--to", metavar="QUEUE", shell_complete=complete_queue, help="Else each goes back where it came from.")
+@filter_options
+@dry_run_option
+@space_option
+def redrive(queue: str, to: str | None, dry_run: bool, **options: Any) -> None:
+    """Put what failed back: from an error queue, each message to where it came from. Prints how many.
+
+    \b
+    Examples:
+      spool-admin message redrive errors --dry-run
+      spool-admin message redrive errors --to orders --older-than 1h
+    """
+    with opened() as space, progress("redriving", space.stats(queue).ready) as told:
+        count = space.redrive(queue, to, dry_run=dry_run, progress=told, **filters(options))
+    click.echo(count)
+    note(f"{'would move' if dry_run else 'moved'} {messages(count)} of queue {queue}")

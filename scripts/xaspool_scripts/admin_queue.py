@@ -1,4 +1,4 @@
-"""``spool-admin queue``: make queues, and see how they stand."""
+"""``spool-admin queue``: make, change, empty and delete queues, and see how they stand."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -6,40 +6,95 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.output import pairs, show, table, write_json
+from xaspool_scripts.options import dry_run_option, filter_options, filters, given, progress, queue_options
+from xaspool_scripts.output import messages, pairs, show, table, write_json
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats
+
+_QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
 @click.group()
 @space_option
 def queue() -> None:
-    """Make queues, and see how they stand."""
+    """Make, change, empty and delete queues, and see how they stand."""
 
 
 @queue.command()
 @click.argument("queue", metavar="QUEUE")
-@click.option("--order", metavar="CRITERIA", help="fifo, or priority,fifo: higher priorities first.")
-@click.option("--retries", type=int, metavar="N", help="Tries after the first; else it is tried for ever.")
-@click.option("--retry-delay", type=float, metavar="SECONDS", help="Wait so long after a failed try.")
-@click.option("--error-queue", metavar="QUEUE", shell_complete=complete_queue, help="Where it goes after all tries.")
-@click.option("--reply-queue", metavar="QUEUE", shell_complete=complete_queue, help="For messages that name none.")
-@click.option("--failure-queue", metavar="QUEUE", shell_complete=complete_queue, help="For messages that name none.")
+@queue_options
 @space_option
-def create(queue: str, order: str | None, **options: Any) -> None:
+def create(queue: str, **options: Any) -> None:
     """Make a new queue.
 
     \b
     Example:
       spool-admin queue create orders --order priority,fifo --retries 5 --retry-delay 60 --error-queue errors
     """
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if order is not None:
-        chosen["order"] = tuple(word.strip() for word in order.split(","))
     with opened() as space:
-        space.create_queue(queue, **chosen)
+        space.create_queue(queue, **given(options))
         note(f"made queue {queue}")
+
+
+@queue.command()
+@_QUEUE
+@queue_options
+@click.option("--drop-group", metavar="GROUP", help="Users of this group may drop files for it; or none.")
+@space_option
+def change(queue: str, drop_group: str | None, **options: Any) -> None:
+    """Change options of a queue; the others stay as they are. What is not to be set any more is set to none.
+
+    Programs that have the space open act by it at once.
+
+    \b
+    Examples:
+      spool-admin queue change orders --retries 3 --error-queue errors
+      spool-admin queue change orders --retries none --drop-group operators
+    """
+    chosen = given(options)
+    if not chosen and drop_group is None:
+        raise click.UsageError("name what to change: see spool-admin queue change --help")
+    with opened() as space:
+        if chosen:
+            space.change_queue(queue, **chosen)
+        if drop_group is not None:
+            space.open_drop(queue, None if drop_group == "none" else drop_group)
+        note(f"changed queue {queue}")
+
+
+@queue.command()
+@_QUEUE
+@filter_options
+@dry_run_option
+@space_option
+def purge(queue: str, dry_run: bool, **options: Any) -> None:
+    """Delete the queue's messages, all or those that match. What a program holds stays. Prints how many.
+
+    \b
+    Examples:
+      spool-admin queue purge orders --older-than 7d --dry-run
+      spool-admin queue purge orders --header tenant=acme
+    """
+    with opened() as space, progress("purging", space.stats(queue).ready) as told:
+        count = space.purge(queue, dry_run=dry_run, progress=told, **filters(options))
+    click.echo(count)
+    note(f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}")
+
+
+@queue.command()
+@_QUEUE
+@space_option
+def delete(queue: str) -> None:
+    """Delete an empty queue.
+
+    \b
+    Example:
+      spool-admin queue delete orders
+    """
+    with opened() as space:
+        space.delete_queue(queue)
+        note(f"deleted queue {queue}")
 
 
 @queue.command("list")

@@ -211,10 +211,11 @@ def space_path(context: click.Context | None = None) -> str:
 
 @contextmanager
 def opened() -> Iterator["Space"]:
-    """The space, open; damage that opening it found is told."""
+    """The space, open; damage that opening it found is told. Bodies are bytes, whatever put them."""
     import spool
 
     with spool.open(space_path()) as space:
+        space._store.raw_bodies = True
         for finding in space.recovery.damaged:
             note(f"{finding} (spool-admin check looks at everything)")
         yield space
@@ -225,7 +226,7 @@ def opened() -> Iterator["Space"]:
 
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of queues, read from space.toml without opening the space."""
-    from spool.settings import parse
+    from spool.settings_file import parse
 
     try:
         with open(os.path.join(space_path(context), _SETTINGS), encoding="utf-8") as file:

@@ -31,7 +31,7 @@ class LookingDisk(Disk):
     def unlink(self, name: str) -> None:
         self._refuse(name)
 
-    def set_mode(self, name: str, mode: int) -> None:
+    def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         self._refuse(name)
 
     def make_directory(self, name: str) -> bool:

@@ -112,18 +112,16 @@ def moment(seconds: float | None) -> str | None:
         return f"{seconds:.0f}"
 
 
+def messages(count: int) -> str:
+    """A number of them, for people."""
+    return f"{count:,} message{'' if count == 1 else 's'}"
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def raw_body(message: "Message") -> bytes:
-    """The body's bytes, as they lie in the file."""
-    from spool import codecs
-
-    return codecs.encode(message.body, message.content_type)[0]
-
-
 def message_object(message: "Message") -> dict[str, Any]:
-    """A message for JSON."""
+    """A message for JSON, with its body as it lies in the file."""
     from base64 import b64encode
 
     found: dict[str, Any] = {}
@@ -131,7 +129,7 @@ def message_object(message: "Message") -> dict[str, Any]:
         if name != "body":
             found[name] = value
             continue
-        raw = raw_body(message)
+        raw = message.body
         try:
             found["body"], found["body_encoding"] = raw.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:

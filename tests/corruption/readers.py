@@ -15,7 +15,7 @@ from unittest import mock
 from hypothesis import HealthCheck, settings
 
 from spool import codecs, dropped, layout, notes
-from spool import settings as space_settings
+from spool import settings_file as space_settings
 from spool.commits import Commit, Part
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat

@@ -115,7 +115,7 @@ def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: s
 
 
 @pytest.mark.spark
-def test_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
+def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
     with spool.open(path) as space:
         program = forward(path, "--route", "sample=python:shop_services:upper", once=False)
         try:

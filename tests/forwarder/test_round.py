@@ -148,7 +148,7 @@ def test_q09_an_answer_carries_what_travels_with_the_request(space: spool.Space)
     assert second.correlation_id == plain
 
 
-def test_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spool.Space) -> None:
+def test_e05_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
     for attempt in (1, 2):
         assert forward(space, lambda request: Retried("not now")).effects == {Effect.RETRIED: 1}
@@ -159,7 +159,7 @@ def test_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spool.S
     assert space.stats("work").failed == 1
 
 
-def test_a_service_that_is_not_reached_costs_no_try(space: spool.Space) -> None:
+def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
     flushes = space._store.disk.flushes
     result = forward(space, lambda request: Retried("refused", counted=False))
@@ -169,7 +169,7 @@ def test_a_service_that_is_not_reached_costs_no_try(space: spool.Space) -> None:
     assert space._store.disk.flushes == flushes, "nothing happened, so nothing is flushed"
 
 
-def test_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
+def test_q12_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
     before = space._store.clock.now()
     forward(space, lambda request: Retried("later", delay=3600.0))
@@ -179,7 +179,7 @@ def test_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
     assert forward(space, echo).effects == {}
 
 
-def test_a_rejection_sends_its_reply_and_the_request_apart(space: spool.Space) -> None:
+def test_e05_q12_a_rejection_sends_its_reply_and_the_request_apart(space: spool.Space) -> None:
     wanted = space.put("work", b"x", correlation_id="c")
     assert forward(space, lambda request: Rejected("no", Replied(b"why"))).effects == {Effect.REJECTED: 1}
     failure = space.get("failures")

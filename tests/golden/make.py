@@ -44,6 +44,18 @@ def commit_draft() -> Draft:
     return draft
 
 
+def later_draft() -> Draft:
+    """What is new in version 3: times to live, places out of order, groups; and facts of limited time."""
+    draft = Draft()
+    draft.put("orders", [b"top"], {"top": True, "time_to_live": 60.0})
+    place = [7, 3, 50, 1790000000.25, False, 42, 0]
+    draft.put("orders", [b"before", b"another"], {"before": place, "expires_at": 1800000000.5, "group": "g"})
+    draft.update(7, 4, 2, {"queue": "errors", "attempts": 0, "not_before": None, "expires_at": None, "why": "expired"})
+    draft.fact("deduplication:orders:k", f"{OWN_ID.hex()}00000000", 1790000304.0)
+    draft.fact("capacity:orders", "high")
+    return draft
+
+
 def branch_draft() -> Draft:
     draft = Draft()
     draft.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
@@ -98,6 +110,9 @@ def make(directory: Path) -> None:
     own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
     header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)
     write(directory, "v2-sweep.msgpack", header, draft, 44)
+    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
+    header = Header(number=0, time=1790000004.0, writer=WRITER, branches=(own,), durable_mark=44)
+    write(directory, "v3-commit.msgpack", header, later_draft(), 45)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,13 @@ def test_queue_create_passes_every_option_on(run: Run, path: Path) -> None:
     assert (done.code, done.out) == (0, b"")
     with spool.open(path) as space:
         assert space.queues()["fast"] == spool.QueueConfig(
-            "fast", ("priority", "fifo"), 5, 1.5, error_queue="errors", reply_queue="orders", failure_queue="errors"
+            "fast",
+            ("priority", "fifo"),
+            retries=5,
+            retry_delay=1.5,
+            error_queue="errors",
+            reply_queue="orders",
+            failure_queue="errors",
         )
 
 

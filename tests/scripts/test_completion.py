@@ -27,7 +27,9 @@ def test_every_shell_gets_its_script(shell: str) -> None:
 
 def test_nouns_verbs_and_options_are_completed() -> None:
     assert _complete("spool-admin q") == ["queue"]
-    assert set(_complete("spool-admin message ")) == {"put", "get", "list", "show"}
+    assert set(_complete("spool-admin message ")) == {
+        "change", "delete", "get", "list", "move", "put", "redrive", "show",
+    }  # fmt: skip
     assert "--correlation-id" in _complete("spool-admin message get --c")
 
 

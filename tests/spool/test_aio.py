@@ -1,6 +1,7 @@
 """The asyncio interface: the same promises, and nothing lost by a cancelled task."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def disk(path: Path) -> Iterator[HeldReads]:
     disk = HeldReads(str(path))
-    real = spool.space.open
-    with mock.patch("spool.space.open", lambda path: real(path, disk=disk)):
+    real = spool.opening.open
+    with mock.patch("spool.opening.open", lambda path: real(path, disk=disk)):
         yield disk
     disk.go_on.set()
 
@@ -228,3 +229,117 @@ def test_closing_commits_what_was_put(path: Path) -> None:
 
     asyncio.run(main())
     assert left(path) == list(range(50))
+
+
+def test_x12_a_transaction_commits_as_a_whole_or_is_rolled_back(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", 1)
+        async with space.transaction() as tx:
+            message = await tx.get("orders")
+            await space.put("orders", message.body + 1)  # joins
+            with pytest.raises(spool.Empty):
+                await space.get("orders")
+        with pytest.raises(RuntimeError):
+            async with space.transaction():
+                assert (await space.get("orders")).body == 2
+                await space.put("orders", 3)
+                raise RuntimeError
+        assert [message.body async for message in space.browse("orders")] == [2]
+        assert (await space.stats("orders")).ready == 1
+        tx = space.transaction()
+        await tx.put("orders", 4)
+        await tx.rollback()
+        with pytest.raises(spool.TransactionRolledBack):
+            await tx.commit()
+
+    run(path, story)
+    assert left(path) == [2]
+
+
+def test_x12_tasks_are_each_in_their_own_transaction(path: Path) -> None:
+    async def one(space: spool.aio.Space, n: int) -> None:
+        async with space.transaction():
+            await space.put("orders", n)
+            await asyncio.sleep(0)
+            if n % 2:
+                raise ValueError(n)
+
+    async def story(space: spool.aio.Space) -> None:
+        done = await asyncio.gather(*(one(space, n) for n in range(10)), return_exceptions=True)
+        assert sum(isinstance(outcome, ValueError) for outcome in done) == 5
+
+    run(path, story)
+    assert sorted(left(path)) == [0, 2, 4, 6, 8]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_x12_of_many_tasks_that_wait_each_gets_one(path: Path, count: int) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        waiting = [asyncio.create_task(space.get("orders", timeout=None)) for _ in range(count)]
+        await asyncio.sleep(0.05)
+        await space.put_many("orders", range(count))
+        assert sorted(message.body for message in await asyncio.gather(*waiting)) == list(range(count))
+
+    run(path, story)
+
+
+def test_x12_a_wait_ends_in_time_whoever_has_the_turn(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        patient = asyncio.create_task(space.get("orders", timeout=None))
+        await asyncio.sleep(0)
+        with pytest.raises(spool.Empty):
+            await space.get("orders", timeout=0.05)
+        await space.put("orders", 1)
+        assert (await patient).body == 1
+
+    run(path, story)
+
+
+def test_x12_a_get_that_is_cancelled_in_a_transaction_rolls_it_back(path: Path, disk: HeldReads) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        loop, reads = asyncio.get_running_loop(), asyncio.Event()
+        await space.put("orders", 1)
+
+        async def consumer() -> None:
+            async with space.transaction():
+                try:
+                    await space.get("orders")
+                except asyncio.CancelledError:
+                    asyncio.current_task().uncancel()  # type: ignore[union-attr]
+
+        disk.press = lambda: loop.call_soon_threadsafe(reads.set) and None
+        task = asyncio.create_task(consumer())
+        await reads.wait()
+        task.cancel()
+        with contextlib.suppress(spool.TransactionRolledBack):
+            await task
+
+    run(path, story)
+    assert left(path) == [1]
+
+
+def test_x12_consume_gives_one_transaction_a_message(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", [1, 2, 3])
+        seen = []
+        with pytest.raises(ValueError):
+            async with contextlib.aclosing(space.consume("orders", timeout=0)) as messages:
+                async for tx, message in messages:
+                    assert tx.sync.xid
+                    seen.append(message.body)
+                    if message.body == 2:
+                        raise ValueError
+        seen += [message.body async for _, message in space.consume("orders", timeout=0)]
+        assert seen == [1, 2, 2, 3]
+
+    run(path, story)
+    assert left(path) == []
+
+
+def test_x12_a_deduplication_key_holds_for_tasks(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        ids = await asyncio.gather(*(space.put("orders", n, deduplication_key="k") for n in range(5)))
+        assert len(set(ids)) == 1
+
+    run(path, story)
+    assert len(left(path)) == 1

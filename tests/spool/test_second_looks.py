@@ -8,8 +8,8 @@ from spool import layout
 from spool.consume import peek
 from spool.errors import BadMessageId
 from spool.message import Position
+from spool.queues import replace_file
 from spool.reclaim import reclaim
-from spool.space import replace_file
 from tests.spool.meanwhile import Processes, Watched, prepare, rollback
 from tests.spool.shown import bodies
 

@@ -1,0 +1,92 @@
+"""``spool-admin export`` and ``import``: a space as one file, and back."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from xaspool_scripts.common import Failure, note, opened, space_option, space_path
+from xaspool_scripts.options import progress
+from xaspool_scripts.output import printable
+
+if TYPE_CHECKING:
+    from spool.archive import Progress
+
+_STANDARD = "-"
+
+
+@click.command("export")
+@click.argument("file", type=click.Path())
+@space_option
+def export(file: str) -> None:
+    """Write the whole space into FILE, a tar of its files as they are at one moment; - is standard output.
+
+    Everything is kept but claims: what a program holds is there to be taken. Programs may go on meanwhile. A name that
+    ends in .gz compresses.
+
+    \b
+    Examples:
+      spool-admin export /backup/shop.tar.gz
+      spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
+    """
+    with opened() as space, _written(file) as stream, _bar("exporting") as told:
+        count = space.export(stream, compress=file.endswith(".gz"), progress=told)
+    note(f"exported {count} files to {'standard output' if file == _STANDARD else printable(file)}")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path())
+@space_option
+def import_(file: str) -> None:
+    """Make a new space of FILE, which export wrote; - is standard input. -s names the directory, which must be empty.
+
+    \b
+    Example:
+      spool-admin import /backup/shop.tar.gz -s /var/spool/copy
+    """
+    import spool
+
+    path = space_path()
+    with _read(file) as stream, _bar("importing") as told, spool.import_space(path, stream, progress=told) as space:
+        for finding in space.recovery.damaged:
+            note(str(finding))
+        note(f"made a queue space in {printable(space.path)}, with {len(space.queues())} queues")
+
+
+@contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """A new file that has its name once it is whole and on the disk."""
+    if file == _STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if os.path.exists(file):
+        raise Failure(f"{file} is there already: choose another name, or remove it")
+    unfinished = f"{file}.part"
+    with open(unfinished, "xb") as stream:
+        try:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.rename(unfinished, file)
+        except BaseException:
+            os.unlink(unfinished)
+            raise
+
+
+@contextmanager
+def _read(file: str) -> Iterator[BinaryIO]:
+    if file == _STANDARD:
+        yield sys.stdin.buffer
+        return
+    with open(file, "rb") as stream:
+        yield stream
+
+
+@contextmanager
+def _bar(what: str) -> Iterator["Callable[[Progress], None]"]:
+    with progress(what, 1) as told:
+        yield lambda done: told(done.files / max(1, done.of))

@@ -1,0 +1,229 @@
+"""What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from spool import archive, consume, rearrange
+from spool.arguments import check_queue
+from spool.browse import Filter, Look, Seen
+from spool.errors import CorruptedFile, InvalidArgument
+from spool.expiry import expire
+from spool.gate import step
+from spool.message import Message, Position, attributes_of
+from spool.notes import Undertaker
+from spool.queues import add_queue, change_queue, delete_queue, open_drop
+from spool.settings import QueueConfig
+from spool.store import Store, speaking
+from spool.visibility import catch_up, list_prepared
+
+_BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
+
+
+class _Kept:
+    """The default of what ``change`` may change: it stays as it is."""
+
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP = _Kept()
+
+
+class Administration:
+    """The part of ``Space`` that administers it."""
+
+    _store: Store
+    _undertaker: Undertaker
+
+    # -- queues ----------------------------------------------------------------------------------------------------
+
+    @step
+    def create_queue(self, name: str, **options: Any) -> QueueConfig:
+        """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
+        self._store.check_usable()
+        with self._store.disk_errors(f"creating queue {name}"):
+            return add_queue(self._store, name, **options)
+
+    @step
+    def change_queue(self, name: str, **options: Any) -> QueueConfig:
+        """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument."""
+        self._store.check_usable()
+        with self._store.disk_errors(f"changing queue {name}"):
+            return change_queue(self._store, name, **options)
+
+    @step
+    def delete_queue(self, name: str) -> None:
+        """An empty queue goes, durably when this returns. QueueNotFound, QueueNotEmpty."""
+        self._store.check_usable()
+        with self._store.disk_errors(f"deleting queue {name}"):
+            delete_queue(self._store, name)
+
+    @step
+    @speaking("reading the settings")
+    def queues(self) -> dict[str, QueueConfig]:
+        """Every queue by name."""
+        self._store.check_usable()
+        self._store.refresh_settings()
+        return dict(self._store.config.queues)
+
+    @step
+    @speaking("opening a folder to a group")
+    def open_drop(self, queue: str, group: str | None) -> None:
+        """Let a group of users drop files into the queue's folder; None: only this space's owner. QueueNotFound,
+        InvalidArgument."""
+        self._store.check_usable()
+        open_drop(self._store, queue, group)
+
+    @step
+    @speaking("exporting the space")
+    def export(
+        self, file: BinaryIO, *, compress: bool = False, progress: Callable[[archive.Progress], None] | None = None
+    ) -> int:
+        """Write everything but claims into one file, as it is at one moment (Q16); how many files that were.
+
+        ``spool.import_space`` makes a space of it. Others go on meanwhile.
+        """
+        self._store.check_usable()
+        return archive.export(self._store, file, progress, compress)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def browse(
+        self,
+        queue: str,
+        *,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        older_than: float | None = None,
+    ) -> Iterator[Message]:
+        """The queue's messages in the order of delivery, delayed ones last, without claiming any.
+
+        Only those with that correlation id, with (at least) these headers, put more than ``older_than`` seconds ago.
+        """
+        self._look(queue)
+        look = Look(queue, Filter(correlation_id, headers, older_than))
+        count = _BROWSED_FIRST
+        while some := self._next(look, count):
+            count = _BROWSED_AT_ONCE
+            for seen in some:
+                for ordinal in seen.ordinals:
+                    message = self._peek(queue, Position(seen.number, ordinal))
+                    if message is not None:
+                        yield message
+
+    @step
+    @speaking("reading messages")
+    def _next(self, look: Look, count: int) -> list[Seen]:
+        with self._store.mutex:
+            return look.next(self._store.index, self._store.clock.now(), count)
+
+    @step
+    @speaking("reading messages")
+    def _peek(self, queue: str, position: Position) -> Message | None:
+        store = self._store
+        store.check_usable()
+        with store.mutex:
+            run = store.index.find(position)
+            past = run is not None and run.is_past(store.clock.now())
+            if run is None or run.queue.name != queue or past or position in store.prepared.held:
+                return None  # taken since we looked, past its time, or in doubt
+        try:
+            return consume.peek(store, position)
+        except CorruptedFile:
+            return None  # a get sets it aside, check names it
+
+    @step
+    @speaking("looking for a message")
+    def show(self, message_id: str) -> Message:
+        """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("looking at the queue")
+    def _look(self, queue: str) -> None:
+        page = self._store.check_usable()
+        check_queue(self._store, queue, page)
+        self._store.follows = True
+        catch_up(self._store, page)
+        list_prepared(self._store)
+        expire(self._store, queue, self._store.deadline())
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    @step
+    @speaking("deleting a message")
+    def delete(self, message_id: str) -> Message:
+        """A message goes, as it was; BadMessageId, MessageInUse."""
+        message = consume.find_message(self._store, message_id)
+        rearrange.act_on(self._store, self._undertaker, message_id, rearrange.delete)
+        return message
+
+    @step
+    @speaking("moving a message")
+    def move(self, message_id: str, queue: str) -> Message:
+        """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
+        check_queue(self._store, queue, self._store.check_usable())
+        rearrange.act_on(self._store, self._undertaker, message_id, rearrange.move_to(queue))
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("changing a message")
+    def change(
+        self,
+        message_id: str,
+        *,
+        priority: int | _Kept = KEEP,
+        not_before: float | _Kept | None = KEEP,
+        expires_at: float | _Kept | None = KEEP,
+    ) -> Message:
+        """Another priority or time for a message; None takes a time away. BadMessageId, MessageInUse."""
+        asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
+        changes = {name: value for name, value in asked.items() if not isinstance(value, _Kept)}
+        if not changes:
+            raise InvalidArgument("name what to change: priority, not_before or expires_at")
+        attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        rearrange.act_on(self._store, self._undertaker, message_id, rearrange.change_to(changes))
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("purging a queue")
+    def purge(
+        self,
+        queue: str,
+        *,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        older_than: float | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Delete the queue's messages, those that match as in ``browse``; how many. What somebody holds stays.
+
+        ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
+        """
+        bulk = rearrange.Bulk(queue, Filter(correlation_id, headers, older_than), dry_run, progress)
+        return rearrange.act_on_all(self._store, bulk, rearrange.delete)
+
+    @step
+    @speaking("redriving messages")
+    def redrive(
+        self,
+        queue: str,
+        to: str | None = None,
+        *,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        older_than: float | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Messages of an error queue back to where each came from, or all to one queue; how many. Else as ``purge``.
+
+        Each may be tried as often as a new one, and at once. QueueNotFound if one has no queue to go to.
+        """
+        page = self._store.check_usable()
+        if to is not None:
+            check_queue(self._store, to, page)
+        bulk = rearrange.Bulk(queue, Filter(correlation_id, headers, older_than), dry_run, progress)
+        self._store.refresh_settings()
+        return rearrange.act_on_all(self._store, bulk, rearrange.redrive_to(to, self._store.config.queues))

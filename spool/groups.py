@@ -1,0 +1,45 @@
+"""Groups: messages of one group are delivered one at a time and in order, groups beside each other (X09).
+
+A queue that is ``ordered`` is one group. A group is held as a byte lock from the claim of its first message to the end
+of the transaction that has it, so the kernel lets go of it with a process that dies. By its id or correlation id a
+message is taken out of order, yet never while somebody else has its group.
+"""
+
+from collections.abc import Callable, Collection
+
+from spool.locks import LockFile, group_byte
+from spool.ranges import Ranges, positions
+
+Name = tuple[str, str]  # queue, group
+
+
+class GroupHolds:
+    """The groups that one transaction has. ``claimed``: the messages that it has."""
+
+    def __init__(self, locks: LockFile, claimed: Callable[[], Ranges]) -> None:
+        self._locks = locks
+        self._claimed = claimed
+        self._held: dict[Name, int] = {}
+
+    @property
+    def names(self) -> set[Name]:
+        return set(self._held)
+
+    def claims(self) -> set[tuple[int, int]]:
+        """The messages that it has, each on its own."""
+        return set(positions(self._claimed()))
+
+    def hold(self, name: Name) -> bool:
+        """Whether the group is this transaction's now."""
+        if name in self._held:
+            return True
+        byte = group_byte(*name)
+        if not self._locks.try_lock(byte):
+            return False
+        self._held[name] = byte
+        return True
+
+    def let_go(self, but: Collection[Name] = ()) -> None:
+        """Of all but these."""
+        for name in self.names.difference(but):
+            self._locks.unlock(self._held.pop(name))

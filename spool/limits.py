@@ -1,0 +1,156 @@
+"""How full a queue and a space are, and whether more fits (Q11).
+
+What counts is what is there: messages that live, held or not, and those that branches in doubt would add, for they may
+come at any time. The count is exact under the number lock, after every issued number: that is where a commit or a vote
+is refused. Earlier, a put is refused where it cannot succeed as things stand. What fails moves to its error queue, full
+or not: a limit never loses a message.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from spool.clock import Deadline, WaitExpired
+from spool.errors import Full, TransactionTimeout
+from spool.format import Table
+from spool.publication import settle_all
+from spool.store import Store
+from spool.visibility import catch_up, list_prepared
+
+
+class Load(NamedTuple):
+    """Messages, and bytes of their bodies."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "Load") -> "Load":
+        return Load(self.messages + other.messages, self.bytes + other.bytes)
+
+
+Loads = Mapping[str, Load]
+
+
+def see_all(store: Store, deadline: Deadline) -> None:
+    """Under the number lock: everything that counts."""
+    try:
+        catch_up(store, list_prepared(store, settle_all(store, deadline)))
+    except WaitExpired as error:
+        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+
+
+def check_room(store: Store, added: Loads) -> None:
+    """Full if these do not fit, as far as this process has seen."""
+    config = store.config
+    with store.mutex:
+        for queue, load in added.items():
+            limits = config.queues.get(queue)
+            if limits is not None and _grows(load):
+                there = load_of(store, queue)
+                _compare(f"queue {queue}", limits.max_messages, limits.max_bytes, there, load)
+        total = sum_of(added.values())
+        if (config.max_messages is not None or config.max_bytes is not None) and _grows(total):
+            _compare("the space", config.max_messages, config.max_bytes, load_of_all(store), total)
+
+
+def _grows(load: Load) -> bool:
+    return load.messages > 0 or load.bytes > 0
+
+
+def _compare(what: str, messages: int | None, size: int | None, there: Load, more: Load) -> None:
+    if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
+        raise Full(
+            f"{what} holds {there.messages} messages, and its max_messages is {messages}: "
+            f"take some of them, or raise the limit; nothing was put"
+        )
+    if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
+        raise Full(
+            f"{what} holds {there.bytes} bytes, {more.bytes} more are too many, and its max_bytes is {size}: "
+            f"take some messages, or raise the limit; nothing was put"
+        )
+
+
+def joined(one: Loads, other: Loads) -> dict[str, Load]:
+    """Both together, queue by queue."""
+    found = dict(one)
+    for queue, load in other.items():
+        found[queue] = found.get(queue, Load()).plus(load)
+    return found
+
+
+def sum_of(loads: Iterable[Load]) -> Load:
+    total = Load()
+    for load in loads:
+        total = total.plus(load)
+    return total
+
+
+def load_of(store: Store, queue: str) -> Load:
+    """What counts of a queue. The caller holds the mutex."""
+    line = store.index.queues.get(queue)
+    there = Load() if line is None else Load(line.live, line.bytes)
+    return there.plus(_in_doubt(store).get(queue, Load()))
+
+
+def load_of_all(store: Store) -> Load:
+    lines = (Load(line.live, line.bytes) for line in store.index.queues.values())
+    return sum_of(lines).plus(sum_of(_in_doubt(store).values()))
+
+
+def _in_doubt(store: Store) -> Loads:
+    """By queue, what branches in doubt would add."""
+    return added_by(table for image in store.prepared.images.values() for table in image.tables)
+
+
+def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None] | None:
+    """What to ask under the number lock before a branch with these tables of contents is committed or votes; None where
+    there is no limit at all."""
+    if not store.config.limited:
+        return None
+
+    def check() -> None:
+        see_all(store, deadline)
+        check_room(store, change_by(store, tables()))
+
+    return check
+
+
+# -- what a branch would add -------------------------------------------------------------------------------------------
+
+
+def added_by(tables: Iterable[Table]) -> dict[str, Load]:
+    """By queue, the messages in these tables of contents."""
+    found: dict[str, Load] = {}
+    for table in tables:
+        row = 0
+        for place, _, count in table.runs:
+            found = joined(found, {table.queues[place]: Load(count, sum(table.lengths[row : row + count]))})
+            row += count
+    return found
+
+
+def change_by(store: Store, tables: Iterable[Table]) -> dict[str, Load]:
+    """By queue, what a branch adds, less what it takes away of what is there, and what it moves from one to another."""
+    tables = list(tables)
+    found = added_by(tables)
+    with store.mutex:
+        for table in tables:
+            for command in table.commands:
+                if command[0] in ("remove", "update"):
+                    _count_command(store, found, command)
+    return found
+
+
+def _count_command(store: Store, found: dict[str, Load], command: list[Any]) -> None:
+    name, number, ordinal, count, what = command
+    target = None if name == "remove" else what.get("queue")
+    if name == "update" and target is None:
+        return
+    end = ordinal + count
+    while ordinal < end:
+        run, stop = store.index.run_from(number, ordinal, end)
+        if run is not None:
+            here, size = run.queue.name, run.bytes_of(ordinal, stop - ordinal)
+            found.update(joined(found, {here: Load(ordinal - stop, -size)}))
+            if target is not None:
+                found.update(joined(found, {target: Load(stop - ordinal, size)}))
+        ordinal = stop

@@ -1,0 +1,115 @@
+"""Making a queue space, and opening one."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from spool import archive, interrupts, layout
+from spool.clock import Clock
+from spool.disk import DIRECTORY_MODE, Disk
+from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
+from spool.filesystem import check_kind, check_stages
+from spool.queues import keep_directory, replace_file
+from spool.settings import space_config
+from spool.settings_file import parse, render_new
+from spool.space import Space
+from spool.store import advice
+
+
+@contextmanager
+def _os_errors(doing: str) -> Iterator[None]:
+    """While there is no store yet that could: the operating system's errors as ours."""
+    try:
+        yield
+    except SpoolError:
+        raise
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        text = f"{doing}: {error.strerror or error}{where}: {advice(error)}"
+        raise DiskFailure(error.errno or 0, text) from error
+
+
+def create(
+    path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
+) -> Space:
+    """A new, empty queue space in a directory, which is made if need be; returns it open.
+
+    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system``, ``mirror`` (see
+    ``SpaceConfig``).
+    """
+    config = space_config(options, {})
+    disk = disk or _new_directory(os.fspath(path))
+    with interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
+        if disk.exists(layout.SETTINGS):
+            raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
+        check_kind(disk, config.network_file_system)
+        check_stages(disk)
+        for name in layout.DIRECTORIES:
+            keep_directory(disk, name)
+        if config.mirror is not None:
+            _make_mirror(disk.beside(config.mirror))
+        replace_file(disk, layout.SETTINGS, render_new(config).encode())
+        return Space(disk, clock or Clock())
+
+
+def import_space(
+    path: str | os.PathLike[str],
+    file: BinaryIO,
+    *,
+    clock: Clock | None = None,
+    progress: Callable[[archive.Progress], None] | None = None,
+) -> Space:
+    """A new space out of what ``Space.export`` wrote; returns it open. SpaceExists, CorruptedFile.
+
+    The directory is made if need be, and must be empty. What was cut off in the middle is no space.
+    """
+    disk = _new_directory(os.fspath(path))
+    with interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
+        if disk.names(""):
+            raise SpaceExists(f"{disk.root} is not empty: choose another directory")
+        check_stages(disk)
+        for name in layout.DIRECTORIES:
+            keep_directory(disk, name)
+        settings = archive.unpack(disk, file, progress)
+        config = parse(settings, layout.SETTINGS)
+        check_kind(disk, config.network_file_system)
+        for queue in config.queues:
+            keep_directory(disk, f"{layout.DROP}/{queue}")
+        replace_file(disk, layout.SETTINGS, settings.encode())
+        return Space(disk, clock or Clock())
+
+
+def _make_mirror(disk: Disk) -> None:
+    """An empty directory. Its parent is there: it may be the place where the other disk is mounted."""
+    disk.make_directory("")
+    if disk.names(""):
+        raise InvalidArgument(f"the mirror {disk.root} is not empty: name a directory of its own for each space")
+
+
+@_os_errors("making the queue space")
+def _new_directory(root: str) -> Disk:
+    if os.path.exists(os.path.join(root, layout.SETTINGS)):
+        raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
+    try:
+        new = not os.path.isdir(root)
+        os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
+        if new:
+            os.chmod(root, DIRECTORY_MODE)  # whatever the umask
+    except FileExistsError:
+        raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
+    return Disk(root)
+
+
+def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
+    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem.
+
+    Ctrl-C waits until it is open, and closes it again; a second one does not wait.
+    """
+    root = os.fspath(path)
+    if disk is None and not os.path.isdir(root):
+        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {root}")
+    with _os_errors("opening the queue space"):
+        disk = disk or Disk(root)
+    with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
+        return Space(disk, clock or Clock())

@@ -1,0 +1,198 @@
+"""Making, changing and deleting queues: edits of ``space.toml``, one process at a time, durable when they return (A06).
+
+Every process that has the space open reads the settings again when their version has changed (E10); what people edit
+by hand is noticed by the housekeeping of any of them.
+"""
+
+import grp
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from spool import layout
+from spool.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
+from spool.errors import InvalidArgument, NewerFormat, NotASpace, QueueExists, QueueNotEmpty, QueueNotFound
+from spool.locks import CONFIG, NUMBER, PREPARED_LIST
+from spool.publication import settle_all, with_number_lock
+from spool.reader import FileImage
+from spool.settings import QueueConfig, SpaceConfig, queue_config, queue_options
+from spool.settings_file import parse, with_queue, without_queue
+from spool.store import Store
+from spool.visibility import catch_up, list_prepared
+
+log = logging.getLogger("spool")
+
+_REFERRING = ("error_queue", "reply_queue", "failure_queue")
+
+
+def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
+    """A new queue in the settings, with its directory. QueueExists, InvalidArgument."""
+    queue_config(name, options)
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if name in known.queues:
+            raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
+        keep_directory(store.disk, f"{layout.DROP}/{name}")
+        return with_queue(text, queue_config(name, options, defaults=known.defaults), known.defaults)
+
+    with _editing(store):
+        return _edit(store, edit).queues[name]
+
+
+def change_queue(store: Store, name: str, **options: Any) -> QueueConfig:
+    """Other options for a queue; the rest stays as it is. QueueNotFound, InvalidArgument."""
+    queue_options(options, f"queue {name}: ")
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if name not in known.queues:
+            raise QueueNotFound(f"there is no queue {name!r}: create it with spool-admin queue create {name}")
+        current = asdict(known.queues[name])
+        del current["name"]
+        return with_queue(text, queue_config(name, {**current, **options}), known.defaults)
+
+    with _editing(store):
+        return _edit(store, edit).queues[name]
+
+
+def delete_queue(store: Store, name: str) -> None:
+    """An empty queue goes, with its directory. QueueNotFound; QueueNotEmpty while anything is in it, claimed or in
+    doubt, while files wait in its directory, or while another queue names it."""
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if name not in known.queues:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        _check_unused(store, name, known)
+        return without_queue(text, name)
+
+    with _editing(store), _nothing_comes(store):
+        _edit(store, edit)
+        with suppress(OSError):  # somebody drops a file in this instant: the next intake names it
+            store.disk.remove_directory(f"{layout.DROP}/{name}")
+
+
+def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
+    for other in known.queues.values():
+        for option in _REFERRING:
+            if other.name != name and getattr(other, option) == name:
+                raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
+    with store.mutex:
+        inside = store.index.queue(name).live
+    inside += sum(count for image in store.prepared.images.values() for count in _puts(image, name))
+    if inside:
+        raise QueueNotEmpty(f"queue {name!r} holds {inside} messages: take, move or purge them first")
+    if store.disk.exists(f"{layout.DROP}/{name}") and store.disk.names(f"{layout.DROP}/{name}"):
+        raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
+
+
+def _puts(image: FileImage, queue: str) -> Iterator[int]:
+    for table in image.tables:
+        for place, _, count in table.runs:
+            if table.queues[place] == queue:
+                yield count
+
+
+@contextmanager
+def _nothing_comes(store: Store) -> Iterator[None]:
+    """No commit gets a number meanwhile, and no branch votes; whoever does afterwards looks at the settings first."""
+    with_number_lock(store, store.deadline())
+    try:
+        catch_up(store, settle_all(store, store.deadline()))
+        for _ in store.deadline().polls():
+            list_prepared(store)
+            store.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+            try:
+                if store.counters.read().prepared == store.prepared.version:
+                    yield
+                    return
+            finally:
+                store.control.unlock(PREPARED_LIST)
+    finally:
+        store.control.unlock(NUMBER)
+
+
+def open_drop(store: Store, name: str, group: str | None) -> None:
+    """Let a group of users drop files into a queue's folder, or, with None, nobody but the owner of the space any more.
+
+    QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
+    """
+    if name not in store.read_settings().queues:
+        raise QueueNotFound(f"there is no queue {name!r}: create it with spool-admin queue create {name}")
+    folder = f"{layout.DROP}/{name}"
+    keep_directory(store.disk, folder)
+    if group is None:
+        store.disk.set_mode(folder, DIRECTORY_MODE)
+        return
+    try:
+        gid = grp.getgrnam(group).gr_gid
+        store.disk.set_mode(folder, SHARED_MODE, gid)
+    except KeyError:
+        raise InvalidArgument(f"there is no group {group!r} on this machine") from None
+    except PermissionError:
+        raise InvalidArgument(f"this user may not give folders to group {group!r}: it must be one of its own") from None
+    for passage in ("", layout.DROP):
+        store.disk.set_mode(passage, PASSAGE_MODE)
+
+
+# -- space.toml -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _editing(store: Store) -> Iterator[None]:
+    store.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
+    try:
+        yield
+    finally:
+        store.control.unlock(CONFIG)
+
+
+def _edit(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
+    """The file with an edit made to its text, which must be in order before and after."""
+    path = store.disk.path(layout.SETTINGS)
+    text = store.read_settings_text()
+    changed = edit(text, parse(text, path))
+    config = parse(changed, path)
+    replace_file(store.disk, layout.SETTINGS, changed.encode())
+    store.counters.bump_settings()
+    store.refresh_settings()
+    return config
+
+
+def notice_edits(store: Store) -> None:
+    """Somebody may have edited the file by hand: tell all, if it is in order; else what was goes on being so."""
+    identity = store.disk.identity(layout.SETTINGS)
+    if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
+        return
+    store.settings_seen = seen
+    with _editing(store):
+        try:
+            changed = store.read_settings() != store.config
+        except (InvalidArgument, NewerFormat, NotASpace) as error:
+            log.error("the settings are not read again: %s", error)
+            return
+        if changed and store.counters.read().settings == store.settings_version:
+            store.counters.bump_settings()
+    store.refresh_settings()
+
+
+def keep_directory(disk: Disk, name: str) -> None:
+    """A directory that is there, whatever happens: what is put into it must not be lost with it."""
+    disk.make_directory(name)
+    for directory in (name, name.rpartition("/")[0]):
+        disk.flush_directory(directory)
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """New content for a file that people edit, all of it or none."""
+    temporary = f"{name}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write_at(handle, 0, data)
+        disk.flush(handle)
+        disk.rename(temporary, name)
+        disk.make_durable(handle, name.rpartition("/")[0])
+    finally:
+        disk.close(handle)

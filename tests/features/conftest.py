@@ -1,0 +1,69 @@
+"""A space whose time can be moved, and ways to say shortly what happens in it."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool.clock import Clock
+
+
+class MovedClock(Clock):
+    """The machine's, and as many seconds later as it was told."""
+
+    def __init__(self) -> None:
+        self.later = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.later
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "space"
+
+
+@pytest.fixture
+def space(path: Path, clock: MovedClock) -> Iterator[spool.Space]:
+    with spool.create(path, clock=clock) as found:
+        yield found
+
+
+Reopen = Callable[[], spool.Space]
+
+
+@pytest.fixture
+def again(path: Path, clock: MovedClock) -> Iterator[Reopen]:
+    """Open the space once more: another process would see what this sees."""
+    opened: list[spool.Space] = []
+
+    def open_again() -> spool.Space:
+        opened.append(spool.open(path, clock=clock))
+        return opened[-1]
+
+    yield open_again
+    for one in opened:
+        one.close()
+
+
+def drained(space: spool.Space, queue: str, **how: Any) -> list[Any]:
+    """The bodies of everything that can be taken, in order."""
+    found = []
+    while True:
+        try:
+            found.append(space.get(queue, **how).body)
+        except spool.Empty:
+            return found
+
+
+def seen(space: spool.Space, queue: str, **how: Any) -> list[Any]:
+    """The bodies, and nobody takes them."""
+    return [message.body for message in space.browse(queue, **how)]

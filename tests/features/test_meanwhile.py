@@ -1,0 +1,246 @@
+"""Two processes at once: whatever the one does just before any call of the other, keys, limits, groups, times and
+queues hold. Who holds a lock then stands still, and the other may hear that his time is over. And one that dies before
+any of its calls leaves nothing that the other could not go on with."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import spool
+from spool import capacity
+from tests.machine import NO_FILES, Machine, PowerCut
+from tests.simdisk import ROOT, SimulatedDisk
+
+WAITED = (spool.TransactionTimeout, spool.CommitUnknown)
+
+Action = Callable[[spool.Space], Any]
+
+
+class AtCall(SimulatedDisk):
+    """Before the call ``at`` (from 1, counted since ``watch``) something happens, once."""
+
+    calls = at = 0
+    happens: Callable[[], object] = staticmethod(lambda: None)
+
+    def watch(self, at: int, happens: Callable[[], object]) -> None:
+        self.calls, self.at, self.happens = 0, at, happens
+
+    def _step(self, *about: Any) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            self.happens()
+        super()._step(*about)
+
+
+class Two:
+    """Two processes that have a simulated space open."""
+
+    def __init__(self, prepare: Action) -> None:
+        self.machine = Machine(NO_FILES, ordered=True)
+        spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock).close()
+        self.disk = AtCall(self.machine)
+        self.one, self.other = (
+            spool.open(ROOT, disk=disk, clock=self.machine.clock) for disk in (self.disk, SimulatedDisk(self.machine))
+        )
+        prepare(self.other)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except spool.SpoolError as error:
+        return type(error)
+
+
+def meanwhile(prepare: Action, one: Action, other: Action) -> Iterator[tuple[Two, Any, Any]]:
+    """(the two, what came of the one's step, of the other's) for each call of the one's at which the other acts."""
+    at = 0
+    while True:
+        at += 1
+        two, found = Two(prepare), []
+        two.disk.watch(at, lambda two=two, found=found: found.append(outcome(lambda: other(two.other))))
+        mine = outcome(lambda two=two: one(two.one))
+        two.disk.at = 0
+        if not found:
+            assert at > 5
+            return
+        yield two, mine, found[0]
+
+
+def killed(prepare: Action, one: Action) -> Iterator[Two]:
+    """The one dies before each of its calls."""
+    at = 0
+    while True:
+        at += 1
+        two = Two(prepare)
+        two.disk.watch(at, lambda two=two: two.machine.kill(two.disk))
+        try:
+            one(two.one)
+        except PowerCut:
+            yield two
+            continue
+        assert at > 5
+        return
+
+
+def bodies(space: spool.Space, queue: str = "q") -> list[Any]:
+    return [message.body for message in space.browse(queue)]
+
+
+def test_x08_two_who_put_one_key_put_one_message() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q")
+
+    def put(space: spool.Space) -> str:
+        return space.put("q", 1, deduplication_key="k")
+
+    for two, mine, theirs in meanwhile(prepare, put, put):
+        (message,) = two.other.browse("q")
+        assert mine == message.id
+        assert theirs in (message.id, spool.MessageInUse, *WAITED)
+    for two in killed(prepare, put):
+        assert len({put(two.other), put(two.other), *(message.id for message in two.other.browse("q"))}) == 1
+
+
+def test_q11_two_who_put_at_the_limit_do_not_go_beyond_it() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q", max_messages=2)
+        space.put("q", 0)
+
+    def put_in_transaction(space: spool.Space) -> None:
+        with space.transaction() as tx:
+            tx.put("q", 1)
+
+    for one in (lambda space: space.put("q", 1), put_in_transaction):
+        for two, mine, theirs in meanwhile(prepare, one, lambda space: space.put("q", 2)):
+            assert len(bodies(two.other)) == 2
+            assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
+        for two in killed(prepare, one):
+            with suppress(spool.Full):
+                two.other.put("q", 2)
+            assert len(bodies(two.other)) == 2
+
+
+def test_x09_two_who_take_of_a_group_take_in_order() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q")
+        space.put("q", 1, group="g")
+        space.put("q", 2, group="g")
+
+    def take(space: spool.Space) -> Any:
+        with space.transaction() as tx:
+            return tx.get("q").body
+
+    for two, mine, theirs in meanwhile(prepare, take, take):
+        assert mine == 1 if theirs != 1 else mine == 2
+        assert theirs in (1, 2, spool.Empty, *WAITED)
+        assert bodies(two.other) == ([] if theirs in (1, 2, spool.CommitUnknown) else [2])
+    for two in killed(prepare, take):
+        assert take(two.other) in (1, 2)
+        assert bodies(two.other) in ([2], [])
+
+
+def test_x07_a_message_expires_once() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("errors")
+        space.create_queue("q", error_queue="errors")
+        space.put("q", 1, time_to_live=1)
+        space._store.clock.sleep(2)
+
+    def let_go(space: spool.Space) -> int:
+        return space.stats("q").expired
+
+    def take(space: spool.Space) -> Any:
+        return space.get("q")
+
+    for one, other in ((let_go, let_go), (let_go, take), (take, let_go)):
+        for two, _, _ in meanwhile(prepare, one, other):
+            assert (bodies(two.other), bodies(two.other, "errors")) == ([], [1])
+            assert two.other.stats("q").expired == 1
+    for two in killed(prepare, let_go):
+        assert two.other.stats("q").expired == 1
+        assert bodies(two.other, "errors") == [1]
+
+
+def test_q14_no_message_is_left_in_a_queue_that_is_gone() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q")
+
+    def put(space: spool.Space) -> str:
+        return space.put("q", 1)
+
+    def delete(space: spool.Space) -> None:
+        space.delete_queue("q")
+
+    for one, other in ((put, delete), (delete, put)):
+        for two, *outcomes in meanwhile(prepare, one, other):
+            waited = any(found in WAITED for found in outcomes)
+            if "q" in two.other.queues():
+                assert waited or bodies(two.other) == [1], outcomes
+            else:
+                assert waited or spool.QueueNotFound in outcomes, outcomes
+            assert two.other.check() == []
+    for two in killed(prepare, delete):
+        if "q" in two.other.queues():
+            put(two.other)
+            assert bodies(two.other) == [1]
+
+
+def test_q14_a_message_is_moved_or_taken_and_never_both() -> None:
+    def prepare(space: spool.Space) -> str:
+        space.create_queue("q")
+        space.create_queue("other")
+        return space.put("q", 1)
+
+    def take(space: spool.Space) -> Any:
+        return space.get("q").body
+
+    ids: list[str] = []
+
+    def remembered(space: spool.Space) -> str:
+        ids[:] = [prepare(space)]
+        return ids[0]
+
+    def move(space: spool.Space) -> str:
+        return space.move(ids[0], "other").queue
+
+    for one, other in ((move, take), (take, move)):
+        for two, *outcomes in meanwhile(remembered, one, other):
+            left = bodies(two.other) + bodies(two.other, "other")
+            assert left == [1] or (left == [] and (1 in outcomes or spool.CommitUnknown in outcomes)), outcomes
+            assert not (left and 1 in outcomes), outcomes
+    for two in killed(remembered, move):
+        assert sorted(bodies(two.other) + bodies(two.other, "other")) == [1]
+
+
+def test_q10_the_command_is_run_by_one_of_two() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q", capacity_high="1 message", capacity_command="page")
+        space.put("q", 1)
+
+    def look(space: spool.Space) -> None:
+        assert space.queues()
+        with space._store.gate:
+            capacity.look_at_marks(space._store)
+
+    with mock.patch.object(capacity, "run_command") as run:
+        for _ in meanwhile(prepare, look, look):
+            assert run.call_count == 1
+            run.reset_mock()
+        run.reset_mock()
+        for two in killed(prepare, look):
+            look(two.other)
+            assert run.call_count <= 1
+            run.reset_mock()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -1,0 +1,133 @@
+"""The orders and counts that are published for Enduro/X tmqueue's own tests hold here, too."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.features.conftest import MovedClock, drained
+
+PATIENT_SECONDS = 120
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_e06_200_messages_odd_at_once_even_delayed_the_last_hundred_due_before_the_first(
+    space: spool.Space, clock: MovedClock, order: str
+) -> None:
+    space.create_queue("q", order=order)
+    for n in range(1, 201):
+        space.put("q", n, **({} if n % 2 else {"delay": 2000 if n <= 100 else 1000}))
+
+    def in_order(numbers: list[int]) -> list[int]:
+        return numbers if order == "fifo" else numbers[::-1]
+
+    assert drained(space, "q") == in_order([n for n in range(1, 201) if n % 2])
+    clock.later += 1001
+    assert drained(space, "q") == in_order(list(range(102, 201, 2)))
+    clock.later += 1000
+    assert drained(space, "q") == in_order(list(range(2, 101, 2)))
+
+
+def test_e09_three_correlation_ids_of_121_messages_among_126_plain_ones(space: spool.Space) -> None:
+    space.create_queue("q")
+    for n in range(126):
+        space.put("q", n)
+        if n < 121:
+            for key in ("a", "b", "c"):
+                space.put("q", f"{key}{n}", correlation_id=key)
+    for key in ("b", "a", "c"):
+        assert drained(space, "q", correlation_id=key) == [f"{key}{n}" for n in range(121)]
+        with pytest.raises(spool.Empty):
+            space.get("q", correlation_id=key)
+    assert drained(space, "q") == list(range(126))
+
+
+def test_e09_a_due_delayed_message_is_found_by_its_correlation_id_and_by_its_place(
+    space: spool.Space, clock: MovedClock
+) -> None:
+    space.create_queue("q")
+    for n in range(2):
+        space.put("q", n, delay=10, correlation_id="c")
+    clock.later += 11
+    assert space.get("q", correlation_id="c").body == 0
+    assert space.get("q").body == 1
+
+
+def test_e03_300_rounds_of_three_queues_in_one_transaction_over_a_restart(path: Path) -> None:
+    queues = ("a", "b", "c")
+    with spool.create(path) as space:
+        for queue in queues:
+            space.create_queue(queue)
+        with space.transaction(timeout=None) as tx:
+            for n in range(300):
+                for queue in queues:
+                    tx.put(queue, n)
+    with spool.open(path) as space:
+        for end in ("rollback", "commit"):
+            tx = space.transaction(timeout=None)
+            for n in range(300):
+                for queue in queues:
+                    assert tx.get(queue).body == n
+            getattr(tx, end)()
+        for queue in queues:
+            with pytest.raises(spool.Empty):
+                space.get(queue)
+
+
+def test_q05_5000_times_begin_an_empty_get_and_commit(space: spool.Space) -> None:
+    space.create_queue("q")
+    for _ in range(5000):
+        with space.transaction() as tx:
+            with pytest.raises(spool.Empty):
+                tx.get("q")
+    stats = space.stats("q")
+    assert (stats.enqueued, stats.claimed) == (0, 0)
+
+
+def test_e07_1000_messages_through_40_workers_in_strict_order(space: spool.Space) -> None:
+    space.create_queue("q", ordered=True)
+    space.put_many("q", [*range(1, 1001), *[None] * 40])
+    arrived: list[int] = []
+
+    def work() -> None:
+        for _, message in space.consume("q", timeout=PATIENT_SECONDS):
+            if message.body is None:
+                return
+            arrived.append(message.body)
+
+    workers = [threading.Thread(target=work) for _ in range(40)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(PATIENT_SECONDS)
+    assert arrived == list(range(1, 1001))
+
+
+def test_e08_60_messages_for_a_slow_service_do_not_delay_205_for_fast_ones(space: spool.Space) -> None:
+    space.create_queue("slow")
+    space.create_queue("fast")
+    space.put_many("slow", range(60))
+    space.put_many("fast", range(205))
+    may_end = threading.Event()
+    began = threading.Barrier(5)
+    served: list[object] = []
+
+    def serve_slowly() -> None:
+        for tx, message in space.consume("slow", timeout=0):
+            served.append(message.body)
+            if len(served) <= 4:
+                began.wait(PATIENT_SECONDS)
+            assert may_end.wait(PATIENT_SECONDS)
+            assert tx is not None
+
+    workers = [threading.Thread(target=serve_slowly) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    began.wait(PATIENT_SECONDS)  # every worker of the slow service is busy
+    assert drained(space, "fast") == list(range(205))
+    assert len(served) == 4
+    may_end.set()
+    for worker in workers:
+        worker.join(PATIENT_SECONDS)
+    assert sorted(served) == list(range(60))  # type: ignore[type-var]

@@ -1,0 +1,341 @@
+"""Tuxedo /Q's behaviours, by their ids, through what applications call. (Q02 and Q03: ``test_q02_order``.)"""
+
+import logging
+import threading
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import codecs
+from tests.features.conftest import MovedClock, Reopen, drained, seen
+
+
+def test_q01_many_queues_one_storage_and_several_spaces_in_one_process(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "one") as one, spool.create(tmp_path / "two") as two:
+        for space in (one, two):
+            space.create_queue("a")
+            space.create_queue("b")
+        with one.transaction(), two.transaction():  # each joins its own
+            one.put("a", 1)
+            one.put("b", 2)
+            two.put("a", 3)
+        assert [drained(one, "a"), drained(one, "b"), drained(two, "a"), drained(two, "b")] == [[1], [2], [3], []]
+
+
+def test_q04_a_message_is_invisible_before_its_time_absolute_or_relative_to_the_commit(
+    space: spool.Space, clock: MovedClock
+) -> None:
+    space.create_queue("q")
+    begun = clock.now()
+    space.put("q", "absolute", not_before=begun + 200)
+    with space.transaction() as tx:
+        tx.put("q", "relative", delay=100)
+        clock.later += 50  # the transaction takes its time, and the delay counts from its end
+    assert drained(space, "q") == []
+    clock.later += 60
+    assert drained(space, "q") == []
+    clock.later += 45
+    assert drained(space, "q") == ["relative"]
+    clock.later += 60
+    assert drained(space, "q") == ["absolute"]
+
+
+def test_q04_by_its_id_or_correlation_id_a_delayed_message_is_taken_at_once(space: spool.Space) -> None:
+    space.create_queue("q")
+    message_id = space.put("q", 1, delay=1000)
+    space.put("q", 2, delay=1000, correlation_id="c")
+    assert space.get("q", message_id=message_id).body == 1
+    assert space.get("q", correlation_id="c").body == 2
+
+
+def test_q05_get_from_the_top_by_id_and_by_correlation_id(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("q")
+    space.create_queue("elsewhere")
+    ids = space.put_many("q", [1, 2, 3])
+    space.put("q", 4, correlation_id="c")
+    with space.transaction() as tx:
+        assert tx.get("q", message_id=ids[1]).body == 2
+        with pytest.raises(spool.MessageInUse):
+            again().get("q", message_id=ids[1])
+        with pytest.raises(spool.MessageInUse):
+            tx.get("q", message_id=ids[1])  # it has it itself
+        tx.rollback()
+    for wanted in ({"message_id": "0" * 32}, {"correlation_id": "nobody's"}):
+        with pytest.raises(spool.Empty):
+            space.get("q", **wanted)
+    with pytest.raises(spool.Empty):
+        space.get("elsewhere", message_id=ids[1])
+    assert space.get("q", correlation_id="c").body == 4
+    assert drained(space, "q") == [1, 2, 3]
+
+
+def test_q06_a_waiting_get_ends_when_a_message_comes_and_blocks_no_producer(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("q")
+    other = again()
+    found: list[object] = []
+    waiting = threading.Thread(target=lambda: found.append(other.get("q", timeout=60).body))
+    waiting.start()
+    space.put("q", "here")
+    waiting.join(60)
+    assert found == ["here"]
+    begun = time.monotonic()
+    with pytest.raises(spool.Empty):
+        space.get("q", timeout=0.05)
+    assert time.monotonic() - begun >= 0.05
+
+
+def test_q06_a_waiting_get_does_not_combine_with_ids(space: spool.Space) -> None:
+    space.create_queue("q")
+    for wanted in ({"message_id": "0" * 32}, {"correlation_id": "c"}):
+        with pytest.raises(spool.InvalidArgument, match="does not wait"):
+            space.get("q", timeout=1, **wanted)
+
+
+def test_q07_in_the_callers_transaction_or_in_its_own(space: spool.Space) -> None:
+    space.create_queue("q")
+    with pytest.raises(RuntimeError), space.transaction() as tx:
+        space.put("q", "joins")
+        tx.put("q", "in it")
+        space.put("q", "on its own", transaction=None)
+        assert drained(space, "q", transaction=None) == ["on its own"]
+        with pytest.raises(spool.Empty):
+            space.get("q")  # what was put in the same open transaction is not visible
+        raise RuntimeError
+    assert space.stats("q").enqueued == 1
+
+
+def test_q08_the_count_of_tries_survives_restarts_and_ends_in_the_error_queue(
+    path: Path, clock: MovedClock, again: Reopen
+) -> None:
+    with spool.create(path, clock=clock) as space:
+        space.create_queue("errors")
+        space.create_queue("q", retries=2, retry_delay=10, error_queue="errors")
+        space.put("q", "bad")
+    for attempt in range(3):
+        space = again()
+        with space.transaction() as tx:
+            assert tx.get("q").attempts == attempt
+            tx.rollback("it does not work")
+        with pytest.raises(spool.Empty):
+            space.get("q")
+        clock.later += 10
+        space.close()
+    message = again().get("errors")
+    assert (message.body, message.origin_queue, message.failure_reason) == ("bad", "q", "it does not work")
+
+
+def test_q08_without_an_error_queue_it_is_dropped_logged_and_counted(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    space.create_queue("q", retries=0)
+    space.put("q", "bad")
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
+    assert "was dropped" in caplog.text
+    assert (space.stats("q").ready, space.stats("q").failed) == (0, 1)
+
+
+def test_q08_the_spaces_error_queue_serves_every_queue_but_itself(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space", defaults={"retries": 0, "error_queue": "errors"}) as space:
+        space.create_queue("q")
+        space.create_queue("errors", retries=None)
+        space.put("q", "bad")
+        with space.transaction() as tx:
+            tx.get("q")
+            tx.rollback()
+        assert (space.queues()["q"].error_queue, space.queues()["errors"].error_queue) == ("errors", None)
+        assert seen(space, "errors") == ["bad"]
+
+
+def test_q08_an_error_queue_that_is_not_there_loses_nothing(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    space.create_queue("q", retries=0, error_queue="errors")
+    space.put("q", "bad")
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
+    assert "errors, which is not there: create it" in caplog.text
+    space.create_queue("errors")
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
+    assert drained(space, "errors") == ["bad"]
+
+
+def test_q09_control_fields_travel_and_the_queues_own_stand_in(space: spool.Space) -> None:
+    space.create_queue("r")
+    space.create_queue("f")
+    space.create_queue("q", reply_queue="r", failure_queue="f")
+    travelling = {
+        "correlation_id": "c", "user_code": -7, "client_id": "me", "application_key": "k", "headers": {"a": "b"},
+        "content_type": "text/x-order",
+    }  # fmt: skip
+    space.put("q", "", **travelling)
+    message = space.get("q")
+    assert {name: getattr(message, name) for name in travelling} == travelling
+    assert (message.reply_queue, message.failure_queue, message.body) == ("r", "f", "")
+    space.put("q", b"", reply_queue="other")
+    assert space.get("q").reply_queue == "other"
+
+
+def test_q13_a_chain_takes_from_one_queue_and_puts_to_the_next_with_one_correlation_id(space: spool.Space) -> None:
+    for queue in ("first", "second", "third"):
+        space.create_queue(queue)
+    space.put("first", 1, correlation_id="order 1")
+    for here, there in (("first", "second"), ("second", "third")):
+        with space.transaction() as tx:
+            message = tx.get(here)
+            tx.put(there, message.body + 1, correlation_id=message.correlation_id)
+    message = space.get("third")
+    assert (message.body, message.correlation_id) == (3, "order 1")
+
+
+def test_q14_messages_that_are_there_are_shown_changed_moved_and_deleted(space: spool.Space, clock: MovedClock) -> None:
+    space.create_queue("q", order="priority")
+    space.create_queue("other")
+    one, two, three = space.put_many("q", [1, 2, 3])
+    assert space.show(two).body == 2
+    assert space.change(three, priority=90).priority == 90
+    assert space.change(one, not_before=clock.now() + 100).not_before == pytest.approx(clock.now() + 100, abs=5)
+    assert seen(space, "q") == [3, 2, 1]
+    assert space.stats("q").delayed == 1
+    assert space.change(one, not_before=None).not_before is None
+    assert space.move(two, "other").queue == "other"
+    assert space.delete(three).body == 3
+    assert [seen(space, "q"), seen(space, "other")] == [[1], [2]]
+    for gone in (lambda: space.show(three), lambda: space.delete(three), lambda: space.move(three, "other")):
+        with pytest.raises(spool.BadMessageId):
+            gone()
+    with pytest.raises(spool.QueueNotFound):
+        space.move(one, "nowhere")
+    with pytest.raises(spool.InvalidArgument, match="name what to change"):
+        space.change(one)
+
+
+def test_q14_what_somebody_holds_is_left_to_him(space: spool.Space) -> None:
+    space.create_queue("q")
+    held, _ = space.put_many("q", [1, 2])
+    with space.transaction() as tx:
+        tx.get("q")
+        for act in (lambda: space.delete(held), lambda: space.move(held, "q"), lambda: space.change(held, priority=1)):
+            with pytest.raises(spool.MessageInUse):
+                act()
+        assert space.purge("q") == 1
+    assert space.stats("q").dequeued == 1
+
+
+def test_q14_purge_by_filters_counts_first_if_asked_to(space: spool.Space, clock: MovedClock) -> None:
+    space.create_queue("q")
+    space.put_many("q", range(3), headers={"tenant": "acme", "x": "y"})
+    clock.later += 100
+    space.put_many("q", range(3, 5), correlation_id="c")
+    space.put("q", 5, delay=1000)
+    heard: list[int] = []
+    assert space.purge("q", older_than=50, dry_run=True) == 3
+    assert space.stats("q").ready == 5
+    assert space.purge("q", headers={"tenant": "acme"}, correlation_id="c") == 0
+    assert space.purge("q", headers={"tenant": "acme"}, progress=heard.append) == 3
+    assert heard == [3]
+    assert space.purge("q", correlation_id="c") == 2
+    assert (space.purge("q"), seen(space, "q")) == (1, [])
+    assert space.stats("q").dequeued == 0
+
+
+def test_q14_a_queue_is_changed_for_everybody_and_deleted_when_it_is_empty(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("errors")
+    space.create_queue("q", retries=3, error_queue="errors")
+    other = again()
+    other.put("q", 1)
+    assert space.change_queue("q", retry_delay=5).retries == 3
+    assert other.queues()["q"].retry_delay == 5
+    with pytest.raises(spool.QueueNotEmpty, match="1 messages"):
+        space.delete_queue("q")
+    with pytest.raises(spool.QueueNotEmpty, match="error_queue of queue 'q'"):
+        space.delete_queue("errors")
+    with other.transaction() as tx:
+        tx.get("q")
+        with pytest.raises(spool.QueueNotEmpty):
+            space.delete_queue("q")
+    (Path(space.path) / "drop" / "q" / "file").touch()
+    with pytest.raises(spool.QueueNotEmpty, match="files wait in drop/q"):
+        space.delete_queue("q")
+    (Path(space.path) / "drop" / "q" / "file").unlink()
+    space.delete_queue("q")
+    assert not (Path(space.path) / "drop" / "q").exists()
+    with pytest.raises(spool.QueueNotFound):
+        other.put("q", 2)
+    for gone in (lambda: space.delete_queue("q"), lambda: space.change_queue("q", retries=1)):
+        with pytest.raises(spool.QueueNotFound):
+            gone()
+
+
+def test_q14_a_queue_is_not_deleted_under_an_open_transaction_s_messages(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("q")
+    with pytest.raises(spool.QueueNotFound, match="deleted meanwhile"), space.transaction() as tx:
+        tx.put("q", 1)
+        again().delete_queue("q")
+    space.create_queue("q")
+    assert seen(space, "q") == []
+
+
+def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.Space, path: Path) -> None:
+    space.create_queue("q")
+    codec = spool.Codec("text/x-money", lambda money: str(money).encode(), lambda raw: Decimal(raw.decode()))
+    spool.register_codec("money", codec, Decimal)
+    spool.register_codec("money", codec, Decimal)  # said twice is said once
+    try:
+        space.put("q", Decimal("9.95"))
+        message = space.get("q")
+        assert (message.body, message.content_type) == (Decimal("9.95"), "text/x-money")
+        space.put("q", Decimal(1), content_type="text/x-price")
+        other = spool.Codec("text/x", codec.encode, codec.decode)
+        for name, types in (("money", (int,)), ("text", (Decimal,)), ("new", (Decimal,)), ("new", (str,)), ("new", ())):
+            with pytest.raises(spool.InvalidArgument):
+                spool.register_codec(name, other, *types)
+    finally:
+        del codecs.CODECS["money"]
+        codecs._TYPES.clear()
+    with pytest.raises(spool.UnknownCodec, match="'money', which this process lacks: register it"):
+        space.get("q")
+    assert (space.stats("q").ready, space.quarantined()) == (1, [])
+
+
+def test_q18_each_failure_has_its_error_and_none_ends_the_transaction(space: spool.Space) -> None:
+    space.create_queue("q", out_of_order=("before",), max_messages=2)
+    failing = {
+        "QMEBADQUEUE": lambda: tx.put("nowhere", 1),
+        "QMENOMSG": lambda: tx.get("q"),
+        "QMEBADMSGID": lambda: tx.put("q", 1, before="0" * 32),
+        "QMEINVAL": lambda: tx.put("q", 1, priority=0),
+        "QMENOSPACE": lambda: tx.put_many("q", [1, 2, 3]),
+    }
+    with space.transaction() as tx:
+        for diagnostic, call in failing.items():
+            with pytest.raises(spool.SpoolError) as raised:
+                call()
+            assert raised.value.diagnostic == diagnostic
+        tx.put("q", "still there")
+    assert drained(space, "q") == ["still there"]
+
+
+def test_q20_an_idle_transaction_is_rolled_back_and_the_next_call_says_so(space: spool.Space) -> None:
+    space.create_queue("q")
+    space.put("q", 1)
+    tx = space.transaction(timeout=0.05)
+    tx.get("q")
+    time.sleep(0.06)
+    with pytest.raises(spool.TransactionTimeout, match=r"longer than 0\.05 s"):
+        tx.put("q", 2)
+    with pytest.raises(spool.TransactionRolledBack):
+        tx.commit()
+    assert drained(space, "q") == [1]
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "spool")

@@ -1,0 +1,241 @@
+"""Q15: rules choose the space. Q16: a space as one file, and back."""
+
+import io
+import os
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import xa
+from recovery.report import Kind
+from spool.routing import NoRoute, Route, Router
+from spool.sweep import Sweeper
+from tests.features.conftest import MovedClock, drained, seen
+from tests.spool.sweeping import swept_by_few
+
+
+@pytest.fixture
+def spaces(tmp_path: Path) -> dict[str, str]:
+    found = {}
+    for name in ("low", "high", "special", "rest"):
+        found[name] = str(tmp_path / name)
+        with spool.create(found[name]) as space:
+            space.create_queue("q")
+    return found
+
+
+def _bodies(path: str) -> list[Any]:
+    with spool.open(path) as space:
+        return seen(space, "q")
+
+
+def test_q15_ranges_of_a_field_or_header_choose_the_space_and_the_first_match_wins(spaces: dict[str, str]) -> None:
+    routes = [
+        Route(spaces["special"], values=("M1", 7)),
+        Route(spaces["low"], low="A", high="M"),
+        Route(spaces["high"], low="N"),
+        Route(spaces["low"], high=10),
+        Route(spaces["high"], low=10.5),
+    ]
+    where = {"A": "low", "M": "low", "M1": "special", "N": "high", "z": "high", 7: "special", 10: "low", 11: "high"}
+    with Router(routes, field="customer.region") as router:
+        for value, name in where.items():
+            body = {"customer": {"region": value}}
+            assert router.space_for(body) == spaces[name], value
+            router.put("q", body, priority=60)
+        assert router.space_for('{"customer": {"region": "B"}}') == spaces["low"]
+        for body in ({"customer": {"region": 10.2}}, {"customer": 1}, b"no map", {"customer": {"region": True}}, 5):
+            with pytest.raises(NoRoute, match=r"'customer\.region'"):
+                router.put("q", body)
+    assert [body["customer"]["region"] for body in _bodies(spaces["special"])] == ["M1", 7]
+    with Router([Route(spaces["low"], values=("eu",))], header="region", default=spaces["rest"]) as router:
+        router.put("q", "in", headers={"region": "eu"})
+        router.put("q", "out")
+    assert _bodies(spaces["rest"]) == ["out"]
+
+
+def test_q15_rules_come_from_a_file(spaces: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "routes.toml"
+    file.write_text(
+        f'header = "region"\ndefault = "{spaces["rest"]}"\n'
+        f'[[routes]]\nfrom = "A"\nto = "M"\nspace = "{spaces["low"]}"\n'
+        f'[[routes]]\nvalues = ["X"]\nspace = "{spaces["special"]}"\n'
+    )
+    with Router.load(file) as router:
+        found = [router.space_for("", {"region": region}) for region in ("B", "X", "Z")]
+    assert found == [spaces["low"], spaces["special"], spaces["rest"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("routes = [", "routes.toml"),
+        ("colour = 1", "there is no key 'colour'; there are field, header, default, routes"),
+        ("", "name one of them"),
+        ('field = "a"\nheader = "b"', "name one of them"),
+        ("field = 1", "field is a text, not 1"),
+        ('field = "a"\n[[routes]]\nvalues = ["x"]', "route 1: space is missing"),
+        ('field = "a"\n[[routes]]\nspace = "s"', "route 1: give values, or from and to"),
+        ('field = "a"\n[[routes]]\nspace = "s"\nfrom = [1]', "route 1: from is a text or a number"),
+        ('field = "a"\nroutes = [1]', "route 1: a route is a table"),
+    ],
+)
+def test_q15_wrong_rules_are_named(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "routes.toml").write_text(text)
+    with pytest.raises(spool.InvalidArgument) as raised:
+        Router.load(tmp_path / "routes.toml")
+    assert says in str(raised.value)
+    assert "routes.toml" in str(raised.value)
+
+
+# -- Q16 ---------------------------------------------------------------------------------------------------------------
+
+
+def _furnish(path: Path, clock: MovedClock) -> spool.Space:
+    """A space with something of everything."""
+    space = spool.create(path, clock=clock)
+    space.create_queue("errors")
+    space.create_queue("q", order="priority", retries=5, error_queue="errors", out_of_order=("before",))
+    ids = space.put_many("q", [b"one", "two", {"three": 3}], headers={"a": "b"}, correlation_id="c")
+    space.put("q", "before", before=ids[1])
+    space.put("q", "later", delay=1000)
+    space.put("q", "gone soon", time_to_live=500, deduplication_key="k")
+    for n in range(20):
+        space.put("q", n, priority=10)
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
+    with swept_by_few():
+        Sweeper(space._store).look()
+    rm = xa.ResourceManager(space)
+    rm.start(_XID, xa.TMNOFLAGS)
+    space.put("q", "in doubt")
+    rm.end(_XID, xa.TMSUCCESS)
+    rm.prepare(_XID)
+    return space
+
+
+_XID = xa.Xid(1, b"global", b"branch")
+
+
+def _described(space: spool.Space) -> list[dict[str, Any]]:
+    found = [message.as_dict() for queue in sorted(space.queues()) for message in space.browse(queue)]
+    return [{**fields, "headers": dict(fields["headers"])} for fields in found]
+
+
+def _counts(space: spool.Space) -> dict[str, spool.QueueStats]:
+    return {queue: replace(stats, oldest_age=None) for queue, stats in space.stats().items()}
+
+
+@pytest.mark.parametrize("how", ["export", "compressed", "copy"])
+def test_q16_everything_but_claims_goes_along(tmp_path: Path, clock: MovedClock, how: str) -> None:
+    first = _furnish(tmp_path / "first", clock)
+    described, queues, stats = _described(first), first.queues(), _counts(first)
+    if how == "copy":
+        first.close()
+        shutil.copytree(tmp_path / "first", tmp_path / "second")
+        second = spool.open(tmp_path / "second", clock=clock)
+    else:
+        held = first.transaction()
+        held.get("q")
+        file = io.BytesIO()
+        count = first.export(file, compress=how == "compressed")
+        assert count > 5
+        first.close()
+        file.seek(0)
+        second = spool.import_space(tmp_path / "second", file, clock=clock)
+    with second:
+        assert _described(second) == described
+        assert (second.queues(), _counts(second)) == (queues, stats)
+        assert second.put("q", "again", deduplication_key="k") == next(
+            fields["id"] for fields in described if fields["body"] == "gone soon"
+        )
+        xa.ResourceManager(second).commit(_XID, xa.TMNOFLAGS)
+        assert "in doubt" in drained(second, "q")
+        assert second.check() == []
+
+
+def test_q16_others_go_on_while_a_space_is_exported(tmp_path: Path, clock: MovedClock) -> None:
+    space = _furnish(tmp_path / "first", clock)
+    file = io.BytesIO()
+    at_begin = _described(space)
+
+    def meanwhile(progress: Any) -> None:
+        if progress.files == 1:
+            xa.ResourceManager(space).commit(_XID, xa.TMNOFLAGS)
+            space.get_many("q", 10)
+            space.put("q", "new")
+            space._housekeeper._reclaim(0)
+
+    space.export(file, progress=meanwhile)
+    space.close()
+    file.seek(0)
+    with spool.import_space(tmp_path / "second", file, clock=clock) as second:
+        assert _described(second) == at_begin
+        assert second.stats("q").in_doubt == 1
+        assert [finding.kind for finding in second.check()] == [Kind.IN_DOUBT]
+
+
+def _tar(*members: tuple[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+_BEGIN = ("xaspool-export.json", b'{"format": 1, "files": 1}')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no tar",
+        _tar(("other", b"")),
+        _tar(_BEGIN),
+        _tar(("xaspool-export.json", b"[]")),
+        _tar(_BEGIN, ("space.toml", b"format = 1\n[queues]\n")),
+        _tar(_BEGIN, ("../outside", b"x")),
+        _tar(_BEGIN, ("committed/../../outside", b"x")),
+        _tar(_BEGIN, ("run/counters", b"x")),
+        _tar(_BEGIN, ("committed/stranger", b"x")),
+    ],
+    ids=range(10),
+)
+def test_q16_what_is_no_whole_export_makes_no_space(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(spool.CorruptedFile):
+        spool.import_space(tmp_path / "space", io.BytesIO(data))
+    assert not (tmp_path / "outside").exists()
+    with pytest.raises(spool.NotASpace):
+        spool.open(tmp_path / "space")
+
+
+def test_q16_an_export_that_was_cut_off_anywhere_is_noticed(tmp_path: Path, clock: MovedClock) -> None:
+    file = io.BytesIO()
+    with _furnish(tmp_path / "first", clock) as space:
+        space.export(file)
+    data = file.getvalue()
+    for place, end in enumerate(range(0, len(data) - 11_000, 997)):
+        with pytest.raises(spool.CorruptedFile):
+            spool.import_space(tmp_path / f"cut {place}", io.BytesIO(data[:end]))
+
+
+def test_q16_nothing_is_imported_over_anything(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space") as space:
+        file = io.BytesIO()
+        space.export(file)
+    os.mkdir(tmp_path / "mine")
+    (tmp_path / "mine" / "file").touch()
+    for taken in ("space", "mine"):
+        file.seek(0)
+        with pytest.raises(spool.SpaceExists):
+            spool.import_space(tmp_path / taken, file)
+    assert os.listdir(tmp_path / "mine") == ["file"]

@@ -1,0 +1,193 @@
+"""Q14 on the command line: queues changed, purged and deleted; messages moved, changed, deleted and redriven."""
+
+import grp
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, one_line
+
+
+def _put(path: Path, *bodies: object, queue: str = "orders", **options: object) -> list[str]:
+    with spool.open(path) as space:
+        return [space.put(queue, body, **options) for body in bodies]
+
+
+def _bodies(path: Path, queue: str = "orders") -> list[object]:
+    with spool.open(path) as space:
+        return [message.body for message in space.browse(queue)]
+
+
+def test_q14_queue_change_sets_what_it_is_told_and_none_takes_it_away(run: Run, path: Path) -> None:
+    text = (path / "space.toml").read_text()
+    (path / "space.toml").write_text(f"# about this space\n{text}")
+    done = run(
+        "queue", "change", "orders", "--retries", 3, "--error-queue", "errors", "--retry-delay", "2m", "--ordered"
+    )
+    assert (done.code, done.out) == (0, b"")
+    with spool.open(path) as space:
+        found = space.queues()["orders"]
+    assert (found.retries, found.error_queue, found.retry_delay, found.ordered) == (3, "errors", 120, True)
+    assert run("queue", "change", "orders", "--retries", "none", "--error-queue", "none").code == 0
+    with spool.open(path) as space:
+        found = space.queues()["orders"]
+    assert (found.retries, found.error_queue, found.retry_delay) == (None, None, 120)
+    assert (path / "space.toml").read_text().startswith("# about this space\n")
+
+
+def test_q14_queue_change_without_anything_to_change_is_wrong_usage(run: Run) -> None:
+    done = run("queue", "change", "orders")
+    assert done.code == 2
+    assert "name what to change" in done.err
+
+
+def test_q14_queue_delete_deletes_an_empty_queue_only(run: Run, path: Path) -> None:
+    _put(path, 1)
+    done = run("queue", "delete", "orders")
+    assert done.code == 1
+    one_line(done, "holds 1 messages")
+    assert run("queue", "purge", "orders").out == b"1\n"
+    assert run("queue", "delete", "orders").code == 0
+    one_line(run("queue", "delete", "orders"), "there is no queue 'orders'")
+
+
+def test_q14_queue_purge_takes_filters_and_counts_first_if_asked_to(run: Run, path: Path) -> None:
+    _put(path, 1, 2, headers={"tenant": "acme"})
+    _put(path, 3, correlation_id="c")
+    done = run("queue", "purge", "orders", "--header", "tenant=acme", "--dry-run")
+    assert (done.code, done.out) == (0, b"2\n")
+    one_line(done, "would delete 2 messages of queue orders")
+    assert run("queue", "purge", "orders", "--older-than", "1h").out == b"0\n"
+    assert run("queue", "purge", "orders", "--header", "tenant=acme").out == b"2\n"
+    assert _bodies(path) == [3]
+    assert run("queue", "purge", "orders", "--correlation-id", "c").out == b"1\n"
+
+
+@pytest.mark.parametrize("text", ["soon", "5 apples", "h", ""])
+def test_a_time_that_is_none_is_wrong_usage(run: Run, text: str) -> None:
+    done = run("queue", "purge", "orders", "--older-than", text)
+    assert done.code == 2
+    assert "neither a number of seconds nor a time like" in done.err
+
+
+def test_q14_message_delete_move_and_change(run: Run, path: Path) -> None:
+    one, two, three = _put(path, 1, 2, 3)
+    assert run("message", "delete", one).code == 0
+    (moved,) = run("message", "move", two, "errors", "--json").objects
+    assert (moved["id"], moved["queue"]) == (two, "errors")
+    (changed,) = run(
+        "message", "change", three, "--priority", 90, "--not-before", "2100-01-01T00:00+00:00", "--json"
+    ).objects
+    assert (changed["priority"], changed["not_before"]) == (90, 4_102_444_800.0)
+    done = run("message", "change", three, "--not-before", "none", "--expires-at", "2100-01-01")
+    assert (done.code, done.out) == (0, b"")
+    one_line(done, three, "changed")
+    (shown,) = run("message", "show", three, "--json").objects
+    assert shown["not_before"] is None
+    assert shown["expires_at"] is not None
+    assert (_bodies(path), _bodies(path, "errors")) == ([3], [2])
+
+
+def test_q14_what_is_not_there_or_wrong_is_said_in_one_line(run: Run, path: Path) -> None:
+    (one,) = _put(path, 1)
+    for words in (("delete",), ("move", "errors"), ("change", "--priority", "1")):
+        done = run("message", words[0], "0" * 32, *words[1:])
+        assert done.code == 1
+        one_line(done, "there is no message")
+    one_line(run("message", "move", one, "nowhere"), "there is no queue 'nowhere'")
+    one_line(run("message", "change", one, "--priority", 101), "1 to 100")
+    assert run("message", "change", one).code == 2
+    assert _bodies(path) == [1]
+
+
+def test_x12_message_redrive_sends_back_what_failed(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.change_queue("orders", retries=0, error_queue="errors")
+        space.put_many("orders", [1, 2])
+        for _ in range(2):
+            with space.transaction() as tx:
+                tx.get("orders")
+                tx.rollback()
+    assert run("message", "redrive", "errors", "--dry-run").out == b"2\n"
+    assert run("message", "redrive", "errors").out == b"2\n"
+    assert _bodies(path) == [1, 2]
+    _put(path, 3, queue="errors")
+    one_line(run("message", "redrive", "errors"), "came from no other queue")
+    assert run("message", "redrive", "errors", "--to", "orders").out == b"1\n"
+
+
+def test_message_put_takes_every_option_of_a_put(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.change_queue("orders", out_of_order=("top", "before"))
+    first = run("message", "put", "orders", "--body", "1").text.strip()
+    run("message", "put", "orders", "--body", "before", "--before", first)
+    run("message", "put", "orders", "--body", "top", "--top", "--time-to-live", "1h", "--group", "g")
+    ids = [run("message", "put", "orders", "--body", "once", "--deduplication-key", "k").text for _ in range(2)]
+    assert ids[0] == ids[1]
+    assert _bodies(path) == ["top", "before", "1", "once"]
+    found = run("message", "list", "orders", "--json").objects
+    assert found[0]["group"] == "g"
+    assert found[0]["expires_at"] == pytest.approx(found[0]["enqueued_at"] + 3600)
+
+
+def test_message_list_takes_filters(run: Run, path: Path) -> None:
+    _put(path, "a", headers={"x": "1", "y": "2"})
+    _put(path, "b", headers={"x": "1"})
+    found = run("message", "list", "orders", "--header", "x=1", "--header", "y=2", "--json").objects
+    assert [message["body"] for message in found] == ["a"]
+    done = run("message", "list", "orders", "--older-than", "1d")
+    assert done.out == b""
+    one_line(done, "no such messages")
+
+
+@pytest.mark.root
+def test_a_group_may_drop_files_if_it_is_let(run: Run, path: Path) -> None:
+    group = next(each for each in grp.getgrall() if each.gr_gid != os.getgid())
+    assert run("queue", "change", "orders", "--drop-group", group.gr_name).code == 0
+    folder = os.stat(path / "drop" / "orders")
+    assert (stat.S_IMODE(folder.st_mode), folder.st_gid) == (0o2770, group.gr_gid)
+    assert stat.S_IMODE(os.stat(path).st_mode) == stat.S_IMODE(os.stat(path / "drop").st_mode) == 0o711
+    assert stat.S_IMODE(os.stat(path / "committed").st_mode) == 0o700
+    assert run("check").code == 0
+    assert run("doctor", path).code == 0
+    assert run("queue", "change", "orders", "--drop-group", "none").code == 0
+    assert stat.S_IMODE(os.stat(path / "drop" / "orders").st_mode) == 0o700
+    one_line(run("queue", "change", "orders", "--drop-group", "no-such-group"), "there is no group 'no-such-group'")
+
+
+def test_q16_export_and_import(run: Run, path: Path, tmp_path: Path) -> None:
+    _put(path, 1, 2)
+    for file in ("out.tar", "out.tar.gz"):
+        done = run("export", tmp_path / file)
+        assert (done.code, done.out) == (0, b"")
+        one_line(run("export", tmp_path / file), "is there already")
+        copy = tmp_path / f"from {file}"
+        assert run("import", tmp_path / file, space=copy).code == 0
+        assert _bodies(copy) == [1, 2]
+        one_line(run("import", tmp_path / file, space=copy), "holds a queue space already")
+    (tmp_path / "broken").write_bytes((tmp_path / "out.tar").read_bytes()[:3000])
+    done = run("import", tmp_path / "broken", space=tmp_path / "nothing")
+    assert done.code == 1
+    one_line(done, "not a whole export")
+    one_line(run("import", tmp_path / "absent", space=tmp_path / "nothing"), "No such file")
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".part")] == []
+
+
+def test_q16_export_to_standard_output_is_the_same_file(run: Run, path: Path, tmp_path: Path) -> None:
+    _put(path, 1)
+    (tmp_path / "out").write_bytes(run("export", "-").out)
+    assert run("import", "-", space=tmp_path / "copy", stdin=(tmp_path / "out").read_bytes()).code == 0
+    assert _bodies(tmp_path / "copy") == [1]
+
+
+def test_q19_the_tour_walks_through_the_sample_application(run: Run, tmp_path: Path) -> None:
+    done = run("tour", "--keep", tmp_path / "tour", space=None)
+    assert done.code == 0
+    assert "this is a q example" in done.text
+    assert done.text.count("THIS IS A Q EXAMPLE") == 2
+    with spool.open(tmp_path / "tour") as space:
+        assert {name: stats.ready for name, stats in space.stats().items()} == {"answers": 0, "errors": 0, "strings": 0}
+        assert space.stats("strings").failed == 1
