@@ -11,7 +11,7 @@ from spool.disk import Disk
 
 QUEUE = "queue"
 _KEPT_IDS = 64
-_SWEEP_SECONDS = 120.0
+_SWEEP_SECONDS, _SWEPT_A_SECOND, _LOOK_SECONDS = 120.0, 500, 5.0
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
@@ -79,10 +79,10 @@ def files(path: str) -> int:
 def sweep(built: Built) -> bool:
     """Hold the space open until its many files have become few; False if they do not."""
     enough = max(64, built.messages // 1000)
-    deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / 2000
+    deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / _SWEPT_A_SECOND
     with spool.open(built.path):
         while files(built.path) > enough and time.monotonic() < deadline:
-            time.sleep(0.5)
+            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from who sweeps
     return files(built.path) <= enough
 
 

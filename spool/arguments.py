@@ -18,7 +18,7 @@ from spool.visibility import catch_up
 
 def check_queue(store: Store, queue: str, page: Page) -> None:
     """QueueNotFound if the space has no such queue, even after reading its settings again; ``page``: just read."""
-    if queue in store.config.queues and page.settings == store.settings_version:
+    if queue in store.config.queues and page.settings_cells == store.settings_cells:
         return
     check_queue_name(queue)
     store.refresh_settings()
@@ -51,9 +51,9 @@ def check_wanted(
 def described(store: Store, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The control fields that a message put with these options carries in that queue, which is there."""
     config = queue_config(store.config, queue)
-    attributes = attributes_of(**options) if options else {}
-    if not attributes and not config.first_delay:
-        return attributes
+    if not options and not config.first_delay:
+        return {}
+    attributes = attributes_of(**options)
     check_headers(attributes.get("headers", {}), store.config)
     if TOP in attributes or BEFORE in attributes:
         _place(store, config, attributes)
@@ -90,7 +90,10 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
         )
     if wanted == BEFORE:
         message_id = attributes[BEFORE]
-        catch_up(store)
+        try:
+            catch_up(store)
+        except OSError as error:
+            raise store.spoken("looking for the message to put this one before", error) from error
         with store.mutex:
             position = store.index.position_of(*parse_message_id(message_id))
             run = None if position is None else store.index.find(position)

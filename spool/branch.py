@@ -39,12 +39,18 @@ class Branch:
         self.draft = Draft()
         self.file: BranchFile | None = None
         self.claims: Ranges = []
-        self.keys = Keys(store)
-        self.groups = GroupHolds(store.xids, lambda: self.claims)
+        self.groups = GroupHolds(store.xids, self)
+        self._keys: Keys | None = None
         self._store = store
         self._noted = noted
         self._note = ClaimNote(store, self.xid)
         self._locked = False
+
+    @property
+    def keys(self) -> Keys:
+        """The deduplication keys that it puts."""
+        self._keys = self._keys or Keys(self._store)
+        return self._keys
 
     # -- the xid ----------------------------------------------------------------------------------------------------
 
@@ -139,7 +145,8 @@ class Branch:
         claims, self.claims = self.claims, []
         consume.release(self._store, claims)
         self.groups.let_go()
-        self.keys.let_go()
+        if self._keys is not None:
+            self._keys.let_go()
         if self._locked:
             self._locked = False
             self._store.xids.unlock(xid_byte(self.xid))

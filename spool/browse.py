@@ -1,7 +1,8 @@
 """Looking through a queue without taking anything, and without bringing what is swept back into memory.
 
 A look goes on where it was, by the place of what it saw last: messages may go and be swept meanwhile, and what was
-there at its begin and stays is seen once.
+there at its begin and stays is seen once. (A delayed one whose time comes meanwhile may be missed: it takes a place
+that the look has passed.)
 """
 
 from collections import deque

@@ -36,7 +36,10 @@ def candidates(store: Store, wanted: Wanted, missing: int, skip: Places, holds: 
     """Up to ``missing`` messages that look free, front first. The caller holds the mutex."""
     found: Ranges = []
     for run, first, count in _in_line(store, wanted):
-        group, backwards = run.group, run.backwards
+        if run.attributes or not run.queue.is_plain:
+            group, backwards = run.group, run.backwards
+        else:
+            group, backwards = None, False
         claimed = store.claims.held(run.number)
         if group is not None:
             if holds.hold((wanted.queue, group)):
@@ -111,8 +114,8 @@ def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
     # By its key a delayed message is taken at once (Q04).
     by_key = wanted.correlation_id
     for run in index.in_order(wanted.queue, now) if by_key is None else index.correlated(wanted.queue, by_key):
-        if not run.is_past(now):
-            yield run, run.first, run.live
+        if run.expires is None or run.expires > now:
+            yield run, run.first, run.end - run.first
 
 
 def is_there(store: Store, wanted: Wanted) -> bool:
@@ -135,7 +138,7 @@ def still_there(store: Store, wanted: Wanted, got: Ranges, holds: GroupHolds) ->
                 run is not None
                 and run.queue.name == wanted.queue
                 and (wanted.by_key or run.due is None or run.due <= now)
-                and not run.is_past(now)
+                and (run.expires is None or run.expires > now)
             ):
                 if not store.prepared.held:
                     append(pieces, number, ordinal, stop - ordinal)

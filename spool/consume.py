@@ -48,7 +48,9 @@ def claim(
     store.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
-    expire(store, wanted.queue, deadline)
+    line = store.index.queues.get(wanted.queue)
+    if line is not None and line.expiring:
+        expire(store, wanted.queue, deadline)
     skip: Places = set()
     before, kept = holds.names, Ranges()
     try:
@@ -66,9 +68,9 @@ def claim(
             return []
         return kept
     finally:
-        if holds.names != before:
+        if holds.names is not before:
             with store.mutex:
-                holds.let_go(but=before | groups_of(store, kept))
+                holds.let_go(but={*before, *groups_of(store, kept)})
 
 
 def _confirm(

@@ -177,7 +177,7 @@ class Contents:
         """A run takes its place in its queue. None ever reaches across a message that was put before one of its own."""
         line = run.queue
         line.add(run)
-        if line.is_cut:
+        if line.cuts:
             for ordinal in line.cuts_in(run.number, run.first, run.end):
                 self._part(line, run.number, ordinal)
             for number, ordinal in cuts(run.attributes):

@@ -21,6 +21,7 @@ _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = range(0, 12, 2)  # each has two cells
+_SETTINGS_AT = slice(_CELLS_OFFSET + _SETTINGS * _CELL.size, _CELLS_OFFSET + (_SETTINGS + 2) * _CELL.size)
 _SIZE = _CELLS_OFFSET + 12 * _CELL.size
 
 
@@ -75,6 +76,11 @@ class Page:
     def settings(self) -> int:
         """The version of space.toml."""
         return max(_pair(self._data, _SETTINGS))
+
+    @property
+    def settings_cells(self) -> bytes:
+        """As it is stored: equal bytes are an equal version, and cheaper to compare."""
+        return self._data[_SETTINGS_AT]
 
     @property
     def owner(self) -> int:

@@ -5,29 +5,39 @@ of the transaction that has it, so the kernel lets go of it with a process that 
 message is taken out of order, yet never while somebody else has its group.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from typing import Protocol
 
 from spool.locks import LockFile, group_byte
 from spool.ranges import Ranges, positions
 
 Name = tuple[str, str]  # queue, group
+_NONE: frozenset[Name] = frozenset()
+
+
+class Holder(Protocol):
+    """A transaction's branch."""
+
+    claims: Ranges
 
 
 class GroupHolds:
-    """The groups that one transaction has. ``claimed``: the messages that it has."""
+    """The groups that one transaction has. ``holder``: whose claims are the messages that it has."""
 
-    def __init__(self, locks: LockFile, claimed: Callable[[], Ranges]) -> None:
+    __slots__ = ("_held", "_holder", "_locks")
+
+    def __init__(self, locks: LockFile, holder: Holder | None = None) -> None:
         self._locks = locks
-        self._claimed = claimed
+        self._holder = holder
         self._held: dict[Name, int] = {}
 
     @property
-    def names(self) -> set[Name]:
-        return set(self._held)
+    def names(self) -> Collection[Name]:
+        return set(self._held) if self._held else _NONE
 
     def claims(self) -> set[tuple[int, int]]:
         """The messages that it has, each on its own."""
-        return set(positions(self._claimed()))
+        return set() if self._holder is None else set(positions(self._holder.claims))
 
     def hold(self, name: Name) -> bool:
         """Whether the group is this transaction's now."""
@@ -41,5 +51,5 @@ class GroupHolds:
 
     def let_go(self, but: Collection[Name] = ()) -> None:
         """Of all but these."""
-        for name in self.names.difference(but):
+        for name in [name for name in self._held if name not in but]:
             self._locks.unlock(self._held.pop(name))

@@ -29,8 +29,7 @@ class Line:
 
     def __init__(self, config: QueueConfig, refill: Callable[[Segment], None]) -> None:
         self.name = config.name
-        self.order = config.order
-        self.ordered = config.ordered
+        self._set(config)
         self.ready: SortedKeyList[Run, Any] = SortedKeyList(key=_by_key)
         self.waiting: SortedKeyList[Run, Any] = SortedKeyList(key=_by_key)
         self.delayed: SortedKeyList[Run, Any] = SortedKeyList(key=_by_due)
@@ -43,8 +42,14 @@ class Line:
         self._refill = refill
         self._groups: dict[str, SortedKeyList[Run, Any]] = {}
         self._correlated: dict[str, list[Run]] = {}
-        self._cuts: dict[int, Counter[int]] = {}
+        self.cuts: dict[int, Counter[int]] = {}  # by commit, where runs end for messages that were put before another
         self._ripe_until = float("-inf")  # the latest due time of those that were made ready
+
+    def _set(self, config: QueueConfig) -> None:
+        self.order = config.order
+        self.ordered = config.ordered
+        # Whether messages without any field of their own are of no group, and stand as they were put.
+        self.is_plain = not config.ordered and config.order[-1] == FIFO
 
     @property
     def entries(self) -> int:
@@ -131,7 +136,7 @@ class Line:
         if run.expires is not None:
             self.expiring.add(run)
         for number, ordinal in cuts(run.attributes):
-            self._cuts.setdefault(number, Counter())[ordinal] += 1
+            self.cuts.setdefault(number, Counter())[ordinal] += 1
 
     def _drop_keys(self, run: Run) -> None:
         if (correlation := run.attributes.get("correlation_id")) is not None:
@@ -142,22 +147,17 @@ class Line:
         if run.expires is not None:
             self.expiring.remove(run)
         for number, ordinal in cuts(run.attributes):
-            counts = self._cuts[number]
+            counts = self.cuts[number]
             counts[ordinal] -= 1
             if not counts[ordinal]:
                 del counts[ordinal]
             if not counts:
-                del self._cuts[number]
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether any message was put before another."""
-        return bool(self._cuts)
+                del self.cuts[number]
 
     def cuts_in(self, number: int, first: int, end: int) -> list[int]:
         """The ordinals between ``first`` and ``end`` at which a run of that commit must end, for the sake of messages
         that were put before one of its own."""
-        found = self._cuts.get(number)
+        found = self.cuts.get(number)
         return [] if found is None else sorted(ordinal for ordinal in found if first < ordinal < end)
 
     def correlated(self, correlation_id: str) -> list[Run]:
@@ -251,9 +251,9 @@ class Line:
             while segment.live:
                 self._refill(segment)
         runs = list(self.runs())
-        for kept in (self.ready, self.waiting, self.delayed, self.expiring, self._groups, self._correlated, self._cuts):
+        for kept in (self.ready, self.waiting, self.delayed, self.expiring, self._groups, self._correlated, self.cuts):
             kept.clear()
-        self.order, self.ordered = config.order, config.ordered
+        self._set(config)
         for run in runs:
             run.key = self.key_of(run.number, run.first, run.attributes, run.committed_at)
             self.add(run)

@@ -107,6 +107,7 @@ class Store:
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.settings_version = -1
+        self.settings_cells = b""  # the version, as the counters have it
         self.settings_seen: tuple[int, int, int] | None = None  # which file was read last: inode, size, time
         self.follows = False  # whether it has looked what there is, since the housekeeper asked last
 
@@ -166,20 +167,22 @@ class Store:
 
     def refresh_settings(self) -> None:
         """Read the file again if somebody changed it since."""
-        version = self.counters.read().settings
+        page = self.counters.read()
+        version = page.settings
         if version == self.settings_version:
             return
         config = self.read_settings()
         with self.mutex:
             self.config = config
             self.settings_version = version
+            self.settings_cells = page.settings_cells
             for name, queue in config.queues.items():
                 self.index.queue(name).configure(queue)
 
     def check_targets(self, tables: Iterable[Table], page: Page) -> None:
         """Nobody deleted a queue that these put messages into, since that was looked at. The caller holds a lock that
         keeps queues from being deleted; ``page``: the counters, just read."""
-        if page.settings == self.settings_version:
+        if page.settings_cells == self.settings_cells:
             return
         self.refresh_settings()
         for table in tables:

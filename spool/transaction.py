@@ -104,8 +104,7 @@ class Transaction:
         store = self._store
         with self._lock:
             self._check_queue(queue)
-            with store.disk_errors("looking for the message to put this one before"):
-                attributes = described(store, queue, options)
+            attributes = described(store, queue, options)
             key = options.get("deduplication_key")
             if key is not None:
                 bodies = list(bodies)
