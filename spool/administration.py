@@ -92,16 +92,18 @@ class Administration:
         self,
         queue: str,
         *,
+        message_id: str | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         older_than: float | None = None,
     ) -> Iterator[Message]:
         """The queue's messages in the order of delivery, delayed ones last, without claiming any.
 
-        Only those with that correlation id, with (at least) these headers, put more than ``older_than`` seconds ago.
+        Only those with that id, that correlation id, (at least) these headers, put more than ``older_than`` seconds
+        ago.
         """
         self._look(queue)
-        look = Look(queue, Filter(correlation_id, headers, older_than))
+        look = Look(queue, Filter(message_id, correlation_id, headers, older_than).checked())
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
@@ -191,6 +193,7 @@ class Administration:
         self,
         queue: str,
         *,
+        message_id: str | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         older_than: float | None = None,
@@ -201,7 +204,9 @@ class Administration:
 
         ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
         """
-        bulk = rearrange.Bulk(queue, Filter(correlation_id, headers, older_than), dry_run, progress)
+        bulk = rearrange.Bulk(
+            queue, Filter(message_id, correlation_id, headers, older_than).checked(), dry_run, progress
+        )
         return rearrange.act_on_all(self._store, bulk, rearrange.delete)
 
     @step
@@ -211,6 +216,7 @@ class Administration:
         queue: str,
         to: str | None = None,
         *,
+        message_id: str | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         older_than: float | None = None,
@@ -224,6 +230,8 @@ class Administration:
         page = self._store.check_usable()
         if to is not None:
             check_queue(self._store, to, page)
-        bulk = rearrange.Bulk(queue, Filter(correlation_id, headers, older_than), dry_run, progress)
+        bulk = rearrange.Bulk(
+            queue, Filter(message_id, correlation_id, headers, older_than).checked(), dry_run, progress
+        )
         self._store.refresh_settings()
         return rearrange.act_on_all(self._store, bulk, rearrange.redrive_to(to, self._store.config.queues))

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from spool.errors import CorruptedFile
+from spool.errors import CorruptedFile, InvalidArgument
 from spool.index import Index
 from spool.line import Line
+from spool.message import parse_message_id
 from spool.placing import Key
 from spool.runs import Run
 from spool.segments import Segment
@@ -34,9 +35,18 @@ class Filter:
     """Which messages are meant: all of these must hold. ``headers``: at least these; ``older_than``: seconds since the
     commit of its put."""
 
+    message_id: str | None = None
     correlation_id: str | None = None
     headers: Mapping[str, str] | None = None
     older_than: float | None = None
+
+    def checked(self) -> Self:
+        """InvalidArgument or BadMessageId for what can never match anything."""
+        if self.message_id is not None:
+            parse_message_id(self.message_id)
+        if self.older_than is not None and not self.older_than >= 0:
+            raise InvalidArgument(f"older_than is a number of seconds from 0, not {self.older_than!r}")
+        return self
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
         return (
@@ -62,12 +72,26 @@ class Look:
         line = index.queue(self._queue)
         line.ripen(now)
         self._newest = index.applied if self._newest is None else self._newest
+        if self._wanted.message_id is not None:
+            return self._the_one(index, now, self._wanted.message_id)
         while True:
             found = list(islice(self._matching(index, line, now), count))
             if found or self._delayed:
                 return found
             self._delayed, self._last = True, None
             self._ends.clear()
+
+    def _the_one(self, index: Index, now: float, message_id: str) -> list[Seen]:
+        """The message with that id, once."""
+        position = None if self._delayed else index.position_of(*parse_message_id(message_id))
+        run = None if position is None else index.find(position)
+        self._delayed = True
+        if position is None or run is None or run.queue.name != self._queue or run.is_past(now):
+            return []
+        if not self._wanted.matches(run.attributes, run.committed_at, now):
+            return []
+        ordinals = range(position.ordinal, position.ordinal + 1)
+        return [Seen(position.number, ordinals, run.attributes, run.committed_at)]
 
     def _matching(self, index: Index, line: Line, now: float) -> Iterator[Seen]:
         for run in self._in_order(index, line):

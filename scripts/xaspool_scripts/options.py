@@ -123,9 +123,8 @@ def filter_options(function: AnyFunction) -> AnyFunction:
     decorated = click.option(
         "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only those with this header; several times."
     )(decorated)
-    return click.option(  # type: ignore[no-any-return]
-        "--correlation-id", metavar="TEXT", help="Only those with this correlation id."
-    )(decorated)
+    decorated = click.option("--correlation-id", metavar="TEXT", help="Only those with this correlation id.")(decorated)
+    return click.option("--id", "message_id", metavar="ID", help="Only this one.")(decorated)  # type: ignore[no-any-return]
 
 
 def filters(options: dict[str, Any]) -> dict[str, Any]:

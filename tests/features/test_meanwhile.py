@@ -11,6 +11,9 @@ import pytest
 
 import spool
 from spool import capacity
+from spool.decide import commit_prepared
+from spool.transaction import Transaction
+from spool.xid import Xid
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -143,6 +146,25 @@ def test_x09_two_who_take_of_a_group_take_in_order() -> None:
         assert bodies(two.other) in ([2], [])
 
 
+def test_x09_what_comes_back_to_a_group_comes_before_the_rest_of_it() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q", retry_delay=100)
+        space.put("q", 1, group="g")
+        space.put("q", 2, group="g")
+
+    def take_both(space: spool.Space) -> list[Any]:
+        return [message.body for message in space.get_many("q", 2)]
+
+    def give_back(space: spool.Space) -> None:
+        tx = space.transaction()
+        tx.get("q")
+        tx.rollback()
+
+    for _, mine, theirs in meanwhile(prepare, take_both, give_back):
+        assert mine in ([1, 2], spool.Empty)
+        assert theirs in (None, spool.Empty, *WAITED)
+
+
 def test_x07_a_message_expires_once() -> None:
     def prepare(space: spool.Space) -> None:
         space.create_queue("errors")
@@ -163,6 +185,32 @@ def test_x07_a_message_expires_once() -> None:
     for two in killed(prepare, let_go):
         assert two.other.stats("q").expired == 1
         assert bodies(two.other, "errors") == [1]
+
+
+@pytest.mark.parametrize("act", ["expire", "purge", "redrive"])
+def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
+    branches: list[Transaction] = []
+
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q")
+        space.create_queue("other")
+        space.put("q", 1, time_to_live=1)
+        branches[:] = [Transaction(space._store, space._undertaker, xid=Xid(7, b"one", b""))]
+        branches[0].get("q")
+        if act == "expire":
+            space._store.clock.sleep(2)
+
+    def do(space: spool.Space) -> Any:
+        if act == "expire":
+            return space.stats("q").expired
+        return space.purge("q") if act == "purge" else space.redrive("q", "other")
+
+    for two, _, voted in meanwhile(prepare, do, lambda space: branches[0].prepare()):
+        if voted is True:
+            assert two.other.stats("q").in_doubt == 1
+            commit_prepared(two.other._store, branches[0].xid, two.other._store.deadline(), told=True)
+            stats = two.other.stats("q")
+            assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 
 
 def test_q14_no_message_is_left_in_a_queue_that_is_gone() -> None:

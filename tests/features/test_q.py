@@ -241,7 +241,14 @@ def test_q14_purge_by_filters_counts_first_if_asked_to(space: spool.Space, clock
     assert space.purge("q", headers={"tenant": "acme"}, correlation_id="c") == 0
     assert space.purge("q", headers={"tenant": "acme"}, progress=heard.append) == 3
     assert heard == [3]
-    assert space.purge("q", correlation_id="c") == 2
+    one = next(space.browse("q")).id
+    assert [message.id for message in space.browse("q", message_id=one)] == [one]
+    assert (space.purge("q", message_id=one, correlation_id="x"), space.purge("q", message_id=one)) == (0, 1)
+    with pytest.raises(spool.BadMessageId):
+        space.purge("q", message_id="no id")
+    with pytest.raises(spool.InvalidArgument, match="older_than"):
+        space.purge("q", older_than=-1)
+    assert space.purge("q", correlation_id="c") == 1
     assert (space.purge("q"), seen(space, "q")) == (1, [])
     assert space.stats("q").dequeued == 0
 

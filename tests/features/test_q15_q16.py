@@ -228,6 +228,18 @@ def test_q16_an_export_that_was_cut_off_anywhere_is_noticed(tmp_path: Path, cloc
             spool.import_space(tmp_path / f"cut {place}", io.BytesIO(data[:end]))
 
 
+def test_q16_an_export_that_lacks_a_file_is_noticed(tmp_path: Path, clock: MovedClock) -> None:
+    file = io.BytesIO()
+    with _furnish(tmp_path / "first", clock) as space:
+        space.export(file)
+    file.seek(0)
+    with tarfile.open(fileobj=file) as archive:
+        members = [(member.name, archive.extractfile(member).read()) for member in archive]  # type: ignore[union-attr]
+    del members[5]
+    with pytest.raises(spool.CorruptedFile, match="its end is missing"):
+        spool.import_space(tmp_path / "second", io.BytesIO(_tar(*members)))
+
+
 def test_q16_nothing_is_imported_over_anything(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space") as space:
         file = io.BytesIO()
