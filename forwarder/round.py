@@ -20,7 +20,7 @@ from spool.consume import HeldMessage, set_aside
 from spool.decide import settle_the_dead
 from spool.errors import NotOpen, ProtocolError, SystemFailure
 from spool.locks import coordinator_byte
-from spool.retries import count_failures
+from spool.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store import Store
 from spool.transaction import Transaction
@@ -84,7 +84,7 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
         if not held:
             return RoundResult()
         config = space.queues()
-        rules = Rules(config[route.queue], dict(config), route.on_failure)
+        rules = Rules(with_error_queue(store.config, route.queue), dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
         with store.gate:
             result = _commit(store, transaction, blocks)

@@ -1,6 +1,7 @@
 """What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from spool import archive, consume, rearrange
@@ -225,13 +226,15 @@ class Administration:
     ) -> int:
         """Messages of an error queue back to where each came from, or all to one queue; how many. Else as ``purge``.
 
-        Each may be tried as often as a new one, and at once. QueueNotFound if one has no queue to go to.
+        Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
+        more, stays unless ``to`` names one.
         """
         page = self._store.check_usable()
         if to is not None:
             check_queue(self._store, to, page)
-        bulk = rearrange.Bulk(
-            queue, Filter(message_id, correlation_id, headers, older_than).checked(), dry_run, progress
-        )
         self._store.refresh_settings()
-        return rearrange.act_on_all(self._store, bulk, rearrange.redrive_to(to, self._store.config.queues))
+        wanted = Filter(message_id, correlation_id, headers, older_than).checked()
+        bulk = rearrange.Bulk(queue, wanted, dry_run, progress)
+        if to is None:
+            bulk = replace(bulk, possible=rearrange.can_go_back(self._store.config.queues))
+        return rearrange.act_on_all(self._store, bulk, rearrange.redrive_to(to))

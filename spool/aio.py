@@ -5,7 +5,7 @@ did, not once a message. What reads, locks or waits for the disk works in a thre
 of one queue, one looks for all: whoever gets one makes room for the next.
 
 A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
-its end, and the task is cancelled where it waits next.
+its end, and a get returns, and is cancelled where the task waits next. (A put that is cancelled then may be there.)
 """
 
 import asyncio
@@ -46,6 +46,7 @@ class Space:
         self._store = space._store
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, "spool-aio")
+        self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-keys")  # for who may wait for another's commit
         self._ears = ThreadPoolExecutor(1, "spool-aio-bell")
         self._listening: asyncio.Future[None] | None = None
         self._turns: dict[str, asyncio.Lock] = {}
@@ -62,7 +63,8 @@ class Space:
         if transaction is not None:
             return await self._put_in(transaction, queue, bodies, options)
         if options.get("deduplication_key") is not None:  # who puts the same one meanwhile waits
-            return await self._to_the_end(partial(self.sync.put_many, queue, list(bodies), **options))
+            put = partial(self.sync.put_many, queue, list(bodies), **options)
+            return await _finish(self._loop.run_in_executor(self._patient, put))
         work = self._send(queue, list(bodies), options)
         await work.future
         return work.ids
@@ -72,7 +74,9 @@ class Space:
     ) -> list[str]:
         """At once, unless it has to look at what is there."""
         if self._store.config.limited or options.keys() & {"before", "deduplication_key"}:
-            return await self._to_the_end(partial(transaction.put_many, queue, list(bodies), **options))
+            threads = self._patient if options.get("deduplication_key") is not None else self._threads
+            put = partial(transaction.put_many, queue, list(bodies), **options)
+            return await _finish(self._loop.run_in_executor(threads, put))
         return transaction.put_many(queue, bodies, **options)
 
     @step
@@ -128,13 +132,14 @@ class Space:
             try:
                 return await asyncio.shield(taking)
             except asyncio.CancelledError:
-                transaction.set_rollback_only("a get in it was cancelled")
+                transaction.doom("a get in it was cancelled")
                 taking.add_done_callback(asyncio.Future.exception)  # nobody asks any more
                 raise
 
         return await self._get(check_wanted(queue, count, timeout, **options), timeout, attempt)
 
     def _take(self, queue: str, count: int, options: dict[str, Any]) -> Awaitable[list[Message]]:
+        self._store.gate.check()
         return _Taking(self, queue, count, options).take()
 
     async def _get(
@@ -228,6 +233,7 @@ class Space:
     # -- threads ----------------------------------------------------------------------------------------------------
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
+        self._store.gate.check()
         return await self._loop.run_in_executor(self._threads, call)
 
     async def _to_the_end(self, call: Callable[[], T]) -> T:
@@ -239,7 +245,7 @@ class Space:
     async def close(self) -> None:
         """As ``spool.Space.close``: what was put is committed first."""
         await asyncio.to_thread(self.sync.close)
-        for threads in (self._threads, self._ears):
+        for threads in (self._threads, self._patient, self._ears):
             threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -267,13 +273,14 @@ class Transaction:
         return await self._space._put_in(self.sync, queue, bodies, options)
 
     async def get(self, queue: str, **options: Any) -> Message:
-        """As ``Space.get``, in this transaction; one that is cancelled makes it rollback-only."""
+        """As ``Space.get``, in this transaction. One that is cancelled while it takes dooms the transaction: whatever
+        is asked of it next, its end too, raises TransactionRolledBack."""
         return (await self.get_many(queue, 1, **options))[0]
 
     async def get_many(
         self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
     ) -> list[Message]:
-        """As ``Space.get_many``, in this transaction; one that is cancelled makes it rollback-only."""
+        """As ``Space.get_many``, in this transaction; cancelled, as ``get``."""
         return await self._space._get_in(self.sync, queue, max_messages, timeout, options)
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
@@ -338,16 +345,19 @@ class _Taking:
 async def _finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
     """Wait for what a thread does. Who is cancelled may ``give_up``; else he hears the outcome, and is cancelled where
     he waits next."""
+    cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError as error:
-            if give_up():
+            if cancelled is None and give_up():
                 work.add_done_callback(asyncio.Future.exception)  # nobody asks any more
                 raise
-            asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *error.args)
+            cancelled = error
         except BaseException:
             break  # it is the work's own
+    if cancelled is not None:
+        asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
     return work.result()
 
 

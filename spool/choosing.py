@@ -92,7 +92,10 @@ def _add_of_group(
 def _in_turn(store: Store, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
     """The places of a group's messages, in the order of delivery."""
     assert group is not None
+    now = store.clock.now()
     for run in store.index.queue(queue).in_group(group):
+        if run.is_past(now):
+            return  # whoever lets it go makes way
         for ordinal in run.ordinals:
             yield run.number, ordinal
 

@@ -228,19 +228,16 @@ class Contents:
     def expired(self, queue: str, now: float) -> Iterator[Run]:
         """What is past its time, in runs that are in the index from now on."""
         line = self.queue(queue)
-        while (segment := next(self._expired_segments(line, now), None)) is not None:
-            self._pull_expired(segment, now)
-        for entry in line.expiring:
-            if entry.expires is None or entry.expires > now or isinstance(entry, Segment):
-                return
-            yield entry
-
-    def _expired_segments(self, line: Line, now: float) -> Iterator[Segment]:
-        for entry in line.expiring:
+        place = 0
+        while place < len(line.expiring):
+            entry = line.expiring[place]
             if entry.expires is None or entry.expires > now:
                 return
             if isinstance(entry, Segment):
+                self._pull_expired(entry, now)  # what comes out of it stands from here on
+            else:
                 yield entry
+                place += 1
 
     def _pull_expired(self, segment: Segment, now: float) -> None:
         try:
@@ -264,6 +261,8 @@ class Contents:
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = run_of(segment, table, piece, self.queue)
+            if run.keeps_waiting:
+                return False  # a file of an older program's: in a segment it would not
             keys.append(run.key)
             if run.due is not None:
                 dues.append((run.due, *run.key))

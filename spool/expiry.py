@@ -10,8 +10,9 @@ from itertools import islice
 
 from spool.clock import Deadline
 from spool.draft import Draft
+from spool.errors import QueueNotFound
 from spool.ranges import Ranges, append, positions
-from spool.retries import commit_draft, moved_to, with_error_queue
+from spool.retries import commit_draft, moved_to, queue_config
 from spool.settings import QueueConfig
 from spool.store import Store
 from spool.visibility import look_again
@@ -26,7 +27,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
     done = 0
     while True:
         with store.mutex:
-            if not store.index.expires(queue, store.clock.now()):
+            if not store.index.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
                 return done
             claimed = _claim_expired(store, queue)
         if not claimed:
@@ -39,6 +40,12 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
         if not gone:
             return done  # somebody else was faster, or a branch in doubt holds them
         done += gone
+
+
+def _lacks_its_error_queue(store: Store, queue: str) -> bool:
+    """Then what is past its time stays, undelivered, until the error queue is there."""
+    config = queue_config(store.config, queue)
+    return _is_kept(config) and config.error_queue not in store.config.queues
 
 
 def _claim_expired(store: Store, queue: str) -> Ranges:
@@ -60,8 +67,11 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
             append(gone, position.number, position.ordinal, 1)
     count = sum(length for _, _, length in gone)
     if count:
-        config = with_error_queue(store.config, queue)
-        commit_draft(store, _farewell(config, gone), deadline, flush=False)
+        config = queue_config(store.config, queue)
+        try:
+            commit_draft(store, _farewell(config, gone), deadline, flush=False)
+        except QueueNotFound:  # its error queue was deleted since the settings were read
+            return 0
         where = f"moved to {config.error_queue}" if _is_kept(config) else "dropped"
         log.info("%s messages of queue %s were past their time, and %s", count, queue, where)
     return count

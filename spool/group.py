@@ -156,7 +156,8 @@ class Group:
         """All in one file, and each is told. ``own``: the leader's, who hears of it by himself."""
         try:
             while works and (failed := self._try(works)):
-                works = [work for work in works if work not in failed]
+                out = set(map(id, failed))
+                works = [work for work in works if id(work) not in out]
                 tell(failed)
         except BaseException as error:  # a signal, in the leader's thread
             if any(work.number is not None for work in works):

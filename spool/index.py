@@ -275,6 +275,7 @@ class Index(Contents):
         self.damaged(number, committed(number), wrong)
         self._gone(segment.queue, number, segment.live, segment.bytes)
         self.forget_segment(segment)
+        segment.live = 0
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spool import layout
 from spool.arguments import described
 from spool.dropped import Put, is_unfinished, puts_of
-from spool.errors import InvalidArgument, NotOpen
+from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.gate import step
 from spool.quarantine import quarantine
 from spool.space import Space
@@ -220,6 +220,18 @@ class Intake:
 
     @step
     def _commit(self, batch: list[Taken]) -> None:
+        """Together, or one by one if the queue of one of them does not take it now: that one waits."""
+        try:
+            self._commit_together(batch)
+        except (Full, MessageInUse, BadMessageId) as error:
+            if len(batch) == 1:
+                self._report(batch[0].path, f"it waits: {error}")
+                return
+            self._waiting = [taken for taken in self._waiting if taken not in batch]
+            for taken in batch:
+                self._commit([taken])
+
+    def _commit_together(self, batch: list[Taken]) -> None:
         """The files' messages in one commit, which names them; then they go."""
         transaction = self.space.transaction(timeout=None)
         committed: list[Taken] = []

@@ -243,9 +243,12 @@ class Line:
 
     # -- order ----------------------------------------------------------------------------------------------------
 
+    def differs(self, config: QueueConfig) -> bool:
+        return (config.order, config.ordered) != (self.order, self.ordered)
+
     def configure(self, config: QueueConfig) -> None:
         """The queue's options may have changed. Segments are sorted by the old order: all they hold becomes runs."""
-        if (config.order, config.ordered) == (self.order, self.ordered):
+        if not self.differs(config):
             return
         for segment in self.segments():
             while segment.live:

@@ -71,13 +71,25 @@ def import_space(
         check_stages(disk)
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
-        settings = archive.unpack(disk, file, progress)
+        try:
+            settings = archive.unpack(disk, file, progress)
+        except BaseException:
+            _clear(disk)
+            raise
         config = parse(settings, layout.SETTINGS)
         check_kind(disk, config.network_file_system)
         for queue in config.queues:
             keep_directory(disk, f"{layout.DROP}/{queue}")
         replace_file(disk, layout.SETTINGS, settings.encode())
         return Space(disk, clock or Clock())
+
+
+def _clear(disk: Disk) -> None:
+    """What has become no space goes again."""
+    for directory in layout.DIRECTORIES:
+        for name in disk.names(directory):
+            disk.unlink(f"{directory}/{name}")
+        disk.remove_directory(directory)
 
 
 def _make_mirror(disk: Disk) -> None:

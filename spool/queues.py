@@ -13,12 +13,20 @@ from typing import Any
 
 from spool import layout
 from spool.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
-from spool.errors import InvalidArgument, NewerFormat, NotASpace, QueueExists, QueueNotEmpty, QueueNotFound
+from spool.errors import (
+    InvalidArgument,
+    NewerFormat,
+    NotASpace,
+    QueueExists,
+    QueueNotEmpty,
+    QueueNotFound,
+    TransactionTimeout,
+)
 from spool.locks import CONFIG, NUMBER, PREPARED_LIST
 from spool.publication import settle_all, with_number_lock
 from spool.reader import FileImage
-from spool.settings import QueueConfig, SpaceConfig, queue_config, queue_options
-from spool.settings_file import parse, with_queue, without_queue
+from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, queue_config, queue_options
+from spool.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
 
@@ -42,15 +50,19 @@ def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
 
 
 def change_queue(store: Store, name: str, **options: Any) -> QueueConfig:
-    """Other options for a queue; the rest stays as it is. QueueNotFound, InvalidArgument."""
-    queue_options(options, f"queue {name}: ")
+    """Other options for a queue; the rest stays as it is. None takes an option away, or sets it to what the space's
+    queues have by default. QueueNotFound, InvalidArgument."""
+    reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
+    reset -= MAY_BE_LEFT_OUT
+    given = {option: value for option, value in options.items() if option not in reset}
+    queue_options(given, f"queue {name}: ")
 
     def edit(text: str, known: SpaceConfig) -> str:
         if name not in known.queues:
             raise QueueNotFound(f"there is no queue {name!r}: create it with spool-admin queue create {name}")
-        current = asdict(known.queues[name])
+        current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
-        return with_queue(text, queue_config(name, {**current, **options}), known.defaults)
+        return with_queue(text, queue_config(name, {**current, **given}, defaults=known.defaults), known.defaults)
 
     with _editing(store):
         return _edit(store, edit).queues[name]
@@ -87,7 +99,11 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
 
 
 def _puts(image: FileImage, queue: str) -> Iterator[int]:
+    """How many messages a branch puts into the queue, or moves there."""
     for table in image.tables:
+        for command in table.commands:
+            if command[0] == "update" and command[4].get("queue") == queue:
+                yield command[3]
         for place, _, count in table.runs:
             if table.queues[place] == queue:
                 yield count
@@ -108,6 +124,7 @@ def _nothing_comes(store: Store) -> Iterator[None]:
                     return
             finally:
                 store.control.unlock(PREPARED_LIST)
+        raise TransactionTimeout("branches were prepared all the time: try again later")
     finally:
         store.control.unlock(NUMBER)
 

@@ -5,7 +5,7 @@ a time. Who is stopped in between has done whole commits. What somebody holds is
 an error, MessageInUse.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from spool.arguments import check_queue
 from spool.browse import Filter, Look, Seen
 from spool.choosing import Wanted
 from spool.draft import Draft
-from spool.errors import BadMessageId, QueueNotFound
+from spool.errors import BadMessageId
 from spool.groups import GroupHolds
 from spool.limits import room_for
 from spool.message import parse_message_id
@@ -44,21 +44,19 @@ def move_to(queue: str) -> Do:
     return do
 
 
-def redrive_to(queue: str | None, queues: Mapping[str, object]) -> Do:
-    """They go to another queue, or back to where each came from, with all tries before them.
-
-    QueueNotFound for one that came from nowhere, or from a queue that is not there any more.
-    """
+def redrive_to(queue: str | None) -> Do:
+    """They go to another queue, or back to where each came from, with all tries before them."""
 
     def do(draft: Draft, run: Run, first: int, count: int) -> None:
-        target = queue or run.attributes.get("origin_queue")
-        if target is None:
-            raise QueueNotFound("a message was put here and came from no other queue: name one to move it to")
-        if target not in queues:
-            raise QueueNotFound(f"there is no queue {target!r}, where a message came from: create it, or name another")
+        target = queue or run.attributes["origin_queue"]
         draft.update(run.number, first, count, {"queue": target, "attempts": 0, "not_before": None})
 
     return do
+
+
+def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a message with these fields came from a queue that is there."""
+    return lambda attributes: attributes.get("origin_queue") in queues
 
 
 def change_to(changes: Mapping[str, Any]) -> Do:
@@ -87,7 +85,7 @@ def act_on(store: Store, undertaker: Undertaker, message_id: str, do: Do) -> Non
     try:
         claimed = consume.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
         if not claimed:
-            raise BadMessageId(f"there is no message {message_id} any more: it was taken meanwhile")
+            raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, do)
     finally:
         consume.release(store, claimed)
@@ -104,12 +102,16 @@ def _no_note(_: Ranges) -> None:
 @dataclass(frozen=True, slots=True)
 class Bulk:
     """Which messages of a queue, and whether to touch them at all. ``progress`` hears after each commit, or look, how
-    many there are so far."""
+    many there are so far. ``possible``: whether anything can be done with a message of these fields."""
 
     queue: str
     wanted: Filter
     dry_run: bool = False
     progress: Callable[[int], None] | None = None
+    possible: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
+
+    def is_meant(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
+        return self.wanted.matches(attributes, committed_at, now) and self.possible(attributes)
 
 
 def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
@@ -124,7 +126,7 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     while True:
         with store.mutex:
             seen = look.next(store.index, store.clock.now(), _AT_ONCE)
-            free = list(_free(store, seen))
+            free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store, one)]
         if not seen:
             return done
         done += sum(count for _, _, count in free) if bulk.dry_run else _act(store, bulk, free, do)
@@ -132,10 +134,9 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
             bulk.progress(done)
 
 
-def _free(store: Store, seen: Iterable[Seen]) -> Iterator[tuple[int, int, int]]:
+def _free(store: Store, seen: Seen) -> Ranges:
     """Of these, what no branch in doubt holds."""
-    for one in seen:
-        yield from _not_in_doubt(store, one.number, min(one.ordinals), len(one.ordinals))
+    return _not_in_doubt(store, seen.number, min(seen.ordinals), len(seen.ordinals))
 
 
 def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
@@ -167,7 +168,7 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
         now = store.clock.now()
         for run, first, count in _runs(store, claimed):
             if bulk is not None and not (
-                run.queue.name == bulk.queue and bulk.wanted.matches(run.attributes, run.committed_at, now)
+                run.queue.name == bulk.queue and bulk.is_meant(run.attributes, run.committed_at, now)
             ):
                 continue  # it was moved or changed since we looked
             do(draft, run, first, count)

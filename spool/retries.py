@@ -11,6 +11,7 @@ from typing import Any
 
 from spool.clock import Deadline
 from spool.draft import Draft
+from spool.errors import QueueNotFound
 from spool.locks import xid_byte
 from spool.message import Position, due_time
 from spool.publication import commit
@@ -120,13 +121,20 @@ def count_failures(
 
     What a prepared branch holds is left alone, unless it is ``held_by``, which is being rolled back.
     """
-    draft = Draft()
-    with store.mutex:
-        for position in positions:
-            if store.prepared.held.get(position, held_by) == held_by:
-                add_fate(draft, store, position, reason)
-    if not draft.empty:
-        commit_draft(store, draft, deadline, flush=False)
+    places = list(positions)
+    while True:
+        draft = Draft()
+        with store.mutex:
+            for position in places:
+                if store.prepared.held.get(position, held_by) == held_by:
+                    add_fate(draft, store, position, reason)
+        if draft.empty:
+            return
+        try:
+            commit_draft(store, draft, deadline, flush=False)
+            return
+        except QueueNotFound:  # an error queue was deleted since the settings were read; now they are read again
+            continue
 
 
 def commit_draft(

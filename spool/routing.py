@@ -18,8 +18,10 @@ none is an error or goes to a default. The rules are values or a TOML file::
 
 import json
 import os
+import threading
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -49,6 +51,13 @@ class Route:
     low: Any = None
     high: Any = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, str) or not self.space:
+            raise InvalidArgument(f"a route's space is the path of one, not {self.space!r:.80}")
+        ends = [end for end in (self.low, self.high) if end is not None]
+        if len(ends) == 2 and not (_comparable(*ends) and ends[0] <= ends[1]):
+            raise InvalidArgument(f"a route's range goes up, from one text or number to another, not {ends!r:.80}")
+
     def matches(self, value: object) -> bool:
         if self.values is not None:
             return any(_comparable(one, value) and one == value for one in self.values)
@@ -60,7 +69,7 @@ class Route:
 def _comparable(one: object, other: object) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return isinstance(one, bool) and isinstance(other, bool)
-    return isinstance(one, str) == isinstance(other, str) and isinstance(one, str | int | float)
+    return any(isinstance(one, kind) and isinstance(other, kind) for kind in (str, int | float))
 
 
 class Router:
@@ -85,6 +94,7 @@ class Router:
         self._header = header
         self._default = default
         self._spaces: dict[str, Space] = {}
+        self._opening = threading.Lock()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -123,10 +133,11 @@ class Router:
 
     def space(self, path: str) -> Space:
         """That space, open."""
-        found = self._spaces.get(path)
-        if found is None:
-            found = self._spaces[path] = open_space(path)
-        return found
+        with self._opening:
+            found = self._spaces.get(path)
+            if found is None:
+                found = self._spaces[path] = open_space(path)
+            return found
 
     def _value(self, body: Any, headers: Mapping[str, str]) -> Any:
         if self._header is not None:
@@ -145,9 +156,10 @@ class Router:
 
     def close(self) -> None:
         """Close all its spaces."""
-        spaces, self._spaces = list(self._spaces.values()), {}
-        for space in spaces:
-            space.close()
+        with ExitStack() as closing:
+            for space in self._spaces.values():
+                closing.callback(space.close)
+            self._spaces = {}
 
     def __enter__(self) -> Self:
         return self

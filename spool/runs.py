@@ -64,6 +64,11 @@ class Run:
         return self.queue.group_of(self.attributes)
 
     @property
+    def keeps_waiting(self) -> bool:
+        """Whether others of its group wait until it is due for its next try."""
+        return self.due is not None and bool(self.attributes.get("attempts")) and self.group is not None
+
+    @property
     def backwards(self) -> bool:
         """Whether the last message of the run is delivered first."""
         return is_backwards(self.queue.order, self.attributes)

@@ -17,7 +17,7 @@ MAX_SETTINGS_BYTES = 4 << 20
 _MAX_LINE = 2000
 # TOML has no null. An option that may be left out and is set in [defaults] is left out of one queue by an empty text.
 _LEFT_OUT = ""
-_MAY_BE_LEFT_OUT = frozenset(name for name in QUEUE_OPTIONS if getattr(QueueConfig(""), name) is None)
+MAY_BE_LEFT_OUT = frozenset(name for name in QUEUE_OPTIONS if getattr(QueueConfig(""), name) is None)
 
 
 def parse(text: str, name: str) -> SpaceConfig:
@@ -44,7 +44,7 @@ def parse(text: str, name: str) -> SpaceConfig:
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: None if value == _LEFT_OUT and name in _MAY_BE_LEFT_OUT else value for name, value in options.items()}
+    return {name: None if value == _LEFT_OUT and name in MAY_BE_LEFT_OUT else value for name, value in options.items()}
 
 
 def render_new(config: SpaceConfig) -> str:

@@ -13,7 +13,7 @@ from spool.association import associated
 from spool.clock import Clock
 from spool.disk import Disk
 from spool.draft import is_large
-from spool.errors import Empty, NotOpen
+from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.filesystem import check_kind, check_stages
 from spool.gate import step
 from spool.gathering import Puts
@@ -25,6 +25,7 @@ from spool.queues import keep_directory
 from spool.stats import QueueStats, queue_stats
 from spool.store import Store, log, speaking
 from spool.transaction import Transaction
+from spool.visibility import catch_up
 
 if TYPE_CHECKING:
     from recovery.scan import Finding, RecoveryReport
@@ -49,6 +50,8 @@ class Space(Administration):
         self._group = self._store.group = Group(self._store, lambda: self._housekeeper.committed())
         self._store.at_end[self._group.end] = None
         self._undertaker = Undertaker(self._store)
+        # Who is behind may know of swept files that are gone.
+        self._store.order_changed = lambda: catch_up(self._store)
         self.recovery: RecoveryReport = _open_files(self._store)
         self._housekeeper = Housekeeper(self._store)
 
@@ -293,7 +296,13 @@ class Space(Administration):
         return Transaction(self._store, self._undertaker, noted=False)
 
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
-        return associated(self._store) if isinstance(transaction, _Join) else transaction
+        if isinstance(transaction, _Join):
+            return associated(self._store)
+        if transaction is not None and getattr(transaction, "store", None) is not self._store:
+            raise InvalidArgument(
+                f"transaction is JOIN, None, or one of this space, {self.path}, not {transaction!r:.80}"
+            )
+        return transaction
 
 
 def _open_files(store: Store) -> "RecoveryReport":

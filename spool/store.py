@@ -78,6 +78,15 @@ def targets(image: FileImage) -> Iterator[Position]:
                 yield from (Position(number, ordinal) for ordinal in range(first, first + count))
 
 
+def _targets_of(table: Table) -> Iterator[str]:
+    """The queues into which messages are put, or moved; what a sweep writes stays in its own."""
+    if table.origins is None:
+        yield from table.queues
+    for command in table.commands:
+        if command[0] == "update" and "queue" in command[4]:
+            yield command[4]["queue"]
+
+
 class Store:
     """One open space, as one process (more exactly: one ``spool.open``) sees it.
 
@@ -100,6 +109,7 @@ class Store:
         self.pool = Pool(disk)
         self.sources = Sources(disk)
         self.bell = Bell(disk, clock)
+        self.order_changed: Callable[[], None] | None = None  # called before what is swept comes back into memory
         self.raw_bodies = False  # who only shows messages needs no codecs
         self.turns: dict[str, threading.Lock] = {}  # by queue, whose turn it is to look, of those that wait
         self.mutex = threading.RLock()
@@ -173,11 +183,14 @@ class Store:
             return
         config = self.read_settings()
         with self.mutex:
+            changed = [name for name, queue in config.queues.items() if self.index.queue(name).differs(queue)]
             self.config = config
+            if changed and self.order_changed is not None:
+                self.order_changed()
+            for name in changed:
+                self.index.queue(name).configure(config.queues[name])
             self.settings_version = version
             self.settings_cells = page.settings_cells
-            for name, queue in config.queues.items():
-                self.index.queue(name).configure(queue)
 
     def check_targets(self, tables: Iterable[Table], page: Page) -> None:
         """Nobody deleted a queue that these put messages into, since that was looked at. The caller holds a lock that
@@ -186,7 +199,7 @@ class Store:
             return
         self.refresh_settings()
         for table in tables:
-            for queue in table.queues if table.origins is None else ():
+            for queue in _targets_of(table):
                 if queue not in self.config.queues:
                     raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 

@@ -89,12 +89,15 @@ def choose(line: Line, files: Mapping[int, FileState], served: int, held: Collec
     for run in line.runs():
         if run.due is None and skipped < served + KEPT_MESSAGES:
             skipped += run.live
-        elif run.live < SMALL_RUN and files[run.source.number].span is None and not _is_held(run, held):
+        elif run.live < SMALL_RUN and files[run.source.number].span is None and not _stays(run, held):
             runs.append(run)
     return runs
 
 
-def _is_held(run: Run, held: Collection[Position]) -> bool:
+def _stays(run: Run, held: Collection[Position]) -> bool:
+    """What is held (S06), and what keeps its group waiting for its next try: only in memory it does that."""
+    if run.keeps_waiting:
+        return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
 
 
@@ -227,7 +230,7 @@ def _with_worn(index: Index, line: Line, runs: list[Run], worn_out: set[int], he
     chosen = {id(run) for run in runs}
     found = list(runs)
     for run in line.runs():
-        if run.source.number in worn_out and id(run) not in chosen and not _is_held(run, held):
+        if run.source.number in worn_out and id(run) not in chosen and not _stays(run, held):
             found.append(run)
     for segment in line.segments():
         if segment.source.number in worn_out:

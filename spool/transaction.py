@@ -82,9 +82,15 @@ class Transaction:
         self._deadline = store.deadline(timeout)
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
+        self._doomed: str | None = None
         self._associations: list[Association] = []
         self._left = False
         self._promised: list[tuple[Future[str], str]] = []
+
+    @property
+    def store(self) -> Store:
+        """Of its space."""
+        return self._store
 
     @property
     def xid(self) -> Xid:
@@ -239,6 +245,10 @@ class Transaction:
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
         """Whatever comes, this transaction will be rolled back."""
         self._rollback_only = reason
+
+    def doom(self, reason: str) -> None:
+        """Something in it was lost: the next call says so, whichever it is."""
+        self._doomed = reason
 
     @property
     def rollback_only(self) -> bool:
@@ -457,6 +467,9 @@ class Transaction:
             raise TransactionTimeout(
                 f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
             )
+        if self.state is State.ACTIVE and self._doomed is not None:
+            self._undo(self._doomed)
+            raise TransactionRolledBack(f"the transaction was rolled back: {self._doomed}; begin a new one")
         if self.state is State.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         if self.state is not State.ACTIVE:

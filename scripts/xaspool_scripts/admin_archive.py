@@ -50,10 +50,20 @@ def import_(file: str) -> None:
     import spool
 
     path = space_path()
-    with _read(file) as stream, _bar("importing") as told, spool.import_space(path, stream, progress=told) as space:
-        for finding in space.recovery.damaged:
-            note(str(finding))
-        note(f"made a queue space in {printable(space.path)}, with {len(space.queues())} queues")
+    with _read(file) as stream, _bar("importing") as told:
+        try:
+            made = spool.import_space(path, stream, progress=told)
+        except (spool.CorruptedFile, spool.NewerFormat) as error:
+            raise Failure(f"{file}: {error}") from error
+    with made as space:
+        damaged = [finding for finding in space.check() if finding.kind == "damaged"]
+        note(
+            f"made a queue space in {printable(space.path)}; its queues: {', '.join(sorted(space.queues())) or 'none'}"
+        )
+    for finding in damaged[:-1]:
+        note(str(finding))
+    if damaged:
+        raise Failure(f"{damaged[-1]} (the export was damaged; every other message is served)")
 
 
 @contextmanager

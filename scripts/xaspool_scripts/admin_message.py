@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     dry_run_option,
     duration,
@@ -231,10 +231,21 @@ def delete(message_ids: tuple[str, ...]) -> None:
     Example:
       spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
     """
+    from spool.errors import BadMessageId, MessageInUse
+
+    failed = []
     with opened() as space:
         for message_id in message_ids:
-            space.delete(message_id)
-        note(f"deleted {messages(len(message_ids))}")
+            try:
+                space.delete(message_id)
+            except (BadMessageId, MessageInUse) as error:
+                failed.append(str(error))
+    if len(message_ids) > len(failed):
+        note(f"deleted {messages(len(message_ids) - len(failed))}")
+    for text in failed[:-1]:
+        note(text)
+    if failed:
+        raise Failure(failed[-1])
 
 
 @message.command()
@@ -287,8 +298,9 @@ def _tell(found: "Message", what: str, as_json: bool) -> None:
 @click.option("--to", metavar="QUEUE", shell_complete=complete_queue, help="Else each goes back where it came from.")
 @filter_options
 @dry_run_option
+@json_option
 @space_option
-def redrive(queue: str, to: str | None, dry_run: bool, **options: Any) -> None:
+def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Put what failed back: from an error queue, each message to where it came from. Prints how many.
 
     \b
@@ -297,6 +309,15 @@ def redrive(queue: str, to: str | None, dry_run: bool, **options: Any) -> None:
       spool-admin message redrive errors --to orders --older-than 1h
     """
     with opened() as space, progress("redriving", space.stats(queue).ready) as told:
-        count = space.redrive(queue, to, dry_run=dry_run, progress=told, **filters(options))
-    click.echo(count)
+        chosen = filters(options)
+        there = space.purge(queue, dry_run=True, **chosen)
+        count = space.redrive(queue, to, dry_run=dry_run, progress=told, **chosen)
+    if as_json:
+        write_json({"count": count})
+    else:
+        click.echo(count)
     note(f"{'would move' if dry_run else 'moved'} {messages(count)} of queue {queue}")
+    if there > count and to is None:
+        left = there - count
+        stay = f"{messages(left)} {'stays' if left == 1 else 'stay'}"
+        note(f"{stay}: held by a program, or from no queue that is there; for those name one, with --to QUEUE")

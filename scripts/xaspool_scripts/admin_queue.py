@@ -67,8 +67,9 @@ def change(queue: str, drop_group: str | None, **options: Any) -> None:
 @_QUEUE
 @filter_options
 @dry_run_option
+@json_option
 @space_option
-def purge(queue: str, dry_run: bool, **options: Any) -> None:
+def purge(queue: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Delete the queue's messages, all or those that match. What a program holds stays. Prints how many.
 
     \b
@@ -78,7 +79,10 @@ def purge(queue: str, dry_run: bool, **options: Any) -> None:
     """
     with opened() as space, progress("purging", space.stats(queue).ready) as told:
         count = space.purge(queue, dry_run=dry_run, progress=told, **filters(options))
-    click.echo(count)
+    if as_json:
+        write_json({"count": count})
+    else:
+        click.echo(count)
     note(f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}")
 
 

@@ -82,23 +82,23 @@ def headers(given: tuple[str, ...]) -> dict[str, str]:
 
 _SECONDS = "SECONDS"
 _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-    ("--order", str, "CRITERIA", "E.g. fifo, lifo, priority,fifo or priority,time,lifo."),
-    ("--out-of-order", str, "WAYS", "What a put may ask for: top, before, or top,before."),
+    ("--order", or_nothing(str), "CRITERIA", "E.g. fifo, lifo, priority,fifo or priority,time,lifo."),
+    ("--out-of-order", or_nothing(str), "WAYS", "What a put may ask for: top, before, or top,before."),
     ("--retries", or_nothing(whole), "N", "Tries after the first; else it is tried for ever."),
-    ("--retry-delay", duration, _SECONDS, "Wait so long after a failed try."),
+    ("--retry-delay", or_nothing(duration), _SECONDS, "Wait so long after a failed try."),
     ("--retry-delay-max", or_nothing(duration), _SECONDS, "Double the wait with each try, up to so long."),
-    ("--first-delay", duration, _SECONDS, "Wait so long before the first try."),
+    ("--first-delay", or_nothing(duration), _SECONDS, "Wait so long before the first try."),
     ("--error-queue", or_nothing(str), "QUEUE", "Where it goes after all tries."),
     ("--reply-queue", or_nothing(str), "QUEUE", "For messages that name none."),
     ("--failure-queue", or_nothing(str), "QUEUE", "For messages that name none."),
-    ("--on-expiry", str, "WHERE", "What is past its time: error (to the error queue) or drop."),
+    ("--on-expiry", or_nothing(str), "WHERE", "What is past its time: error (to the error queue) or drop."),
     ("--max-messages", or_nothing(whole), "N", "Refuse more."),
     ("--max-bytes", or_nothing(whole), "N", "Refuse more bytes of bodies."),
-    ("--deduplication-window", duration, _SECONDS, "How long a deduplication key is remembered."),
+    ("--deduplication-window", or_nothing(duration), _SECONDS, "How long a deduplication key is remembered."),
     ("--capacity-high", or_nothing(str), "MARK", "E.g. 80%, '5000 messages' or '1 GiB': run the command."),
     ("--capacity-low", or_nothing(str), "MARK", "And not again before it was down to this."),
     ("--capacity-command", or_nothing(str), "COMMAND", "For the shell; SPOOL_QUEUE says which queue."),
-    ("--capacity-timeout", duration, _SECONDS, "End the command after so long."),
+    ("--capacity-timeout", or_nothing(duration), _SECONDS, "End the command after so long."),
 )
 
 

@@ -312,6 +312,29 @@ def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.
     assert (space.stats("q").ready, space.quarantined()) == (1, [])
 
 
+def test_q14_nothing_moves_into_a_queue_that_is_gone(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("errors")
+    space.create_queue("q", retries=0, error_queue="errors")
+    space.put("q", 1)
+    other = again()
+    tx = other.transaction()
+    tx.get("q")
+    space.change_queue("q", retries=None, error_queue=None)
+    space.delete_queue("errors")
+    tx.rollback()
+    assert drained(space, "q") == [1]
+
+
+def test_q07_a_transaction_of_another_space_is_refused(space: spool.Space, tmp_path: Path) -> None:
+    space.create_queue("q")
+    with spool.create(tmp_path / "other") as other, other.transaction() as tx:
+        for call in (lambda: space.put("q", 1, transaction=tx), lambda: space.get("q", transaction=tx)):
+            with pytest.raises(spool.InvalidArgument, match="one of this space"):
+                call()
+        with pytest.raises(spool.InvalidArgument):
+            space.put("q", 1, transaction=5)
+
+
 def test_q18_each_failure_has_its_error_and_none_ends_the_transaction(space: spool.Space) -> None:
     space.create_queue("q", out_of_order=("before",), max_messages=2)
     failing = {

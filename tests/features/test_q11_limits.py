@@ -2,12 +2,14 @@
 
 import multiprocessing
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spool
+from spool.intake import Intake
 from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.features.conftest import Reopen, drained
@@ -126,12 +128,28 @@ def test_q11_what_fails_moves_to_its_error_queue_full_or_not(space: spool.Space)
     assert drained(space, "errors") == [1]
 
 
+def test_q11_a_full_queue_keeps_no_other_from_its_files(space: spool.Space) -> None:
+    space.create_queue("full", max_messages=1)
+    space.create_queue("ok")
+    space.put("full", 0)
+    for queue in ("full", "ok"):
+        Path(space.path, "drop", queue, "file").write_text("dropped")
+    for _ in range(2):
+        Intake(space).run(once=True)
+    assert drained(space, "ok") == [b"dropped"]
+    space.get("full")
+    Intake(space).run(once=True)
+    assert drained(space, "full") == [b"dropped"]
+
+
 # -- Q10 --------------------------------------------------------------------------------------------------------------
 
 
 def _wait_for_commands() -> None:
     for thread in threading.enumerate():
         if thread.name == "xaspool capacity":
+            while thread.ident is None:  # it is just being started
+                time.sleep(0.001)
             thread.join(PATIENT_SECONDS)
 
 

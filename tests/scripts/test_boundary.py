@@ -48,7 +48,10 @@ def test_no_arguments_whatever_lead_to_a_traceback(
     monkeypatch.chdir(tmp_path / directory)
     runner = CliRunner()
     for name, words in _walk():
-        words = [str(tmp_path / "made") if words[:1] == ["init"] and word in ("", " ") else word for word in words]
+        words = [
+            str(tmp_path / "made") if words[:1] == ["init"] and word in ("", " ", "/", "../..") else word
+            for word in words
+        ]
         done = runner.invoke(PROGRAMS[name], words, input=b"\x00garbage\xff", env={"LC_ALL": "C.UTF-8"})
         assert isinstance(done.exception, SystemExit | None), (name, words, done.exc_info)
         assert done.exit_code in (0, 1, 2, 3, 4, 8), (name, words)
