@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.index import Index
 from spool.line import Line
-from spool.message import parse_message_id
+from spool.message import attributes_of, parse_message_id
 from spool.placing import Key
 from spool.runs import Run
 from spool.segments import Segment
@@ -44,8 +44,9 @@ class Filter:
         """InvalidArgument or BadMessageId for what can never match anything."""
         if self.message_id is not None:
             parse_message_id(self.message_id)
-        if self.older_than is not None and not self.older_than >= 0:
+        if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
             raise InvalidArgument(f"older_than is a number of seconds from 0, not {self.older_than!r}")
+        attributes_of(correlation_id=self.correlation_id, headers=self.headers)
         return self
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:

@@ -59,8 +59,12 @@ def register_codec(name: str, codec: Codec, *types: type) -> None:
 
     InvalidArgument if the name, or a type, has another codec already.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= 255 or not types:
-        raise InvalidArgument("a codec has a name of 1 to 255 characters, and types that it is for")
+    if not isinstance(name, str) or not 1 <= len(name) <= 255:
+        raise InvalidArgument(f"a codec has a name of 1 to 255 characters, not {name!r:.80}")
+    if not isinstance(codec, Codec) or not (callable(codec.encode) and callable(codec.decode)):
+        raise InvalidArgument(f"a codec is a spool.Codec(content_type, encode, decode), not {codec!r:.80}")
+    if not types or not all(isinstance(one, type) for one in types):
+        raise InvalidArgument(f"a codec is for types, e.g. Decimal, not for {types!r:.80}")
     if CODECS.get(name, codec) != codec:
         raise InvalidArgument(f"there is a codec {name!r} already: choose another name")
     for one in types:

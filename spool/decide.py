@@ -6,8 +6,11 @@ not be durable yet, so they are copied and flushed first.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from spool import layout, retries
 from spool.clock import Deadline, WaitExpired
@@ -17,7 +20,7 @@ from spool.errors import CommitUnknown, SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
 from spool.index import Index
 from spool.layout import MAX_ORDINAL
-from spool.limits import change_by, check_room
+from spool.limits import added_by, change_by, check_room
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.message import Position
 from spool.publication import commit, copy_over, settle_all, with_number_lock
@@ -349,6 +352,40 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
         if is_prepared(store, xid):
             found.append(xid)
     return found
+
+
+@dataclass(frozen=True)
+class InDoubt:
+    """What a branch in doubt would do. ``puts`` and ``takes``: messages by queue; what it moves is in both.
+    ``prepared_at``: seconds since the epoch; ``writer``: the process that prepared it."""
+
+    xid: str
+    prepared_at: float
+    writer: Mapping[str, Any]
+    puts: Mapping[str, int]
+    takes: Mapping[str, int]
+
+
+def describe(store: Store, xid: Xid) -> InDoubt:
+    """UnknownBranch if it is not prepared (any more)."""
+    catch_up(store)
+    list_prepared(store)
+    image = store.prepared.images.get(xid)
+    if image is None:
+        raise UnknownBranch(xid, store.index.adopted.get(xid))
+    puts = Counter({queue: load.messages for queue, load in added_by(image.tables).items()})
+    takes: Counter[str] = Counter()
+    with store.mutex:
+        for position in targets(image):
+            run = store.index.find(position)
+            if run is not None:
+                takes[run.queue.name] += 1
+    for table in image.tables:
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                puts[command[4]["queue"]] += command[3]
+    header = image.header
+    return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes))
 
 
 # -- an administrator's decisions, facts until the coordinator forgets them --------------------------------------------

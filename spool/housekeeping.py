@@ -43,6 +43,7 @@ class Housekeeper:
         self._reclaimed_at = store.index.applied
         self._saved_at = store.index.restored
         self._saved_segments = len(store.index.segments) if self._saved_at else 0
+        self._saved_files = len(store.index.files)
         self._published = self._trimmed_at = store.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
         self._busy = threading.Lock()
@@ -76,7 +77,7 @@ class Housekeeper:
                 look_at_marks(self._store)
             if len(self._store.index.idle) >= TIDY_FROM:
                 self._reclaim(0)
-            self._save(CHECKPOINT_FROM)
+            self._save(CHECKPOINT_FROM, lasting=True)
 
     def end(self) -> None:
         """The space is closed."""
@@ -130,18 +131,24 @@ class Housekeeper:
             finally:
                 self._busy.release()
 
-    def _save(self, least: int) -> None:
-        """A checkpoint, if there is much that the next opener would have to read, and much of it is new."""
+    def _save(self, least: int, *, lasting: bool = False) -> None:
+        """A checkpoint, if there is much that the next opener would have to read, and much of it is new.
+
+        ``lasting``: nothing more is likely to be reclaimed soon, so one that does not fit the files that are left is
+        worth as much as none.
+        """
         index = self._store.index
         # No lock for a number that need not be right: who closes waits for nobody here.
         segments = len(index.segments)
         weight = len(index.files) + _SEGMENT_COSTS * segments
         fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
+        if lasting and len(index.files) != self._saved_files:
+            fresh = weight
         if weight < least or fresh < least:
             return
         with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store):
-                self._saved_at, self._saved_segments = index.applied, segments
+                self._saved_at, self._saved_segments, self._saved_files = index.applied, segments, len(index.files)
 
     def _pause(self) -> None:
         """Between small steps: while this thread has the interpreter, no other has, and a put would wait for it."""
@@ -180,7 +187,7 @@ class Housekeeper:
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
             if (due and self.sweep()) or len(store.index.idle) >= least or self._is_large():
                 self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
-                self._save(CHECKPOINT_FROM + len(store.index.files) // 4)
+                self._save(CHECKPOINT_FROM + len(store.index.files) // 4, lasting=quiet)
         except FlushFailed:
             store.stop()
         except NotOpen:

@@ -232,12 +232,15 @@ _SPACE_RULES = {
 }
 
 
-def _checked(options: Mapping[str, Any], rules: Mapping[str, Rule], where: str) -> dict[str, Any]:
+def _checked(
+    options: Mapping[str, Any], rules: Mapping[str, Rule], where: str, tables: tuple[str, ...] = ()
+) -> dict[str, Any]:
     found = {}
     for option, value in options.items():
         rule = rules.get(option)
         if rule is None:
-            raise InvalidArgument(f"{where}there is no option {option!r}; there are {', '.join(rules)}")
+            known = ", ".join((*rules, *tables))
+            raise InvalidArgument(f"{where}there is no option {option!r}; there are {known}")
         try:
             found[option] = rule.checked(value)
         except ValueError:
@@ -317,5 +320,5 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, A
     if not isinstance(defaults, Mapping):
         raise InvalidArgument(f"{where}defaults are options of queues, not {defaults!r}")
     defaults = queue_options(defaults, f"{where}defaults: ")
-    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where))
+    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where, ("defaults", "queues")))
     return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

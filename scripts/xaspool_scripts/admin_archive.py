@@ -76,7 +76,7 @@ def _written(file: str) -> Iterator[BinaryIO]:
     if os.path.exists(file):
         raise Failure(f"{file} is there already: choose another name, or remove it")
     unfinished = f"{file}.part"
-    with open(unfinished, "xb") as stream:
+    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
         try:
             yield stream
             stream.flush()

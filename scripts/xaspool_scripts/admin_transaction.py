@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xaspool_scripts.common import Failure, complete_prepared, json_option, note, opened, space_option
-from xaspool_scripts.output import table, write_json
+from xaspool_scripts.output import moment, pairs, table, write_json
 
 if TYPE_CHECKING:
     from xa import ResourceManager, Xid
@@ -40,6 +40,35 @@ def list_(as_json: bool) -> None:
         table(("xid", "format id"), ((str(xid), xid.format_id) for xid in found))
     else:
         note("no transaction is in doubt")
+
+
+@transaction.command("show")
+@_XID
+@json_option
+@space_option
+def show_(xid: str, as_json: bool) -> None:
+    """Show what a transaction in doubt would do: how many messages it puts into and takes from which queues.
+
+    \b
+    Example:
+      spool-admin transaction show 0.b3JkZXI.MQ
+    """
+    from spool.decide import describe
+
+    with opened() as space:
+        found = describe(space._store, _parsed(xid))
+    if as_json:
+        write_json(found)
+        return
+    pairs(
+        {
+            "xid": found.xid,
+            "prepared at": moment(found.prepared_at),
+            "by": found.writer,
+            "puts": found.puts,
+            "takes": found.takes,
+        }
+    )
 
 
 def _object(xid: "Xid") -> dict[str, object]:

@@ -246,8 +246,9 @@ def test_q14_purge_by_filters_counts_first_if_asked_to(space: spool.Space, clock
     assert (space.purge("q", message_id=one, correlation_id="x"), space.purge("q", message_id=one)) == (0, 1)
     with pytest.raises(spool.BadMessageId):
         space.purge("q", message_id="no id")
-    with pytest.raises(spool.InvalidArgument, match="older_than"):
-        space.purge("q", older_than=-1)
+    for wrong in ({"older_than": -1}, {"older_than": "1h"}, {"headers": {"a": 1}}, {"correlation_id": 5}):
+        with pytest.raises(spool.InvalidArgument, match=next(iter(wrong))):
+            space.purge("q", **wrong)
     assert space.purge("q", correlation_id="c") == 1
     assert (space.purge("q"), seen(space, "q")) == (1, [])
     assert space.stats("q").dequeued == 0
@@ -304,6 +305,9 @@ def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.
         for name, types in (("money", (int,)), ("text", (Decimal,)), ("new", (Decimal,)), ("new", (str,)), ("new", ())):
             with pytest.raises(spool.InvalidArgument):
                 spool.register_codec(name, other, *types)
+        for wrong in (None, codec.encode, codec._replace(decode=None)):
+            with pytest.raises(spool.InvalidArgument, match=r"spool\.Codec"):
+                spool.register_codec("new", wrong, complex)
     finally:
         del codecs.CODECS["money"]
         codecs._TYPES.clear()

@@ -39,6 +39,14 @@ def test_list_prints_xids_that_the_other_commands_take(run: Run, in_doubt: Path)
     assert f"7.{found['gtrid']}.{found['bqual']}" == str(XID)
 
 
+def test_show_says_what_it_would_do(run: Run, in_doubt: Path) -> None:
+    (found,) = run("transaction", "show", XID, "--json").objects
+    assert (found["xid"], found["puts"], found["takes"]) == (str(XID), {"errors": 1}, {"orders": 1})
+    assert "orders=1" in run("transaction", "show", XID).text
+    run("transaction", "rollback", XID)
+    one_line(run("transaction", "show", XID), "there is no prepared branch", "rolled back")
+
+
 def test_commit_makes_it_all_happen(run: Run, in_doubt: Path) -> None:
     assert run("message", "get", "orders").code == 3
     done = run("transaction", "commit", XID)

@@ -168,3 +168,18 @@ def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> No
         space.create_queue("orders")
         space.put("orders", "one")
     assert not (tmp_path / "space" / layout.CHECKPOINT).exists()
+
+
+def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path) -> None:
+    """What was reclaimed since the last one makes that one useless."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        for n in range(700):
+            space.put("orders", n)
+        space._housekeeper._save(1)
+        space.get_many("orders", 300)
+        space._housekeeper._reclaim(0)
+        assert len(space._store.index.files) < 450
+    with spool.open(tmp_path / "space") as space:
+        assert space._store.index.restored > 0
+        assert space.get("orders").body == 300
