@@ -232,10 +232,13 @@ def delete(message_ids: tuple[str, ...]) -> None:
       spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
     """
     from spool.errors import BadMessageId, MessageInUse
+    from spool.message import parse_message_id
 
+    for message_id in message_ids:
+        parse_message_id(message_id)  # what is no id at all is said before anything is done
     failed = []
     with opened() as space:
-        for message_id in message_ids:
+        for message_id in dict.fromkeys(message_ids):
             try:
                 space.delete(message_id)
             except (BadMessageId, MessageInUse) as error:

@@ -91,6 +91,17 @@ def test_q14_message_delete_move_and_change(run: Run, path: Path) -> None:
     assert (_bodies(path), _bodies(path, "errors")) == ([3], [2])
 
 
+def test_q14_delete_goes_on_after_one_that_is_not_there(run: Run, path: Path) -> None:
+    one, two = _put(path, 1, 2)
+    one_line(run("message", "delete", one, "no id"), "is not a message id")
+    assert _bodies(path) == [1, 2]
+    done = run("message", "delete", one, "0" * 32, two)
+    assert done.code == 1
+    assert "deleted 2 messages" in done.err
+    assert f"there is no message {'0' * 32}" in done.err
+    assert _bodies(path) == []
+
+
 def test_q14_what_is_not_there_or_wrong_is_said_in_one_line(run: Run, path: Path) -> None:
     (one,) = _put(path, 1)
     for words in (("delete",), ("move", "errors"), ("change", "--priority", "1")):
