@@ -39,7 +39,7 @@ class Branch:
         self.draft = Draft()
         self.file: BranchFile | None = None
         self.claims: Ranges = []
-        self.groups = GroupHolds(store.xids, self)
+        self.groups = GroupHolds(store.xids, self.claims)
         self._keys: Keys | None = None
         self._store = store
         self._noted = noted
@@ -142,9 +142,11 @@ class Branch:
             self._note.remove()
         except OSError as error:
             log.warning("a note of claims stays behind: %s", error)
-        claims, self.claims = self.claims, []
+        claims = self.claims[:]
+        self.claims.clear()
         consume.release(self._store, claims)
-        self.groups.let_go()
+        if self.groups.names:
+            self.groups.let_go()
         if self._keys is not None:
             self._keys.let_go()
         if self._locked:

@@ -52,7 +52,7 @@ def claim(
     if line is not None and line.expiring:
         expire(store, wanted.queue, deadline)
     skip: Places = set()
-    before, kept = holds.names, Ranges()
+    before, kept = tuple(holds.names), Ranges()
     try:
         while not kept:
             got = _claim_free(store, wanted, skip, holds)
@@ -68,7 +68,7 @@ def claim(
             return []
         return kept
     finally:
-        if holds.names is not before:
+        if holds.names:
             with store.mutex:
                 holds.let_go(but={*before, *groups_of(store, kept)})
 

@@ -112,7 +112,8 @@ class Draft:
             table.queues.append(queue)
         if not table.attributes or table.attributes[-1] != attributes:
             table.attributes.append(dict(attributes))
-            self.note_fields(attributes)
+            if attributes:
+                self.note_fields(attributes)
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 

@@ -200,8 +200,10 @@ class Ending:
                 return False
             self._branch.lock_xid()
             file = self._branch.complete_file(page)[0]
+            self._store.refresh_settings()
             room = room_for(self._store, lambda: file.tables, self._store.deadline())
-            decide.publish_prepared(self._store, file, self.xid, check=room)
+            limited = self._store.config.limited  # or the vote needs no number lock
+            decide.publish_prepared(self._store, file, self.xid, check=room if limited else None)
             self._end(State.PREPARED)
             return True
 

@@ -225,13 +225,12 @@ class Group:
         image = FileImage(header._replace(number=number), tuple(file.tables))
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
-    def _room_for(self, works: Sequence[Work]) -> Callable[[], None] | None:
-        """What to ask under the number lock, if anything that is put to has a limit: those that do not fit are left out
-        (Q11)."""
-        if not self.store.config.limited:
-            return None
+    def _room_for(self, works: Sequence[Work]) -> Callable[[], None]:
+        """What to ask under the number lock: if anything has a limit, those that do not fit are left out (Q11)."""
 
         def check() -> None:
+            if not self.store.config.limited:
+                return
             limits.see_all(self.store, self.store.deadline())
             together: dict[str, limits.Load] = {}
             failed = [work for work in works if not _fits(self.store, work, together)]

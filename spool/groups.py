@@ -6,38 +6,28 @@ message is taken out of order, yet never while somebody else has its group.
 """
 
 from collections.abc import Collection
-from typing import Protocol
 
 from spool.locks import LockFile, group_byte
 from spool.ranges import Ranges, positions
 
 Name = tuple[str, str]  # queue, group
-_NONE: frozenset[Name] = frozenset()
-
-
-class Holder(Protocol):
-    """A transaction's branch."""
-
-    claims: Ranges
 
 
 class GroupHolds:
-    """The groups that one transaction has. ``holder``: whose claims are the messages that it has."""
+    """The groups that one transaction has. ``claims``: the list in which it keeps its claims, as they come and go. (Not
+    the transaction's branch itself, for a cycle would live until Python looks for those.)"""
 
-    __slots__ = ("_held", "_holder", "_locks")
+    __slots__ = ("_claims", "_held", "_locks", "names")
 
-    def __init__(self, locks: LockFile, holder: Holder | None = None) -> None:
+    def __init__(self, locks: LockFile, claims: Ranges) -> None:
         self._locks = locks
-        self._holder = holder
+        self._claims = claims
         self._held: dict[Name, int] = {}
-
-    @property
-    def names(self) -> Collection[Name]:
-        return set(self._held) if self._held else _NONE
+        self.names: Collection[Name] = self._held.keys()
 
     def claims(self) -> set[tuple[int, int]]:
         """The messages that it has, each on its own."""
-        return set() if self._holder is None else set(positions(self._holder.claims))
+        return set(positions(self._claims))
 
     def hold(self, name: Name) -> bool:
         """Whether the group is this transaction's now."""

@@ -101,15 +101,14 @@ def _in_doubt(store: Store) -> Loads:
     return added_by(table for image in store.prepared.images.values() for table in image.tables)
 
 
-def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None] | None:
-    """What to ask under the number lock before a branch with these tables of contents is committed or votes; None where
-    there is no limit at all."""
-    if not store.config.limited:
-        return None
+def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None]:
+    """What to ask under the number lock, with the settings as they are there, before a branch with these tables of
+    contents is committed or votes."""
 
     def check() -> None:
-        see_all(store, deadline)
-        check_room(store, change_by(store, tables()))
+        if store.config.limited:
+            see_all(store, deadline)
+            check_room(store, change_by(store, tables()))
 
     return check
 

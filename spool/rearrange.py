@@ -81,7 +81,7 @@ def act_on(store: Store, undertaker: Undertaker, message_id: str, do: Do) -> Non
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
-    claimed, groups = Ranges(), GroupHolds(store.xids)
+    claimed, groups = Ranges(), GroupHolds(store.xids, [])
     try:
         claimed = consume.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
         if not claimed:

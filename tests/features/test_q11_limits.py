@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,20 @@ def test_q11_two_open_transactions_that_fit_one_by_one_do_not_fit_together(space
         two.commit()
     with pytest.raises(spool.TransactionRolledBack):
         two.commit()
+    assert drained(space, "q") == [1]
+
+
+@pytest.mark.parametrize("end", [Transaction.commit, Transaction.prepare])
+def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_open(
+    space: spool.Space, again: Reopen, end: Callable[[Transaction], object]
+) -> None:
+    space.create_queue("q")
+    space.put("q", 1)
+    branch = Transaction(space._store, space._undertaker, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch.put("q", 2)
+    again().change_queue("q", max_messages=1)
+    with pytest.raises(spool.Full):
+        end(branch)
     assert drained(space, "q") == [1]
 
 

@@ -1,8 +1,10 @@
 """What an application can rely on, through the public interface; tests are named after the feature rows."""
 
+import gc
 import shutil
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -463,3 +465,20 @@ def test_a_rollback_of_many_messages_is_one_command(space: spool.Space) -> None:
         tx.set_rollback_only()
     assert space._store.index.queue("many").entries == 2
     assert [message.attempts for message in space.get_many("many", 500)] == [1] * 400 + [0] * 100
+
+
+@pytest.mark.parametrize("end", [spool.Transaction.commit, spool.Transaction.rollback])
+def test_an_ended_transaction_is_freed_at_once(space: spool.Space, end: Callable[[spool.Transaction], None]) -> None:
+    """Its bodies are memory, and what Python's collector of cycles does costs every transaction its share."""
+    space.put("q", b"one")
+    gc.disable()
+    try:
+        tx = space.transaction()
+        tx.get("q")
+        tx.put("q", b"two")
+        end(tx)
+        gone = weakref.ref(tx)
+        del tx
+        assert gone() is None
+    finally:
+        gc.enable()
