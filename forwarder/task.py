@@ -15,7 +15,7 @@ from forwarder.outcome import Retried
 from forwarder.services import Caller, Request, Service
 from spool import codecs
 from spool.consume import HeldMessage
-from spool.errors import CorruptedFile, SpoolError
+from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.format import BRANCH_ID_BYTES
 from spool.message import Message, Position
 from spool.remote import RemoteBranch, Vote
@@ -76,12 +76,12 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
         block, effects = Block(), Counter[str]()
         for held in chunk.messages:
             try:
-                message, raw = _read(branch, held)
+                message, raw, unreadable = _read(branch, held)
             except CorruptedFile as error:
                 block.damaged.append((held.position, str(error)))
                 effects[Effect.SET_ASIDE] += 1
                 continue
-            outcome = caller(Request(message, raw))
+            outcome = caller(Request(message, raw, unreadable))
             effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
             effects[effect] += 1
             block.reason = block.reason or reason
@@ -95,12 +95,16 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
         branch.close()
 
 
-def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes]:
-    """The message as a service sees it, and its body as stored; CorruptedFile if it is damaged."""
+def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes, str]:
+    """The message as a service sees it, its body as stored, and why that is what the service sees, if it could not be
+    decoded; CorruptedFile if it is damaged."""
     raw = branch.read(held)
-    codec = held.attributes.get("codec")
-    body = raw if codec is None else codecs.decode(raw, codec)
-    return Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes), raw
+    body, unreadable = raw, ""
+    try:
+        body = codecs.decode(raw, held.attributes.get("codec"))
+    except UnknownCodec as error:  # the business of who wants more than the bytes
+        unreadable = str(error)
+    return Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes), raw, unreadable
 
 
 def _caller(service: Service) -> Caller:

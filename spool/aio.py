@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 import spool.opening
 import spool.space
 import spool.transaction
-from spool.arguments import check_wanted
+from spool.arguments import check_wanted, listed
 from spool.association import associated
 from spool.choosing import Wanted
 from spool.consume import IDLE_SECONDS, patience
@@ -63,9 +63,9 @@ class Space:
         if transaction is not None:
             return await self._put_in(transaction, queue, bodies, options)
         if options.get("deduplication_key") is not None:  # who puts the same one meanwhile waits
-            put = partial(self.sync.put_many, queue, list(bodies), **options)
+            put = partial(self.sync.put_many, queue, listed(bodies), **options)
             return await _finish(self._loop.run_in_executor(self._patient, put))
-        work = self._send(queue, list(bodies), options)
+        work = self._send(queue, listed(bodies), options)
         await work.future
         return work.ids
 
@@ -75,7 +75,7 @@ class Space:
         """At once, unless it has to look at what is there."""
         if self._store.config.limited or options.keys() & {"before", "deduplication_key"}:
             threads = self._patient if options.get("deduplication_key") is not None else self._threads
-            put = partial(transaction.put_many, queue, list(bodies), **options)
+            put = partial(transaction.put_many, queue, listed(bodies), **options)
             return await _finish(self._loop.run_in_executor(threads, put))
         return transaction.put_many(queue, bodies, **options)
 

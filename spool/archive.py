@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from spool import layout
 from spool.disk import Disk
-from spool.errors import CorruptedFile, NewerFormat, SystemFailure
+from spool.errors import CorruptedFile, InvalidArgument, NewerFormat, SystemFailure
 from spool.locks import NUMBER
 from spool.publication import settle_all, with_number_lock
 from spool.settings_file import MAX_SETTINGS_BYTES, without_mirror
@@ -41,11 +41,18 @@ class Progress:
     of: int
 
 
+def check_stream(stream: object, what: str) -> None:
+    """InvalidArgument unless it can do that: a name is no file."""
+    if not callable(getattr(stream, what, None)):
+        raise InvalidArgument(f"export and import_space take a file that is open for bytes, not {stream!r:.80}")
+
+
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool) -> int:
     """Write the space to a stream; how many files. SystemFailure if another process reclaims all the time."""
+    check_stream(stream, "write")
     with _nothing_goes(store):
         names = _snapshot(store)
         with tarfile.open(fileobj=stream, mode="w|gz" if compress else "w|") as archive:

@@ -1,6 +1,6 @@
 """What callers may ask for: their arguments, checked, with errors that say what would do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +29,21 @@ def check_queue(store: Store, queue: str, page: Page) -> None:
         )
 
 
+def listed(bodies: Iterable[Any]) -> list[Any]:
+    """The bodies of a ``put_many``. A text or a map may be one, and would come apart into its characters or keys."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
+        raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
+    return list(bodies)
+
+
+def check_timeout(seconds: object, what: str) -> None:
+    """``what``: the values that do, for the error's text."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidArgument(f"timeout is {what}, not {seconds!r}")
+
+
 def check_wanted(
     queue: str,
     count: int,
@@ -38,8 +53,7 @@ def check_wanted(
 ) -> Wanted:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise InvalidArgument(f"max_messages is a whole number from 1, not {count!r}")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
-        raise InvalidArgument(f"timeout is 0, a number of seconds, or None to wait for ever, not {timeout!r}")
+    check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     wanted = Wanted(queue, count, message_id, correlation_id)
     if wanted.by_key and timeout != 0:
         raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")

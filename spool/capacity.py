@@ -11,7 +11,7 @@ import subprocess
 import threading
 
 from spool.draft import Draft
-from spool.limits import Load, load_of, see_all
+from spool.limits import Load, in_doubt, load_of, see_all
 from spool.marks import fullness, parse_mark
 from spool.retries import commit_draft
 from spool.settings import QueueConfig
@@ -35,7 +35,7 @@ def look_at_marks(store: Store) -> None:
         if config.capacity_high is None:
             continue
         with store.mutex:
-            load = load_of(store, config.name)
+            load = load_of(store, config.name, in_doubt(store))
         is_high = _crossed(store, config, load)
         if is_high is not None and _note(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.disk.root, config, load)
@@ -62,7 +62,7 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
     def check() -> None:
         see_all(store, deadline)
         with store.mutex:
-            if _crossed(store, config, load_of(store, config.name)) is not is_high:
+            if _crossed(store, config, load_of(store, config.name, in_doubt(store))) is not is_high:
                 raise _Unchanged
 
     draft = Draft()

@@ -48,8 +48,7 @@ CODECS: dict[str, Codec] = {
     "json": Codec(JSON_TYPE, lambda value: json.dumps(value, ensure_ascii=False).encode(), json.loads),
     "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
-
-
+_OWN = frozenset(CODECS)
 _TYPES: list[tuple[type, str]] = []
 
 
@@ -95,8 +94,13 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
     name = _name_for(value, content_type)
     codec = CODECS[name]
     try:
-        return codec.encode(value), name, content_type or codec.content_type
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raw = codec.encode(value)
+        if not isinstance(raw, bytes):
+            raise TypeError(f"its codec returned {type(raw).__name__}, not bytes")
+        return raw, name, content_type or codec.content_type
+    except MemoryError:
+        raise
+    except Exception as error:  # of whatever kind: a registered codec is the application's
         raise InvalidArgument(
             f"a body of type {type(value).__name__} cannot be written as {name} ({error}): "
             "put bytes, str, or what msgpack or JSON can express"
@@ -104,14 +108,18 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
 
 
 def decode(raw: bytes, name: str | None) -> Any:
-    """The value that was put; CorruptedFile if the bytes are not what the codec wrote, UnknownCodec if it is not known
-    here: then the message stays where it is."""
+    """The value that was put; CorruptedFile if the bytes are not what our codec wrote, UnknownCodec if it is not known
+    here or, being registered, fails: then the message stays where it is."""
     if name is None:
         return raw
     codec = CODECS.get(name)
     if codec is None:
-        raise UnknownCodec(f"the body was written by the codec {name!r}, which this process lacks: register it")
+        raise UnknownCodec(f"its body was written by the codec {name!r}, which this process lacks: register it")
     try:
         return codec.decode(raw)
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise CorruptedFile(f"the body is not {name}: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:
+        if name in _OWN:
+            raise CorruptedFile(f"the body is not {name}: {error}") from None
+        raise UnknownCodec(f"the codec {name!r}, as it is registered here, cannot read its body: {error!r}") from error

@@ -12,7 +12,7 @@ from spool.clock import Deadline
 from spool.counters import Page
 from spool.decide import settle_the_dead
 from spool.draft import Draft
-from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure
+from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure, UnknownCodec
 from spool.expiry import expire
 from spool.groups import GroupHolds
 from spool.message import Message, Origin, Position, message_id, neighbours, parse_message_id
@@ -177,8 +177,12 @@ def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Mes
     return found, bad
 
 
-def read_messages(store: Store, number: int, first: int, count: int) -> list[Message]:
-    """Neighbouring live messages with their bodies; CorruptedFile if one is damaged."""
+def read_messages(store: Store, number: int, first: int, count: int, *, only_looked_at: bool = False) -> list[Message]:
+    """Neighbouring live messages with their bodies; CorruptedFile if one is damaged.
+
+    A body whose codec cannot read it here is an UnknownCodec; of messages that are ``only_looked_at``, the bytes as
+    stored.
+    """
     found: list[Message] = []
     with store.mutex:
         ordinal = first
@@ -186,19 +190,29 @@ def read_messages(store: Store, number: int, first: int, count: int) -> list[Mes
             run, stop = store.index.run_from(number, ordinal, first + count)
             if run is None:
                 raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-            found += _read_run(store, run, ordinal, stop - ordinal)
+            found += _read_run(store, run, ordinal, stop - ordinal, only_looked_at)
             ordinal = stop
     return found
 
 
-def _read_run(store: Store, run: Run, ordinal: int, count: int) -> list[Message]:
+def _read_run(store: Store, run: Run, ordinal: int, count: int, only_looked_at: bool) -> list[Message]:
     raws = store.sources.bodies(run.source, run.section, run.row_of(ordinal), count)
     branch_id, place = store.index.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - place, queue, run.number, run.committed_at, attributes)
-    is_raw = codec is None or store.raw_bodies
-    return neighbours(origin, ordinal, raws if is_raw else [codecs.decode(raw, codec) for raw in raws])
+    if codec is None or store.raw_bodies:
+        return neighbours(origin, ordinal, raws)
+    bodies: list[Any] = []
+    for raw in raws:
+        try:
+            bodies.append(codecs.decode(raw, codec))
+        except UnknownCodec as error:
+            if not only_looked_at:
+                id_ = message_id(branch_id, place + len(bodies))
+                raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
+            bodies.append(raw)
+    return neighbours(origin, ordinal, bodies)
 
 
 def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -255,7 +269,7 @@ def peek(store: Store, position: Position) -> Message | None:
             if store.index.find(position) is None:
                 return None
             try:
-                return read_messages(store, position.number, position.ordinal, 1)[0]
+                return read_messages(store, position.number, position.ordinal, 1, only_looked_at=True)[0]
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         catch_up(store)

@@ -118,7 +118,8 @@ class CorruptedFile(SystemFailure):
 
 
 class UnknownCodec(SystemFailure):
-    """The message's body was written by a codec that this process has not registered; the message stays."""
+    """The message's body was written by a codec that this process has not registered, or that fails here; the message
+    stays."""
 
 
 class SpaceExists(SpoolError, FileExistsError):

@@ -233,7 +233,9 @@ class Group:
                 return
             limits.see_all(self.store, self.store.deadline())
             together: dict[str, limits.Load] = {}
-            failed = [work for work in works if not _fits(self.store, work, together)]
+            with self.store.mutex:
+                doubtful = limits.in_doubt(self.store)
+            failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
             if failed:
                 raise _NoRoomError(failed)
 
@@ -255,7 +257,7 @@ class Group:
                 self.store.xids.unlock(xid_byte(name))
 
 
-def _fits(store: Store, work: Work, together: dict[str, limits.Load]) -> bool:
+def _fits(store: Store, work: Work, together: dict[str, limits.Load], doubtful: limits.Loads) -> bool:
     """Behind those that fit, ``together``, which grows by this one; else it has its error."""
     change: limits.Loads = {}
     if isinstance(work, Puts):
@@ -265,7 +267,7 @@ def _fits(store: Store, work: Work, together: dict[str, limits.Load]) -> bool:
     grown = limits.joined(together, change)
     try:
         if any(load.messages > 0 for load in change.values()):
-            limits.check_room(store, grown)
+            limits.check_room(store, grown, doubtful)
     except Full as error:
         work.error = error
         return False

@@ -38,18 +38,20 @@ def see_all(store: Store, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def check_room(store: Store, added: Loads) -> None:
-    """Full if these do not fit, as far as this process has seen."""
+def check_room(store: Store, added: Loads, doubtful: Loads | None = None) -> None:
+    """Full if these do not fit, as far as this process has seen. ``doubtful``: what is in doubt, for who asks more than
+    once."""
     config = store.config
     with store.mutex:
+        doubtful = in_doubt(store) if doubtful is None else doubtful
         for queue, load in added.items():
             limits = config.queues.get(queue)
             if limits is not None and _grows(load):
-                there = load_of(store, queue)
+                there = load_of(store, queue, doubtful)
                 _compare(f"queue {queue}", limits.max_messages, limits.max_bytes, there, load)
         total = sum_of(added.values())
         if (config.max_messages is not None or config.max_bytes is not None) and _grows(total):
-            _compare("the space", config.max_messages, config.max_bytes, load_of_all(store), total)
+            _compare("the space", config.max_messages, config.max_bytes, load_of_all(store, doubtful), total)
 
 
 def _grows(load: Load) -> bool:
@@ -84,20 +86,20 @@ def sum_of(loads: Iterable[Load]) -> Load:
     return total
 
 
-def load_of(store: Store, queue: str) -> Load:
+def load_of(store: Store, queue: str, doubtful: Loads) -> Load:
     """What counts of a queue. The caller holds the mutex."""
     line = store.index.queues.get(queue)
     there = Load() if line is None else Load(line.live, line.bytes)
-    return there.plus(_in_doubt(store).get(queue, Load()))
+    return there.plus(doubtful.get(queue, Load()))
 
 
-def load_of_all(store: Store) -> Load:
+def load_of_all(store: Store, doubtful: Loads) -> Load:
     lines = (Load(line.live, line.bytes) for line in store.index.queues.values())
-    return sum_of(lines).plus(sum_of(_in_doubt(store).values()))
+    return sum_of(lines).plus(sum_of(doubtful.values()))
 
 
-def _in_doubt(store: Store) -> Loads:
-    """By queue, what branches in doubt would add."""
+def in_doubt(store: Store) -> Loads:
+    """By queue, what branches in doubt would add. The caller holds the mutex."""
     return added_by(table for image in store.prepared.images.values() for table in image.tables)
 
 

@@ -64,6 +64,7 @@ def import_space(
 
     The directory is made if need be, and must be empty. What was cut off in the middle is no space.
     """
+    archive.check_stream(file, "read")
     disk = _new_directory(os.fspath(path))
     with interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):

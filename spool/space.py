@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from spool import interrupts, layout
 from spool.administration import Administration
-from spool.arguments import check_queue, described, encoded
+from spool.arguments import check_queue, check_timeout, described, encoded, listed
 from spool.association import associated
 from spool.clock import Clock
 from spool.disk import Disk
@@ -80,7 +80,7 @@ class Space(Administration):
         joined = self._transaction_of(transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
-        bodies = list(bodies)
+        bodies = listed(bodies)
         if options.get("deduplication_key") is not None:
             ids = self._put_alone(queue, bodies, **options)
         else:
@@ -205,6 +205,7 @@ class Space(Administration):
     @step
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
+        check_timeout(timeout, "a number of seconds, or None for none")
         self._store.check_usable()
         return Transaction(self._store, self._undertaker, timeout=timeout)
 

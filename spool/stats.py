@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.limits import Load, in_doubt
 from spool.line import Line
 from spool.message import Position
 from spool.runs import Run
@@ -37,7 +38,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     list_prepared(store)
     with store.mutex:
         now = store.clock.now()
-        claimed, held, added = _claimed(store), _held_in_doubt(store), _added_in_doubt(store)
+        claimed, held, added = _claimed(store), _held_in_doubt(store), in_doubt(store)
         taken = claimed + held
         totals = store.index.totals()
         found = {}
@@ -53,7 +54,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
             counts = totals.get(name, [0, 0, 0, 0])
             found[name] = QueueStats(
                 ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
-                in_doubt=_of(held, line) + added[name],
+                in_doubt=_of(held, line) + added.get(name, Load()).messages,
                 bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED],
@@ -79,13 +80,3 @@ def _held_in_doubt(store: Store) -> Counter[Run]:
 
 def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
     return Counter(run for position in positions if (run := store.index.find(position)) is not None)
-
-
-def _added_in_doubt(store: Store) -> Counter[str]:
-    """Messages per queue that prepared branches would add."""
-    counts: Counter[str] = Counter()
-    for image in store.prepared.images.values():
-        for table in image.tables:
-            for place, _, count in table.runs:
-                counts[table.queues[place]] += count
-    return counts

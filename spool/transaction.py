@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spool import consume, interrupts, limits
-from spool.arguments import check_queue, check_wanted, described, encoded
+from spool.arguments import check_queue, check_wanted, described, encoded, listed
 from spool.association import associate, dissociate
 from spool.choosing import Wanted
 from spool.clock import WaitExpired
@@ -56,14 +56,14 @@ class Transaction(Ending):
             self._check_queue(queue)
             attributes = described(store, queue, options)
             key = options.get("deduplication_key")
+            bodies = listed(bodies)
             if key is not None:
-                bodies = list(bodies)
                 check_single(len(bodies))
                 with store.disk_errors("looking for its deduplication key"):
                     known = self._branch.keys.seen(queue, key)
                 if known is not None:
                     return [known]
-            raws_of = encoded(list(bodies), content_type, attributes, store.config.max_body_bytes)
+            raws_of = encoded(bodies, content_type, attributes, store.config.max_body_bytes)
             if store.config.limited:
                 self._check_room(queue, raws_of)
             ids: list[str] = []

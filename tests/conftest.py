@@ -4,10 +4,13 @@ import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from spool import codecs
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
@@ -96,3 +99,13 @@ def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
             else:
                 sums[name] += value
     return sums
+
+
+@pytest.fixture
+def codecs_of_its_own() -> Iterator[None]:
+    """What a test registers is forgotten."""
+    before = dict(codecs.CODECS)
+    yield
+    codecs.CODECS.clear()
+    codecs.CODECS.update(before)
+    codecs._TYPES.clear()

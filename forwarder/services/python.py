@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from forwarder.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry, describe
+from forwarder.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry, describe, one_line
 from forwarder.services.service import MAX_REPLY, Request, ServiceError, replied
 
 
@@ -37,6 +37,8 @@ class PythonCaller:
     max_reply: int = MAX_REPLY
 
     def __call__(self, request: Request) -> Outcome:
+        if request.unreadable:
+            return Retried(one_line(request.unreadable))
         try:
             return self._reply(self.function(request.message))
         except Retry as retry:

@@ -33,10 +33,14 @@ class Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One message on its way to a service: with its decoded body in `message`, and the bytes as stored in `raw`."""
+    """One message on its way to a service: with its decoded body in `message`, and the bytes as stored in `raw`.
+
+    `unreadable` tells, if it is not empty, why the body could not be decoded here; it is the bytes as stored then.
+    """
 
     message: Message
     raw: bytes
+    unreadable: str = ""
 
 
 class Caller(Protocol):

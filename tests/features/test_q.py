@@ -4,7 +4,9 @@ import logging
 import threading
 import time
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,29 +293,66 @@ def test_q14_a_queue_is_not_deleted_under_an_open_transaction_s_messages(space: 
     assert seen(space, "q") == []
 
 
+@pytest.mark.usefixtures("codecs_of_its_own")
 def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.Space, path: Path) -> None:
     space.create_queue("q")
     codec = spool.Codec("text/x-money", lambda money: str(money).encode(), lambda raw: Decimal(raw.decode()))
     spool.register_codec("money", codec, Decimal)
     spool.register_codec("money", codec, Decimal)  # said twice is said once
-    try:
-        space.put("q", Decimal("9.95"))
-        message = space.get("q")
-        assert (message.body, message.content_type) == (Decimal("9.95"), "text/x-money")
-        space.put("q", Decimal(1), content_type="text/x-price")
-        other = spool.Codec("text/x", codec.encode, codec.decode)
-        for name, types in (("money", (int,)), ("text", (Decimal,)), ("new", (Decimal,)), ("new", (str,)), ("new", ())):
-            with pytest.raises(spool.InvalidArgument):
-                spool.register_codec(name, other, *types)
-        for wrong in (None, codec.encode, codec._replace(decode=None)):
-            with pytest.raises(spool.InvalidArgument, match=r"spool\.Codec"):
-                spool.register_codec("new", wrong, complex)
-    finally:
-        del codecs.CODECS["money"]
-        codecs._TYPES.clear()
+    space.put("q", Decimal("9.95"))
+    message = space.get("q")
+    assert (message.body, message.content_type) == (Decimal("9.95"), "text/x-money")
+    space.put("q", Decimal(1), content_type="text/x-price")
+    other = spool.Codec("text/x", codec.encode, codec.decode)
+    for name, types in (("money", (int,)), ("text", (Decimal,)), ("new", (Decimal,)), ("new", (str,)), ("new", ())):
+        with pytest.raises(spool.InvalidArgument):
+            spool.register_codec(name, other, *types)
+    for wrong in (None, codec.encode, codec._replace(decode=None)):
+        with pytest.raises(spool.InvalidArgument, match=r"spool\.Codec"):
+            spool.register_codec("new", wrong, complex)
+    del codecs.CODECS["money"]
     with pytest.raises(spool.UnknownCodec, match="'money', which this process lacks: register it"):
         space.get("q")
     assert (space.stats("q").ready, space.quarantined()) == (1, [])
+
+
+@pytest.mark.usefixtures("codecs_of_its_own")
+def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
+    space.create_queue("q")
+
+    def broken(value: object) -> bytes:
+        raise KeyError(value)
+
+    spool.register_codec("good", spool.Codec("text/x", lambda _: b"1", broken), Decimal)
+    spool.register_codec("mute", spool.Codec("text/x", broken, broken), complex)
+    spool.register_codec("wrong", spool.Codec("text/x", str, broken), Fraction)
+    for body in (1j, Fraction(1)):
+        with pytest.raises(spool.InvalidArgument, match="cannot be written"):
+            space.put("q", body)
+    id_ = space.put("q", Decimal(1))
+    with pytest.raises(spool.UnknownCodec, match=rf"message {id_} of queue q stays .* 'good'.*KeyError"):
+        space.get("q")
+    assert (space.stats("q").ready, space.quarantined()) == (1, [])
+    assert [message.body for message in space.browse("q")] == [b"1"]
+    space.create_queue("other")
+    assert space.move(id_, "other").body == b"1"
+    assert space.delete(id_).body == b"1"
+
+
+def test_q17_a_list_of_bodies_is_no_body(space: spool.Space) -> None:
+    space.create_queue("q")
+    for body in ("text", b"bytes", bytearray(b"bytes"), {"a": "map"}):
+        with pytest.raises(spool.InvalidArgument, match="use put for that"):
+            space.put_many("q", body)
+        with space.transaction() as tx, pytest.raises(spool.InvalidArgument, match="use put for that"):
+            tx.put_many("q", body)
+    assert space.stats("q").ready == 0
+
+
+@pytest.mark.parametrize("timeout", ["x", -1, True, float("nan")])
+def test_q18_a_timeout_is_a_number_of_seconds(space: spool.Space, timeout: Any) -> None:
+    with pytest.raises(spool.InvalidArgument, match="timeout is a number of seconds"):
+        space.transaction(timeout)
 
 
 def test_q14_nothing_moves_into_a_queue_that_is_gone(space: spool.Space, again: Reopen) -> None:

@@ -12,8 +12,9 @@ from forwarder.effects import Effect
 from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
+from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk, deliver
-from spool import decide
+from spool import codecs, decide
 from spool.decide import settle_the_dead
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.locks import coordinator_byte
@@ -74,6 +75,24 @@ def bodies(space: spool.Space, queue: str) -> list[object]:
 
 def echo(request: Request) -> Outcome:
     return Replied(b"re: " + request.raw)
+
+
+@pytest.mark.usefixtures("codecs_of_its_own")
+def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_a_try_for_a_function(
+    space: spool.Space,
+) -> None:
+    spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)
+    space.put_many("work", [1j, 1j])
+    function = PythonCaller(lambda message: message.body)
+    assert forward(space, function).effects == {Effect.DELIVERED: 2}
+    assert [message.body for message in space.get_many("replies", 9)] == [1j, 1j]
+    space.put_many("work", [1j, 1j])
+    del codecs.CODECS["far"]
+    failed = forward(space, function)
+    assert failed.effects == {Effect.RETRIED: 2}
+    assert "'far', which this process lacks" in failed.reason
+    assert forward(space, echo).effects == {Effect.DELIVERED: 2}
+    assert bodies(space, "replies") == [b"re: 1"] * 2
 
 
 def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:
