@@ -193,9 +193,9 @@ def _absolute(value: Any) -> str:
     return str(value)
 
 
-_A_DELAY = "a number of seconds from 0"
+_A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
 _A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
-_A_LIMIT = "a whole number from 0, or left out for no limit"
+_A_LIMIT = f"a whole number from 0 to {_LARGEST}, or left out for no limit"
 _A_QUEUE = "the name of a queue, or left out"
 _QUEUE_RULES = {
     "order": Rule(
@@ -203,7 +203,7 @@ _QUEUE_RULES = {
         _order,
     ),
     "out_of_order": Rule("top, before, both or none", _out_of_order),
-    "retries": Rule("a whole number from 0, or left out to try for ever", _optional(_whole(0, _MOST))),
+    "retries": Rule(f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(_whole(0, _MOST))),
     "retry_delay": Rule(_A_DELAY, _seconds),
     "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_seconds)),
     "first_delay": Rule(_A_DELAY, _seconds),
