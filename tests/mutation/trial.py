@@ -20,7 +20,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     (
         *(f"tests/spool/test_{room}.py" for room in ("second_looks", "branches_of_others", "numbers")),
         *(f"tests/spool/test_{room}.py" for room in ("beside_the_living", "opening_beside_others", "stopped")),
-        *("tests/intake", "tests/xa", "tests/spool", "-m", "not strace and not root"),
+        *("tests/features", "tests/intake", "tests/xa", "tests/spool", "-m", "not strace and not root"),
     ),
     ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
     ("tests/corruption", "tests/scripts", "tests/forwarder/test_round.py", "tests/forwarder/test_session.py"),
