@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 import threading
+from typing import BinaryIO
 
 from spool.draft import Draft
 from spool.limits import Load, in_doubt, load_of, see_all
@@ -21,7 +23,7 @@ from spool.visibility import catch_up, list_prepared
 log = logging.getLogger("spool")
 
 _HIGH = "high"
-_SHOWN_CHARACTERS = 500
+_SHOWN_BYTES = 500
 
 
 class _Unchanged(Exception):
@@ -94,19 +96,26 @@ def _run(space: str, config: QueueConfig, load: Load) -> None:
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        with subprocess.Popen(
-            config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ) as child:  # fmt: skip
-            try:
-                said, _ = child.communicate(timeout=config.capacity_timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)  # with all that it has started
-                log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
-                return
+        # Into a file: however much it says is not kept here, and whoever it leaves behind is not waited for.
+        with tempfile.TemporaryFile() as said:
+            with subprocess.Popen(
+                config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            ) as child:  # fmt: skip
+                try:
+                    child.wait(config.capacity_timeout)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)  # with all that it has started
+                    log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
+                    return
+            if child.returncode:
+                text = _end_of(said)
+                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it said nothing")
     except OSError as error:
         log.warning("%s could not be run: %s", what, error)
-        return
-    if child.returncode:
-        text = " ".join(said.decode("utf-8", "replace").split())[-_SHOWN_CHARACTERS:]
-        log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it said nothing")
+
+
+def _end_of(said: BinaryIO) -> str:
+    """The last characters, on one line."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+    return " ".join(said.read(_SHOWN_BYTES).decode("utf-8", "replace").split())

@@ -224,6 +224,24 @@ def test_q10_a_command_that_fails_or_takes_too_long_is_logged(path: Path, caplog
     assert "queue slow was ended: it took longer than 0.05 s" in caplog.text
 
 
+def test_q10_what_a_command_says_is_cut_and_what_it_leaves_behind_is_not_waited_for(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = tmp_path / "gate"
+    behind = f"(while [ ! -e {gate} ]; do sleep 0.01; done) &"
+    with spool.create(path) as space:
+        space.create_queue(
+            "q", capacity_high="1 message", capacity_command=f"{behind} yes much | head -c 1000000; echo end; exit 3"
+        )
+        space.put("q", 1)
+    _wait_for_commands()
+    gate.touch()
+    [record] = caplog.records
+    assert "failed with exit status 3: " in record.getMessage()
+    assert record.getMessage().endswith("much end")
+    assert len(record.getMessage()) < 1000
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
