@@ -29,8 +29,8 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 @dataclass
 class Summary:
-    """What a forwarder did. ``effects``: how many messages by queue and ``Effect``; ``down``: queue → why its service
-    was not reached last; ``errors``: what ended a route."""
+    """What a forwarder did. ``effects``: how many messages by queue and ``Effect``; ``down``: queue → why nothing of
+    it could be forwarded last; ``errors``: what ended a route."""
 
     effects: dict[str, dict[str, int]] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Summary:
         for effect, count in result.effects.items():
             found[effect] = found.get(effect, 0) + count
         if result.down:
-            self.down[queue] = result.reason
+            self.down[queue] = result.down
         elif result.messages:
             self.down.pop(queue, None)
 
@@ -146,9 +146,7 @@ class Forwarder:
                 if once and (not result.messages or result.down):
                     return
                 if result.down:
-                    log.warning(
-                        "%s: the service is not reached (%s); next try in %g s", route.queue, result.reason, pause
-                    )
+                    log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
                     self._stop.wait(max(pause, result.retry_after or 0.0))
                     pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 elif result.messages:

@@ -14,16 +14,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from forwarder.effects import Effect, Rules
-from forwarder.services import Service
+from forwarder.services import QueueService, Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
 from spool.decide import settle_the_dead
-from spool.errors import NotOpen, ProtocolError, SystemFailure
+from spool.errors import Full, NotOpen, ProtocolError, SystemFailure
+from spool.limits import room_in
 from spool.locks import coordinator_byte
 from spool.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store import Store
 from spool.transaction import Transaction
+from spool.visibility import catch_up, list_prepared
 
 log = logging.getLogger("spool.forwarder")
 
@@ -50,19 +52,24 @@ class Route:
 
 @dataclass
 class RoundResult:
-    """What a round came to. ``effects``: how many messages by ``Effect``; ``down``: the service was not reached."""
+    """What a round came to. ``effects``: how many messages by ``Effect``; ``reason``: why some failed; ``full``: that
+    there was no room for answers."""
 
     effects: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     retry_after: float | None = None
+    full: str = ""
 
     @property
     def messages(self) -> int:
         return sum(self.effects.values())
 
     @property
-    def down(self) -> bool:
-        return Effect.KEPT in self.effects
+    def down(self) -> str:
+        """Why nothing can be forwarded now; "" if it can."""
+        if self.full:
+            return f"there is no room for answers ({self.full})"
+        return f"the service was not reached ({self.reason})" if Effect.KEPT in self.effects else ""
 
     def add(self, block: Block) -> None:
         for effect, count in block.effects.items():
@@ -80,6 +87,10 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
     round_id = os.urandom(_ROUND_ID_BYTES)
     transaction = Transaction(store, space._undertaker, timeout=None, noted=False)
     with _coordinating(store, round_id, transaction):
+        with store.gate:
+            limit, full = _room(store, route, limit)
+        if full:
+            return RoundResult(full=full)
         held = transaction.hold(route.queue, limit, timeout=timeout)
         if not held:
             return RoundResult()
@@ -87,10 +98,29 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
         rules = Rules(with_error_queue(store.config, route.queue), dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
         with store.gate:
-            result = _commit(store, transaction, blocks)
+            try:
+                result = _commit(store, transaction, blocks)
+            except Full as error:  # others put meanwhile: the services are called again when there is room
+                result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
     with store.gate:
         settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
     return result
+
+
+def _room(store: Store, route: Route, limit: int) -> tuple[int, str]:
+    """How many messages a round may take, so that all answers find room (Q11), and which queue is full if none do."""
+    store.refresh_settings()
+    catch_up(store, list_prepared(store))
+    config = store.config.queues.get(route.queue)
+    answers = set() if config is None else {config.reply_queue, config.failure_queue}
+    if isinstance(route.service, QueueService):
+        answers = {route.service.queue}
+    for queue in sorted(filter(None, answers)):
+        room = room_in(store, queue)
+        if room == 0:
+            return 0, f"queue {queue} is full"
+        limit = limit if room is None else min(limit, room)
+    return limit, ""
 
 
 @contextmanager

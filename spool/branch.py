@@ -31,7 +31,7 @@ log = logging.getLogger("spool")
 
 class Branch:
     """One branch, in X/Open's terms. ``noted``: whether claims are noted, so that this process's death counts as a try
-    of the messages that it holds. Not thread-safe: the transaction serialises its calls."""
+    of the messages that it holds, as its rollback does. Not thread-safe: the transaction serialises its calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, noted: bool) -> None:
         self.id = os.urandom(BRANCH_ID_BYTES)
@@ -133,7 +133,7 @@ class Branch:
 
     def count_tries(self, reason: str) -> None:
         """Before the claims of a rollback are let go: whoever takes a message next must see the count."""
-        if self.claims:
+        if self.claims and self._noted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def let_go(self) -> None:

@@ -20,7 +20,7 @@ from spool.errors import CommitUnknown, SpoolError, SystemFailure
 from spool.format import Adoption, BranchEntry
 from spool.index import Index
 from spool.layout import MAX_ORDINAL
-from spool.limits import added_by, change_by, check_room
+from spool.limits import added_by, check_adoption, see_all
 from spool.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.message import Position
 from spool.publication import commit, copy_over, settle_all, with_number_lock
@@ -108,8 +108,9 @@ def adopt(
 ) -> int:
     """Phase two: one numbered file commits prepared branches together with the caller's own draft; returns its number.
 
-    The caller was told the branches' votes, or made them durable. UnknownBranch if one is not there to be committed:
-    nothing was done. When this returns, the commit is published.
+    The caller was told the branches' votes, or made them durable. UnknownBranch if one is not there to be committed,
+    Full if there is no room for what the tasks of a round answered: nothing was done. When this returns, the commit is
+    published.
     """
     images = [_voted_image(store, xid) for xid in xids]
     try:
@@ -118,11 +119,15 @@ def adopt(
         file.abandon()
         raise
     still_prepared = _still_prepared(store, xids, images, deadline)
+    # A task of a round does not know the space; whoever else voted was asked then, and nothing is refused after a vote.
+    voted = zip(xids, images, strict=True)
+    unasked = [table for xid, image in voted if xid.format_id == FORMAT_ROUND for table in image.tables]
 
     def check() -> None:
         still_prepared()
         if store.config.limited:
-            check_room(store, change_by(store, file.tables))
+            see_all(store, deadline)
+            check_adoption(store, file.tables, unasked)
 
     return commit(store, file, deadline, check=check)
 

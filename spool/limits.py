@@ -115,6 +115,28 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Dead
     return check
 
 
+def room_in(store: Store, queue: str) -> int | None:
+    """How many messages more a queue takes, as far as this process has seen; None if it has no limit."""
+    limits = store.config.queues.get(queue)
+    if limits is None or (limits.max_messages is None and limits.max_bytes is None):
+        return None
+    with store.mutex:
+        there = load_of(store, queue, in_doubt(store))
+    if limits.max_bytes is not None and there.bytes >= limits.max_bytes:
+        return 0
+    return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
+
+
+def check_adoption(store: Store, own: Iterable[Table], unasked: Iterable[Table]) -> None:
+    """For who commits prepared branches together with tables of his own. ``unasked``: those of the branches that voted
+    without a look at any limit: what they put is counted as if it came now, and not among what is in doubt."""
+    unasked = list(unasked)
+    with store.mutex:
+        counted = {queue: Load(-load.messages, -load.bytes) for queue, load in added_by(unasked).items()}
+        doubtful = joined(in_doubt(store), counted)
+    check_room(store, joined(change_by(store, own), change_by(store, unasked, moves=False)), doubtful)
+
+
 # -- what a branch would add -------------------------------------------------------------------------------------------
 
 
@@ -129,14 +151,15 @@ def added_by(tables: Iterable[Table]) -> dict[str, Load]:
     return found
 
 
-def change_by(store: Store, tables: Iterable[Table]) -> dict[str, Load]:
-    """By queue, what a branch adds, less what it takes away of what is there, and what it moves from one to another."""
+def change_by(store: Store, tables: Iterable[Table], *, moves: bool = True) -> dict[str, Load]:
+    """By queue, what a branch adds, less what it takes away of what is there, and, unless ``moves`` is False, what it
+    moves from one to another."""
     tables = list(tables)
     found = added_by(tables)
     with store.mutex:
         for table in tables:
             for command in table.commands:
-                if command[0] in ("remove", "update"):
+                if command[0] == "remove" or (command[0] == "update" and moves):
                     _count_command(store, found, command)
     return found
 

@@ -37,7 +37,8 @@ class Transaction(Ending):
     """Puts and gets that are committed together. Calls from several threads are serialised.
 
     ``timeout``: seconds from its begin after which it is rolled back and its next call says so; None: never.
-    ``noted``: whether claims are noted, so that this process's death counts as a try of the messages it holds.
+    ``noted``: whether claims are noted, so that this process's death counts as a try of the messages it holds, as a
+    rollback does.
     """
 
     # -- putting ------------------------------------------------------------------------------------------------------

@@ -67,8 +67,9 @@ def main(
 ) -> None:
     """Call a service for each message; its answer goes to the message's reply queue, in the same commit.
 
-    A service that cannot be reached costs the messages no try: its route pauses, for longer each time. SIGTERM and
-    Ctrl-C finish the round, then exit with 0. Exit code 1: a route failed, or (with --once) a service was not reached.
+    A service that cannot be reached, or answers that find no room, cost the messages no try: the route pauses, for
+    longer each time. SIGTERM and Ctrl-C finish the round, then exit with 0. Exit code 1: a route failed, or stands still
+    (with --once).
 
     \b
     Examples:
@@ -138,7 +139,7 @@ def _tell(summary: "Summary", as_json: bool) -> None:
     if not summary.handled:
         click.echo("nothing was forwarded")
     for queue, reason in sorted(summary.down.items()):
-        note(f"{queue}: the service was not reached ({reason}); its messages wait in the queue")
+        note(f"{queue}: {reason}; its messages wait in the queue")
     for error in summary.errors:
         note(error)
 

@@ -188,6 +188,57 @@ def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
     assert space._store.disk.flushes == flushes, "nothing happened, so nothing is flushed"
 
 
+def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:
+    space.change_queue("replies", max_messages=2)
+    space.put_many("work", [b"1", b"2", b"3"])
+    space.put("replies", b"there")
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1}
+    result = forward(space, echo)
+    assert (result.effects, result.down) == ({}, "there is no room for answers (queue replies is full)")
+    assert forward(space, lambda request: Passed("next")).down == result.down
+    space.get("replies")
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1}
+    space.change_queue("replies", max_messages=None, max_bytes=1)
+    assert forward(space, echo).down == result.down
+    space.change_queue("replies", max_bytes=None)
+    space.change_queue("failures", max_messages=0)
+    assert "queue failures is full" in forward(space, echo).down
+
+
+def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
+    space.change_queue("replies", max_messages=2)
+    ids = space.put_many("work", [b"1", b"2"])
+    with spool.open(space.path) as other:
+
+        def overtaken(chunks: list[Chunk]) -> list[Block]:
+            blocks = in_process(chunks)
+            with other.transaction(), pytest.raises(spool.Full):
+                other.put("replies", b"x")  # what has voted counts
+            other.change_queue("replies", max_messages=1)
+            return blocks
+
+        result = forward(space, echo, job=overtaken)
+    assert result.effects == {Effect.KEPT: 2}
+    assert "max_messages is 1" in result.down
+    assert bodies(space, "replies") == []
+    assert [space.show(id_).attempts for id_ in ids] == [0, 0]
+    assert space.stats("work").ready == 2
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1}
+
+
+def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(
+    tmp_path: Path,
+) -> None:
+    with spool.create(tmp_path / "full", max_messages=2) as space:
+        space.create_queue("replies")
+        space.create_queue("errors", max_messages=0)
+        space.create_queue("work", reply_queue="replies", error_queue="errors", retries=0)
+        space.put_many("work", [b"1", b"2"])
+        answers = iter([Replied(b"done"), Retried("no")])
+        assert forward(space, lambda request: next(answers)).effects == {Effect.DELIVERED: 1, Effect.DEAD: 1}
+        assert (bodies(space, "replies"), bodies(space, "errors")) == ([b"done"], [b"2"])
+
+
 def test_q12_a_delay_that_the_service_asks_for_is_kept(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
     before = space._store.clock.now()
