@@ -68,8 +68,8 @@ def main(
     """Call a service for each message; its answer goes to the message's reply queue, in the same commit.
 
     A service that cannot be reached, or answers that find no room, cost the messages no try: the route pauses, for
-    longer each time. SIGTERM and Ctrl-C finish the round, then exit with 0. Exit code 1: a route failed, or stands still
-    (with --once).
+    longer each time. SIGTERM and Ctrl-C finish the round, then exit with 0. Exit code 1: a route failed, or, with
+    --once, stands still.
 
     \b
     Examples:

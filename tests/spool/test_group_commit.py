@@ -3,6 +3,7 @@
 import errno
 import threading
 from concurrent.futures import CancelledError, Future, wait
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,6 +103,25 @@ def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gat
     assert get.error is None
     assert bodies(space) == ["b", "first"]
     assert bodies(space, "replies") == []
+
+
+def test_a_get_whose_commit_fails_is_no_try(gathering: Gathering) -> None:
+    """Or a message of a queue without retries would be gone with one bad moment of the disk."""
+    space = gathering.space
+    space.create_queue("once", retries=0)
+    id_ = space.put("once", "here")
+    rename = gathering.disk.rename_new
+    fails = iter([OSError(errno.EIO, "for a moment")])
+
+    def renamed(old: str, new: str) -> None:
+        for error in fails:
+            raise error
+        rename(old, new)
+
+    with mock.patch.object(gathering.disk, "rename_new", renamed), pytest.raises(spool.DiskFailure):
+        space.get("once")
+    assert space.show(id_).attempts == 0
+    assert space.get("once").id == id_
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
