@@ -65,7 +65,12 @@ def check(store: Store, *, repair: bool = False) -> list[Finding]:
 
 
 def told(findings: list[Finding]) -> list[Finding]:
-    unique = {(finding.kind, finding.name): finding for finding in reversed(findings)}
+    """Each file once, the worst first; of the settings, each queue that they have lost."""
+
+    def key(finding: Finding) -> tuple[str, ...]:
+        return (finding.kind, finding.name, finding.detail if finding.name == layout.SETTINGS else "")
+
+    unique = {key(finding): finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda finding: (finding.kind is not Kind.DAMAGED, finding.name))
 
 
@@ -79,7 +84,8 @@ def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     problems += _prepared(store)
     problems += _strays(store)
     problems += _strangers(store)
-    problems += _queues(store)
+    store.refresh_settings()
+    problems += lost_queues(store, store.index)
     problems += _directories(store)
     if ours is None:
         with store.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
@@ -255,13 +261,13 @@ def _strangers(store: Store) -> Iterator[Problem]:
             yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 
-def _queues(store: Store) -> Iterator[Problem]:
+def lost_queues(store: Store, index: Index) -> Iterator[Problem]:
     """Messages that nobody can take, because space.toml has lost their queue."""
-    store.refresh_settings()
     with store.mutex:
-        lost = {n: q.live for n, q in store.index.queues.items() if q.live and n not in store.config.queues}
+        lost = {n: q.live for n, q in index.queues.items() if q.live and n not in store.config.queues}
     for queue, live in sorted(lost.items()):
-        text = f"{live} messages lie in queue {queue}, which it does not have: create the queue"
+        lie = "message lies" if live == 1 else "messages lie"
+        text = f"it does not have queue {queue}, in which {live:,} {lie}: create the queue"
         yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Mend.MAKE_QUEUE, queue=queue)
 
 

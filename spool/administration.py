@@ -55,7 +55,6 @@ class Administration:
     @step
     def delete_queue(self, name: str) -> None:
         """An empty queue goes, durably when this returns. QueueNotFound, QueueNotEmpty."""
-        self._store.check_usable()
         with self._store.disk_errors(f"deleting queue {name}"):
             delete_queue(self._store, name)
 
@@ -84,7 +83,6 @@ class Administration:
 
         ``spool.import_space`` makes a space of it. Others go on meanwhile.
         """
-        self._store.check_usable()
         return archive.export(self._store, file, progress, compress)
 
     # -- looking -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ _MOST_SHOWN = 20
 
 # (kind, one of them, many of them), the worst first. Kinds that are not here are shown under their own name.
 _IN_WORDS = (
-    ("damaged", "file was durable and cannot be read whole", "files were durable and cannot be read whole"),
+    ("damaged", "file was durable and is not whole any more", "files were durable and are not whole any more"),
     (
         "returned",
         "transaction lost its commit and waits for a decision again",

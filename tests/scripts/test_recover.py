@@ -110,7 +110,7 @@ def test_damage_is_told_clearly_and_is_exit_code_1(run: Run, path: Path) -> None
     damaged.write_bytes(b"")
     for options in ([], ["--dry-run"]):
         told = _recover(run, *options, code=1)
-        assert "1 file was durable and cannot be read whole:" in told
+        assert "1 file was durable and is not whole any more:" in told
         assert damaged.name in told
         assert "1 file is damaged" in told.splitlines()[-1]
         assert [f["kind"] for f in _json(run, *options, code=1)["findings"]] == ["damaged"]

@@ -2,6 +2,7 @@
 file that locks lie in was deleted. A closed space says that it is closed."""
 
 from collections.abc import Callable
+from io import BytesIO
 from itertools import islice
 
 import pytest
@@ -19,12 +20,21 @@ def list_of(found: Callable[[spool.Space], object]) -> Callable[[spool.Space], o
 
 CALLS = {
     "create_queue": lambda space: space.create_queue("more"),
+    "change_queue": lambda space: space.change_queue("orders", retries=1),
+    "delete_queue": lambda space: space.delete_queue("orders"),
     "queues": lambda space: space.queues(),
+    "open_drop": lambda space: space.open_drop("orders", None),
+    "export": lambda space: space.export(BytesIO()),
     "put": lambda space: space.put("orders", "one"),
     "get": lambda space: space.get("orders"),
     "transaction": lambda space: space.transaction(),
     "browse": list_of(lambda space: space.browse("orders")),
     "show": lambda space: space.show("0" * 32),
+    "delete": lambda space: space.delete("0" * 32),
+    "move": lambda space: space.move("0" * 32, "orders"),
+    "change": lambda space: space.change("0" * 32, priority=1),
+    "purge": lambda space: space.purge("orders"),
+    "redrive": lambda space: space.redrive("orders", "orders"),
     "stats": lambda space: space.stats(),
     "stats of a queue": lambda space: space.stats("orders"),
     "check": lambda space: space.check(),
