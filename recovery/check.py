@@ -230,9 +230,10 @@ def _prepared(store: Store) -> Iterator[Problem]:
 
 def _strays(store: Store) -> Iterator[Problem]:
     """What no rule knows, where only a space's own files belong."""
-    last = highest_issued(store, store.counters.read())
     for directory, is_ours in layout.OWN_NAMES.items():
-        for entry in sorted(store.disk.names(directory)):
+        entries = sorted(store.disk.names(directory))
+        last = highest_issued(store, store.counters.read())  # after the names: others commit while we look
+        for entry in entries:
             name = f"{directory}/{entry}"
             identity = store.disk.identity(name)
             if identity is None:
@@ -244,7 +245,7 @@ def _strays(store: Store) -> Iterator[Problem]:
                 yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Mend.QUARANTINE)
             elif parsed is not None and parsed.number > last:
                 detail = "no commit has this number yet"
-                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE)
+                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE, parsed.number)
 
 
 def _strangers(store: Store) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from spool.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.errors import SpoolError, SystemFailure
 from spool.format import stamp
 from spool.locks import NUMBER, PREPARED_LIST, xid_byte
-from spool.publication import settle_all, with_number_lock, write_empty
+from spool.publication import highest_issued, settle_all, with_number_lock, write_empty
 from spool.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.queues import add_queue, keep_directory
 from spool.reader import read_header
@@ -109,7 +109,20 @@ def _record(store: Store, problem: Problem) -> str:
 def _quarantine(store: Store, problem: Problem) -> str:
     if problem.xid is not None:
         return _quarantine_vote(store, problem, problem.xid)
+    if problem.number:
+        return _quarantine_number(store, problem)
     return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
+
+
+def _quarantine_number(store: Store, problem: Problem) -> str:
+    """A file with a number that is still to come, unless it has come meanwhile."""
+    with_number_lock(store, store.deadline())
+    try:
+        if problem.number <= highest_issued(store, store.check_usable()):
+            return ""
+        return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
+    finally:
+        store.control.unlock(NUMBER)
 
 
 def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:

@@ -144,3 +144,28 @@ def test_nobody_reclaims_while_files_are_repaired(space: spool.Space, watched: W
     repair(mending)
     assert counts == [0]
     assert reclaim(space._store) > 0
+
+
+@pytest.mark.parametrize("spare", range(14))
+def test_what_others_commit_while_a_repair_looks_is_no_stray(space: spool.Space, watched: Watched, spare: int) -> None:
+    repairing, disk = watched
+    space.put("orders", "before")
+    disk.before("names", lambda: space.put_many("orders", ["meanwhile", "and more"]), spare=spare)
+    assert repairing.check(repair=True) == []
+    assert not disk.waits_for("names")
+    assert quarantined(space) == []
+    assert [message.body for message in space.browse("orders")] == ["before", "meanwhile", "and more"]
+
+
+@pytest.mark.parametrize("spare", range(14))
+def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
+    space: spool.Space, watched: Watched, spare: int
+) -> None:
+    repairing, disk = watched
+    space.put("orders", "one")
+    disk.close(disk.create(layout.committed(3)))
+    disk.before("names", lambda: [space.put("orders", body) for body in ("two", "three")], spare=spare)
+    assert [one for one in repairing.check(repair=True) if one.kind is Kind.DAMAGED] == []
+    assert not disk.waits_for("names")
+    assert space.check() == []
+    assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]
