@@ -30,8 +30,9 @@ def check_queue(store: Store, queue: str, page: Page) -> None:
 
 
 def listed(bodies: Iterable[Any]) -> list[Any]:
-    """The bodies of a ``put_many``. A text or a map may be one, and would come apart into its characters or keys."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
+    """The bodies of a ``put_many``. Bytes or a map are one, and would come apart into numbers or keys. (A str is its
+    characters, as everywhere in Python.)"""
+    if isinstance(bodies, bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
     return list(bodies)
 
