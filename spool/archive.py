@@ -83,7 +83,7 @@ def _snapshot(store: Store) -> list[str]:
     deadline = store.deadline()
     with_number_lock(store, deadline)
     try:
-        catch_up(store, settle_all(store, deadline))
+        settle_all(store, deadline)
         found = [f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED) if layout.parse_xid(name)]
         numbered = (name for name in store.disk.names(layout.COMMITTED) if layout.parse_committed(name))
         found += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]

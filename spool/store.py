@@ -195,9 +195,8 @@ class Store:
     def check_targets(self, tables: Iterable[Table], page: Page) -> None:
         """Nobody deleted a queue that these put messages into, since that was looked at. The caller holds a lock that
         keeps queues from being deleted; ``page``: the counters, just read."""
-        if page.settings_cells == self.settings_cells:
-            return
-        self.refresh_settings()
+        if page.settings_cells != self.settings_cells:
+            self.refresh_settings()
         for table in tables:
             for queue in _targets_of(table):
                 if queue not in self.config.queues:

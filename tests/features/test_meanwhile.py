@@ -10,14 +10,15 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import capacity
+from spool import capacity, layout
+from spool.clock import WaitExpired
 from spool.decide import commit_prepared
 from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
-WAITED = (spool.TransactionTimeout, spool.CommitUnknown)
+WAITED = (spool.TransactionTimeout, spool.CommitUnknown, WaitExpired)
 
 Action = Callable[[spool.Space], Any]
 
@@ -125,6 +126,43 @@ def test_q11_two_who_put_at_the_limit_do_not_go_beyond_it() -> None:
             with suppress(spool.Full):
                 two.other.put("q", 2)
             assert len(bodies(two.other)) == 2
+
+
+def _vote(space: spool.Space, name: bytes = b"one") -> None:
+    branch = Transaction(space._store, space._undertaker, xid=Xid(7, name, b""))
+    branch.put("q", 1)
+    branch.prepare()
+
+
+def test_q11_who_votes_at_the_limit_and_who_puts_do_not_go_beyond_it() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q", max_messages=2)
+        space.put("q", 0)
+
+    def put(space: spool.Space) -> None:
+        space.put("q", 1)
+
+    for one, other in ((_vote, lambda space: _vote(space, b"two")), (put, _vote), (_vote, put)):
+        for two, mine, theirs in meanwhile(prepare, one, other):
+            stats = two.other.stats("q")
+            assert stats.ready + stats.in_doubt == 2
+            assert sum(one in (spool.Full, *WAITED) for one in (mine, theirs)) == 1, (mine, theirs)
+
+
+def test_q14_nobody_votes_for_a_message_of_a_queue_that_is_gone() -> None:
+    def prepare(space: spool.Space) -> None:
+        space.create_queue("q")
+
+    def delete(space: spool.Space) -> None:
+        space.delete_queue("q")
+
+    for one, other in ((_vote, delete), (delete, _vote)):
+        for two, *outcomes in meanwhile(prepare, one, other):
+            if "q" in two.other.queues():
+                assert any(found in (spool.QueueNotEmpty, *WAITED) for found in outcomes), outcomes
+            else:
+                assert SimulatedDisk(two.machine).names(layout.PREPARED) == []
+                assert any(found in (spool.QueueNotFound, *WAITED) for found in outcomes), outcomes
 
 
 def test_x09_two_who_take_of_a_group_take_in_order() -> None:

@@ -291,6 +291,12 @@ def test_q14_a_queue_is_not_deleted_under_an_open_transaction_s_messages(space: 
         again().delete_queue("q")
     space.create_queue("q")
     assert seen(space, "q") == []
+    space.create_queue("more")
+    with pytest.raises(spool.QueueNotFound, match="deleted meanwhile"), space.transaction() as tx:
+        tx.put("q", 1)
+        again().delete_queue("q")
+        tx.put("more", 2)  # which looks at the settings
+    assert seen(space, "more") == []
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")

@@ -72,6 +72,18 @@ def test_q11_two_open_transactions_that_fit_one_by_one_do_not_fit_together(space
     assert drained(space, "q") == [1]
 
 
+def test_q11_a_put_is_refused_or_taken_as_things_stand_with_others(space: spool.Space, again: Reopen) -> None:
+    space.create_queue("q", max_messages=1)
+    other = again()
+    with space.transaction() as tx:
+        other.put("q", 1)
+        with pytest.raises(spool.Full):
+            tx.put("q", 2)
+        other.get("q")
+        tx.put("q", 3)
+    assert drained(space, "q") == [3]
+
+
 @pytest.mark.parametrize("end", [Transaction.commit, Transaction.prepare])
 def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_open(
     space: spool.Space, again: Reopen, end: Callable[[Transaction], object]

@@ -19,6 +19,7 @@ from spool.decide import settle_the_dead
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.locks import coordinator_byte
 from spool.remote import RemoteBranch
+from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 
 Answer = Callable[[Request], Outcome]
@@ -203,6 +204,17 @@ def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.S
     space.change_queue("replies", max_bytes=None)
     space.change_queue("failures", max_messages=0)
     assert "queue failures is full" in forward(space, echo).down
+
+
+def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) -> None:
+    space.put("work", b"1")
+    with spool.open(space.path) as other:
+        other.change_queue("replies", max_messages=2)
+        other.put("replies", b"there")
+        branch = Transaction(other._store, other._undertaker, xid=Xid(7, b"one", b""))
+        branch.put("replies", b"voted for")
+        branch.prepare()
+        assert "queue replies is full" in forward(space, echo).down
 
 
 def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:

@@ -1,16 +1,18 @@
 """What one process did a moment ago, another sees at every question (DESIGN §5)."""
 
+from unittest import mock
+
 import pytest
 
 import spool
 from recovery.report import Kind
-from spool import layout
+from spool import capacity, decide, layout
 from spool.consume import peek
 from spool.errors import BadMessageId
 from spool.message import Position
-from spool.queues import replace_file
+from spool.queues import notice_edits, replace_file
 from spool.reclaim import reclaim
-from tests.spool.meanwhile import Processes, Watched, prepare, rollback
+from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.spool.shown import bodies
 
 
@@ -93,6 +95,63 @@ def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, oth
     space.create_queue("more")
     with pytest.raises(spool.SpoolError, match="max_body_bytes"):
         other.put("orders", "x" * 11)
+
+
+def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, other: spool.Space) -> None:
+    text = other._store.read_settings_text()
+    replace_file(space._store.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    notice_edits(other._store)
+    assert other._store.config.max_body_bytes == 10
+
+
+# -- what administrators do -------------------------------------------------------------------------------------------
+
+
+def test_a_purge_looks_at_what_others_put_and_voted_for(space: spool.Space, other: spool.Space) -> None:
+    space.put_many("orders", ["one", "two"])
+    prepare(space, take=True)
+    assert other.purge("orders", dry_run=True) == 1
+    assert other.purge("orders") == 1
+
+
+def test_a_redrive_knows_the_queues_that_there_are(space: spool.Space, other: spool.Space) -> None:
+    space.create_queue("errors")
+    space.create_queue("origin", error_queue="errors", retries=0)
+    space.put("origin", "failed")
+    with space.transaction() as transaction:
+        transaction.get("origin")
+        transaction.set_rollback_only()
+    space.delete_queue("origin")
+    assert other.redrive("errors") == 0
+    space.create_queue("origin")
+    assert other.redrive("errors") == 1
+    assert bodies(space, "origin") == ["failed"]
+
+
+def test_a_message_may_be_put_before_one_of_another_process(space: spool.Space, other: spool.Space) -> None:
+    space.change_queue("orders", out_of_order=["before"])
+    last = space.put("orders", "last")
+    other.put("orders", "first", before=last)
+    assert bodies(space) == ["first", "last"]
+
+
+def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.Space, other: spool.Space) -> None:
+    prepare(space)
+    assert decide.describe(other._store, XID).puts == {"orders": 1}
+    commit(space)
+    with pytest.raises(decide.UnknownBranch) as unknown:
+        decide.describe(other._store, XID)
+    assert unknown.value.committed_by == processes.newest()
+
+
+def test_a_mark_is_reached_by_what_others_put_and_voted_for(space: spool.Space, other: spool.Space) -> None:
+    space.create_queue("full", capacity_high="2 messages", capacity_command="page")
+    assert other.queues()
+    space.put("full", "one")
+    prepare(space, queue="full")
+    with mock.patch.object(capacity, "run_command") as run:
+        capacity.look_at_marks(other._store)
+    assert run.call_count == 1
 
 
 # -- check ------------------------------------------------------------------------------------------------------------
