@@ -93,7 +93,15 @@ def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
     assert f"{history}: cut before" in str(found.value)
 
 
-@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+# The others take a minute each.
+QUICK = (Rules.ORDERED, Rules.LOG_TREE)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [pytest.param(rules, marks=() if rules in QUICK else pytest.mark.slow) for rules in Rules],
+    ids=lambda rules: rules.value,
+)
 @pytest.mark.parametrize("disk", [_CopyIsNotFlushedFirst, _CopyIsNotFlushedAgain])
 def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
     with pytest.raises(Violation):
