@@ -57,6 +57,7 @@ def import_space(
     path: str | os.PathLike[str],
     file: BinaryIO,
     *,
+    disk: Disk | None = None,
     clock: Clock | None = None,
     progress: Callable[[archive.Progress], None] | None = None,
 ) -> Space:
@@ -65,7 +66,7 @@ def import_space(
     The directory is made if need be, and must be empty. What was cut off in the middle is no space.
     """
     archive.check_stream(file, "read")
-    disk = _new_directory(os.fspath(path))
+    disk = disk or _new_directory(os.fspath(path))
     with interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from io import BytesIO
 
 import pytest
 
@@ -9,6 +10,7 @@ import spool
 from recovery.report import Kind
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
+from tests.spool.meanwhile import Processes, prepare
 from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
@@ -84,3 +86,53 @@ def test_a_space_whose_creation_was_cut_anywhere_can_be_made_or_used(rules: Rule
         _is_usable(machine.copy(), answers)
     assert len(seen) > len(steps) / 2
     print(f"{len(seen)} disks after {len(steps) + 1} cuts")
+
+
+def _import(machine: Machine, exported: bytes) -> bool:
+    """Whether it was answered."""
+    try:
+        with repeatable(1):
+            spool.import_space(ROOT, BytesIO(exported), disk=SimulatedDisk(machine), clock=machine.clock).close()
+        return True
+    except PowerCut:
+        return False
+
+
+@pytest.fixture(scope="module")
+def exported() -> bytes:
+    """Of a space with two files of messages and one of a branch in doubt."""
+    processes, file = Processes(), BytesIO()
+    with processes.space() as space:
+        space.put_many("orders", ["one", "two"])
+        prepare(space, take=True)
+        space.put("orders", "three")
+        space.export(file)
+    return file.getvalue()
+
+
+@BY_RULES
+def test_an_import_that_was_cut_anywhere_is_no_space_or_a_whole_one(rules: Rules, exported: bytes) -> None:
+    whole = Machine(NO_FILES, **rules.told)
+    assert _import(whole, exported)
+    steps = [n for n, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]
+    seen: set[tuple[Image, bool]] = set()
+    for step in [*steps, len(whole.trace) + 1]:
+        machine = Machine(NO_FILES, **rules.told)
+        machine.crash_at(step)
+        answered = _import(machine, exported)
+        machine.crash_at(None)
+        for survivor in survivors(machine, rules, limit=8, seed=step):
+            if (survivor.image, answered) in seen:
+                continue
+            seen.add((survivor.image, answered))
+            left = Machine(survivor.image, boot=2, **rules.told)
+            try:
+                space = spool.open(ROOT, disk=SimulatedDisk(left), clock=left.clock)
+            except spool.NotASpace:
+                assert not answered, survivor.story
+                continue
+            with space:
+                assert [message.body for message in space.browse("orders")] == ["two", "three"], survivor.story
+                assert space.stats("orders").in_doubt == 2
+                assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
+    assert len(seen) > len(steps) / 2

@@ -13,9 +13,13 @@ import pytest
 import spool
 import xa
 from recovery.report import Kind
+from spool.locks import NUMBER
 from spool.routing import NoRoute, Route, Router
 from spool.sweep import Sweeper
 from tests.features.conftest import MovedClock, drained, seen
+from tests.machine import NO_FILES, Machine
+from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.meanwhile import Processes, commit, prepare
 from tests.spool.sweeping import swept_by_few
 
 
@@ -179,6 +183,39 @@ def test_q16_others_go_on_while_a_space_is_exported(tmp_path: Path, clock: Moved
         assert _described(second) == at_begin
         assert second.stats("q").in_doubt == 1
         assert [finding.kind for finding in second.check()] == [Kind.IN_DOUBT]
+
+
+def test_q16_a_branch_that_is_decided_while_a_space_is_exported_goes_along_in_doubt() -> None:
+    processes, file = Processes(), io.BytesIO()
+    space = processes.space()
+    prepare(space)
+    exporting, disk = processes.open()
+    disk.before("open", lambda: commit(space), "prepared/")
+    exporting.export(file)
+    assert not disk.waits_for("open")
+    file.seek(0)
+    target = Machine(NO_FILES)
+    with spool.import_space(ROOT, file, disk=SimulatedDisk(target), clock=target.clock) as second:
+        assert (second.stats("orders").in_doubt, second.stats("orders").ready) == (1, 0)
+        commit(second)
+        assert seen(second, "orders") == ["new"]
+
+
+def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> None:
+    processes, file = Processes(), io.BytesIO()
+    exporting, disk = processes.open()
+    doomed, dying = processes.open()
+    dying.dies_before("make_durable", lambda: doomed.put("orders", "never acknowledged"), "committed")
+    locked = []
+
+    def look() -> None:
+        locked.append(not processes.space()._store.control.is_free(NUMBER))
+
+    disk.before("names", look, "committed")
+    exporting.export(file)
+    assert locked == [True]
+    page = exporting._store.counters.read()
+    assert page.published == page.issued == processes.newest()
 
 
 def _tar(*members: tuple[str, bytes]) -> bytes:
