@@ -118,7 +118,7 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
     """A file with a number that is still to come, unless it has come meanwhile."""
     with_number_lock(store, store.deadline())
     try:
-        if problem.number <= highest_issued(store, store.check_usable()):
+        if problem.number <= highest_issued(store, store.counters.read()):
             return ""
         return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
     finally:

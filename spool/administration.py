@@ -163,7 +163,7 @@ class Administration:
     @speaking("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
-        check_queue(self._store, queue, self._store.check_usable())
+        check_queue(self._store, queue, self._store.counters.read())
         rearrange.act_on(self._store, self._undertaker, message_id, rearrange.move_to(queue))
         return consume.find_message(self._store, message_id)
 
@@ -227,10 +227,9 @@ class Administration:
         Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
         more, stays unless ``to`` names one.
         """
-        page = self._store.check_usable()
-        if to is not None:
-            check_queue(self._store, to, page)
         self._store.refresh_settings()
+        if to is not None:
+            check_queue(self._store, to, self._store.counters.read())
         wanted = Filter(message_id, correlation_id, headers, older_than).checked()
         bulk = rearrange.Bulk(queue, wanted, dry_run, progress)
         if to is None:

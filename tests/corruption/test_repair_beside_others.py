@@ -6,6 +6,7 @@ import spool
 from recovery.report import Kind
 from spool import layout
 from spool.clock import WaitExpired
+from spool.locks import NUMBER
 from spool.reclaim import reclaim
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
 
@@ -162,9 +163,14 @@ def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
     space: spool.Space, watched: Watched, spare: int
 ) -> None:
     repairing, disk = watched
+
+    def nobody_commits() -> None:
+        assert not space._store.control.is_free(NUMBER)
+
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))
     disk.before("names", lambda: [space.put("orders", body) for body in ("two", "three")], spare=spare)
+    disk.before("rename", nobody_commits, layout.committed(3))
     assert [one for one in repairing.check(repair=True) if one.kind is Kind.DAMAGED] == []
     assert not disk.waits_for("names")
     assert space.check() == []

@@ -338,6 +338,19 @@ def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) 
         assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
 
 
+def test_an_order_changes_for_one_who_still_knows_of_swept_files_that_are_gone(space: spool.Space) -> None:
+    fill(space)
+    tidy(space)
+    with spool.open(space.path) as late:
+        late._store.sources._tables.clear()
+        drain(space)
+        tidy(space)
+        fill(space, many=3)
+        space.change_queue("orders", order="lifo")
+        assert [message.body for message in late.get_many("orders", 9)] == [b"2", b"1", b"0"]
+        assert late._store.index.damage == []
+
+
 def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(space: spool.Space) -> None:
     ids = fill(space)
     tidy(space)
