@@ -8,7 +8,7 @@ import pytest
 
 import bench.__main__ as command
 import spool
-from bench import document, ten_million
+from bench import before, document, ten_million
 from bench.calm import Calm
 from bench.cases import CASES
 from bench.cases.base import Case, Result, compare
@@ -205,3 +205,13 @@ def test_what_is_lost_doubled_or_out_of_order_is_noticed(tmp_path: Path, wrong: 
 def test_the_command_that_is_written_down_names_no_directory_of_this_machine() -> None:
     assert command.without_directory(["1", "--directory", "/mnt/disk", "--write"]) == "python -m bench 1 --write"
     assert command.without_directory(["--directory=/mnt/disk", "--rounds", "3"]) == "python -m bench --rounds 3"
+
+
+def test_a_tree_is_compared_with_itself_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before.main([str(ROOT), "--directory", str(tmp_path), "--rounds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:30].strip() for line in lines[1:]] == list(before.STEPS)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SystemExit):
+        before.main([str(tmp_path)])
+    assert "holds no spool/" in capsys.readouterr().err

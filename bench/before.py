@@ -1,0 +1,172 @@
+"""``python -m bench.before CHECKOUT``: is this tree as fast as that one was?
+
+A process of each tree, and a second one of the older tree, have a space each on the same disk and take turns in random
+order, a few milliseconds each. What the two of the older tree differ by is the run's noise; what this tree differs by
+beyond that is its own. Ratios of medians of turns, of the time and of the processor's time: above 1 is slower.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from spool import Space
+
+HERE = Path(__file__).parents[1]
+# How many times a turn does each of these; with that, a turn takes about as long as one of the others.
+STEPS = {
+    "put, 1 a commit": 100,
+    "get, 1 at a time": 100,
+    "put, 100 a commit": 20,
+    "get, 100 at a time": 20,
+    "get and put in a transaction": 60,
+    "submit 1,000, wait for all": 1,
+}
+_OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
+_BODY = os.urandom(1024)
+
+
+class Turn(NamedTuple):
+    """Seconds, of the clock and of the processor, that one step took."""
+
+    elapsed: float
+    busy: float
+
+
+class Ratios(NamedTuple):
+    """Of a step: microseconds in the older tree and in this one, and the ratios to the older tree's turns."""
+
+    older_us: float
+    newer_us: float
+    noise: float
+    elapsed: float
+    busy_noise: float
+    busy: float
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.before", description=__doc__)
+    parser.add_argument("checkout", type=Path, help="the older tree, e.g. made by git worktree add /tmp/before COMMIT")
+    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="on the disk to measure; default: here")
+    parser.add_argument("--rounds", type=int, default=40, help="turns of each (40)")
+    parser.add_argument("--play", type=Path, metavar="SPACE", help=argparse.SUPPRESS)  # be one of the processes
+    asked = parser.parse_args(arguments)
+    if asked.play is not None:
+        play(asked.checkout, asked.play)
+        return
+    if not (asked.checkout / "spool" / "__init__.py").exists():
+        parser.error(f"{asked.checkout} holds no spool/: name a checkout of this repository")
+    print(f"{'':30} {'before':>10} {'now':>10}   time: noise, now   processor: noise, now")
+    for step, found in compare(asked.checkout, asked.directory, asked.rounds).items():
+        print(
+            f"{step:30} {found.older_us:7,.0f} µs {found.newer_us:7,.0f} µs "
+            f"{found.noise:12.2f} {found.elapsed:6.2f} {found.busy_noise:17.2f} {found.busy:6.2f}"
+        )
+
+
+def compare(checkout: Path, directory: Path, rounds: int) -> dict[str, Ratios]:
+    """By step."""
+    trees = {_OLDER: checkout.resolve(), _AGAIN: checkout.resolve(), _NEWER: HERE}
+    turns: dict[tuple[str, str], list[Turn]] = {}
+    with tempfile.TemporaryDirectory(prefix="xaspool-before-", dir=directory) as root, ExitStack() as opened:
+        askers = {
+            name: opened.enter_context(player(tree, Path(root) / str(place)))
+            for place, (name, tree) in enumerate(trees.items())
+        }
+        for number in range(rounds + 1):  # the first one warms up
+            for step in STEPS:
+                for name in random.sample(list(askers), len(askers)):
+                    turn = askers[name](step)
+                    if number:
+                        turns.setdefault((step, name), []).append(turn)
+    return {step: _ratios(*(turns[step, name] for name in (_OLDER, _AGAIN, _NEWER))) for step in STEPS}
+
+
+def _ratios(older: list[Turn], again: list[Turn], newer: list[Turn]) -> Ratios:
+    def ratio(of: list[Turn], which: int) -> float:
+        return statistics.median(turn[which] / before[which] for turn, before in zip(of, older, strict=True))
+
+    return Ratios(
+        older_us=statistics.median(turn.elapsed for turn in older) * 1e6,
+        newer_us=statistics.median(turn.elapsed for turn in newer) * 1e6,
+        noise=ratio(again, 0),
+        elapsed=ratio(newer, 0),
+        busy_noise=ratio(again, 1),
+        busy=ratio(newer, 1),
+    )
+
+
+# -- a process that does steps when it is asked to ---------------------------------------------------------------------
+
+
+@contextmanager
+def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn]]:
+    """A process with the tree's ``spool``, whatever else is installed."""
+    command = [sys.executable, "-m", "bench.before", str(tree), "--play", str(space)]
+    with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told, heard = process.stdin, process.stdout
+
+        def ask(step: str) -> Turn:
+            print(step, file=told, flush=True)
+            line = heard.readline()
+            if not line:
+                raise RuntimeError(f"the process of {tree} has ended: what it said is above")
+            return Turn(*json.loads(line))
+
+        try:
+            yield ask
+        finally:
+            told.close()
+
+
+def play(tree: Path, path: Path) -> None:
+    """Until nobody asks any more."""
+    sys.path.insert(0, str(tree))
+    import spool
+
+    if Path(spool.__file__).parents[1] != tree:
+        raise SystemExit(f"{spool.__file__} was imported, which is not of {tree}")
+    with spool.create(path) as space:
+        space.create_queue("q")
+        for _ in range(10):
+            space.put_many("q", [_BODY] * 500)
+        for line in sys.stdin:
+            step = line.strip()
+            begun, busy = time.perf_counter(), time.process_time()
+            for _ in range(STEPS[step]):
+                _do(space, step)
+            spent = time.perf_counter() - begun, time.process_time() - busy
+            print(json.dumps([seconds / STEPS[step] for seconds in spent]), flush=True)
+
+
+def _do(space: "Space", step: str) -> None:
+    if step == "put, 1 a commit":
+        space.put("q", _BODY)
+    elif step == "get, 1 at a time":
+        space.get("q")
+    elif step == "put, 100 a commit":
+        space.put_many("q", [_BODY] * 100)
+    elif step == "get, 100 at a time":
+        space.get_many("q", 100)
+    elif step == "get and put in a transaction":
+        with space.transaction() as tx:
+            tx.put("q", tx.get("q").body)
+    else:
+        for future in [space.submit("q", _BODY) for _ in range(1000)]:
+            future.result()
+
+
+if __name__ == "__main__":
+    main()
