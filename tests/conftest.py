@@ -19,7 +19,7 @@ settings.load_profile("xaspool")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
-    parser.addoption("--schedules", type=int, default=6, help="how many of each sort the interleavings try (6)")
+    parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

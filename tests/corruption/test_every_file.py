@@ -20,7 +20,7 @@ KINDS = (
     "xids", "claim file",
 )  # fmt: skip
 LARGE_BYTES = 8_000
-BYTE_BY_BYTE = ("one section", "several sections", "adopted branch", "head of unmoved branch", "in doubt")
+BYTE_BY_BYTE = ("one section", "head of unmoved branch")
 ODD_NAMES = (
     *(layout.committed(number) for number in (1, 25, 140, layout.MAX_NUMBER)),
     *(layout.committed(*place) for place in ((11, 1), (17, 2), (1, 1), (60, 1))),

@@ -93,13 +93,9 @@ def test_a_flush_that_a_promise_leaves_out_is_found(disk, history, rules):
     assert f"{history}: cut before" in str(found.value)
 
 
-# The others take a minute each.
-QUICK = (Rules.ORDERED, Rules.LOG_TREE)
-
-
 @pytest.mark.parametrize(
     "rules",
-    [pytest.param(rules, marks=() if rules in QUICK else pytest.mark.slow) for rules in Rules],
+    [pytest.param(rules, marks=() if rules is Rules.ORDERED else pytest.mark.slow) for rules in Rules],
     ids=lambda rules: rules.value,
 )
 @pytest.mark.parametrize("disk", [_CopyIsNotFlushedFirst, _CopyIsNotFlushedAgain])
@@ -108,6 +104,7 @@ def test_a_flush_that_recovery_leaves_out_is_found(disk, rules):
         Explorer(BY_NAME["put"], rules, recovery_disk=disk, again=3).explore()
 
 
+@pytest.mark.slow
 def test_a_name_that_was_another_files_and_is_not_flushed_with_its_directory_is_found():
     with pytest.raises(Violation):
         Explorer(BY_NAME["put"], Rules.NEW_NAMES, recovery_disk=_ReplacedCountsAsNew, again=3).explore()
