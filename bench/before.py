@@ -2,7 +2,7 @@
 
 A process of each tree, and a second one of the older tree, have a space each on the same disk and take turns in random
 order, a few milliseconds each. What the two of the older tree differ by is the run's noise; what this tree differs by
-beyond that is its own. Ratios of medians of turns, of the time and of the processor's time: above 1 is slower.
+beyond that is its own. Medians of the turns' ratios, of the time and of the processor's time: above 1 is slower.
 """
 
 import argparse

@@ -143,6 +143,9 @@ class Forwarder:
             while not self._stop.is_set():
                 begun = space._store.clock.monotonic()
                 result = self._round(space, context, route, limit, 0.0 if once else _LISTEN_SECONDS)
+                if result.full and result.messages > 1:
+                    limit = result.messages // 2  # fewer answers may find room
+                    continue
                 if once and (not result.messages or result.down):
                     return
                 if result.down:

@@ -18,7 +18,7 @@ from forwarder.services import QueueService, Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
 from spool.decide import settle_the_dead
-from spool.errors import Full, NotOpen, ProtocolError, SystemFailure
+from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
 from spool.limits import room_in
 from spool.locks import coordinator_byte
 from spool.retries import count_failures, with_error_queue
@@ -88,39 +88,47 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
     transaction = Transaction(store, space._undertaker, timeout=None, noted=False)
     with _coordinating(store, round_id, transaction):
         with store.gate:
-            limit, full = _room(store, route, limit)
-        if full:
-            return RoundResult(full=full)
-        held = transaction.hold(route.queue, limit, timeout=timeout)
+            room, full = _room(store, route)
+        held = transaction.hold(route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout)
         if not held:
             return RoundResult()
+        if full:
+            return RoundResult({Effect.KEPT: len(held)}, full=full)
         config = space.queues()
         rules = Rules(with_error_queue(store.config, route.queue), dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
         with store.gate:
             try:
                 result = _commit(store, transaction, blocks)
-            except Full as error:  # others put meanwhile: the services are called again when there is room
+            except Full as error:
                 result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
     with store.gate:
         settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
+    if result.full and len(held) == 1:
+        _count_try(space, held[0], f"its answer found no room: {result.full}")
     return result
 
 
-def _room(store: Store, route: Route, limit: int) -> tuple[int, str]:
-    """How many messages a round may take, so that all answers find room (Q11), and which queue is full if none do."""
+def _room(store: Store, route: Route) -> tuple[int | None, str]:
+    """How many answers the queue that they go to by default takes (Q11; None: any number), and what to say if none."""
     store.refresh_settings()
     catch_up(store, list_prepared(store))
     config = store.config.queues.get(route.queue)
-    answers = set() if config is None else {config.reply_queue, config.failure_queue}
+    queue = None if config is None else config.reply_queue
     if isinstance(route.service, QueueService):
-        answers = {route.service.queue}
-    for queue in sorted(filter(None, answers)):
+        queue = route.service.queue
+    if queue is None or (room := room_in(store, queue)) is None:
+        return None, ""
+    if room == 0 and settle_the_dead(store, store.deadline()):  # which held its room with what they had voted for
         room = room_in(store, queue)
-        if room == 0:
-            return 0, f"queue {queue} is full"
-        limit = limit if room is None else min(limit, room)
-    return limit, ""
+    return room, f"queue {queue} is full" if room == 0 else ""
+
+
+def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
+    """Of the message that a round had alone: whatever fills the queues, others are not to wait behind it for ever."""
+    with suppress(SpoolError), space.transaction() as transaction:  # somebody else may have it by now
+        transaction.get(held.queue, message_id=held.id)
+        transaction.set_rollback_only(reason)
 
 
 @contextmanager

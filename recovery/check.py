@@ -84,8 +84,7 @@ def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     problems += _prepared(store)
     problems += _strays(store)
     problems += _strangers(store)
-    store.refresh_settings()
-    problems += lost_queues(store, store.index)
+    problems += lost_queues(store)
     problems += _directories(store)
     if ours is None:
         with store.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
@@ -262,10 +261,19 @@ def _strangers(store: Store) -> Iterator[Problem]:
             yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE))
 
 
-def lost_queues(store: Store, index: Index) -> Iterator[Problem]:
-    """Messages that nobody can take, because space.toml has lost their queue."""
-    with store.mutex:
-        lost = {n: q.live for n, q in index.queues.items() if q.live and n not in store.config.queues}
+def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
+    """Messages that nobody can take, because space.toml has lost their queue. ``index``: of who is alone; else others
+    make and delete queues meanwhile, so messages and settings are looked at until both are of one moment."""
+    for _ in store.deadline().polls():
+        store.refresh_settings()
+        version = store.settings_version
+        if index is None:
+            catch_up(store)
+        with store.mutex:
+            queues = (store.index if index is None else index).queues
+            lost = {n: q.live for n, q in queues.items() if q.live and n not in store.config.queues}
+        if not lost or store.counters.read().settings == version:
+            break
     for queue, live in sorted(lost.items()):
         lie = "message lies" if live == 1 else "messages lie"
         text = f"it does not have queue {queue}, in which {live:,} {lie}: create the queue"

@@ -51,7 +51,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     if alone:
         report.findings += _set_damage_aside(store)
         report.findings += [problem.finding for problem in account(store, store.index)]
-    report.findings += [problem.finding for problem in lost_queues(store, store.index)]
+    report.findings += [problem.finding for problem in lost_queues(store)]
     decisions = decide(evidence, frozenset(store.index.adopted), _refused(evidence, store.index))
     for decision in decisions:
         if decision not in early:
@@ -75,7 +75,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
     findings += [problem.finding for problem in account(store, index)] if alone else []
-    findings += [problem.finding for problem in lost_queues(store, index)]
+    findings += [problem.finding for problem in lost_queues(store, index if alone else None)]
     in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
     return RecoveryReport(alone, findings, in_doubt, index.applied)
 

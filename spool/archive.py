@@ -54,10 +54,10 @@ def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] 
     """Write the space to a stream; how many files. SystemFailure if another process reclaims all the time."""
     check_stream(stream, "write")
     with _nothing_goes(store):
-        names = _snapshot(store)
+        settings, names = _snapshot(store)
         with tarfile.open(fileobj=stream, mode="w|gz" if compress else "w|") as archive:
             _add(archive, _BEGIN, json.dumps({"format": _FORMAT, "files": len(names)}).encode())
-            _add(archive, layout.SETTINGS, store.read_settings_text().encode())
+            _add(archive, layout.SETTINGS, settings.encode())
             written = 0
             for done, name in enumerate(names, 1):
                 written += _add_file(store, archive, name)
@@ -78,12 +78,13 @@ def _nothing_goes(store: Store) -> Iterator[None]:
     raise SystemFailure(f"another process has been reclaiming for {deadline.seconds:g} s: try again later")
 
 
-def _snapshot(store: Store) -> list[str]:
-    """The names of all that there is at one moment, when no number is under way."""
+def _snapshot(store: Store) -> tuple[str, list[str]]:
+    """The settings and the names of all that there is at one moment, when no number is under way."""
     deadline = store.deadline()
     with_number_lock(store, deadline)
     try:
         settle_all(store, deadline)
+        settings = store.read_settings_text()
         found = [f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED) if layout.parse_xid(name)]
         numbered = (name for name in store.disk.names(layout.COMMITTED) if layout.parse_committed(name))
         found += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
@@ -94,7 +95,7 @@ def _snapshot(store: Store) -> list[str]:
         identity = store.disk.identity(name)
         if identity is not None and identity.is_regular:
             found.append(name)
-    return found
+    return settings, found
 
 
 def _add_file(store: Store, archive: tarfile.TarFile, name: str) -> bool:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from spool.draft import Draft
 from spool.limits import Load, in_doubt, load_of, see_all
@@ -97,7 +97,7 @@ def _run(space: str, config: QueueConfig, load: Load) -> None:
     what = f"the capacity command of queue {config.name}"
     try:
         # Into a file: however much it says is not kept here, and whoever it leaves behind is not waited for.
-        with tempfile.TemporaryFile() as said:
+        with _scratch() as said:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=said, stderr=said,
@@ -113,6 +113,14 @@ def _run(space: str, config: QueueConfig, load: Load) -> None:
                 log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it said nothing")
     except OSError as error:
         log.warning("%s could not be run: %s", what, error)
+
+
+def _scratch() -> BinaryIO:
+    """A file of no name. Where there is no room for one the command runs all the same, nobody hears what it says."""
+    try:
+        return cast("BinaryIO", tempfile.TemporaryFile())
+    except OSError:
+        return open(os.devnull, "r+b")
 
 
 def _end_of(said: BinaryIO) -> str:

@@ -161,19 +161,24 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
 
 
 def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Message], Ranges]:
-    """The claimed messages, and the claims of those whose bodies are damaged: those went to quarantine."""
+    """The claimed messages, and the claims of those that are not delivered: their bodies are damaged, and went to
+    quarantine, or they are behind one whose codec cannot read it. UnknownCodec if that is the first."""
     found: list[Message] = []
     bad: Ranges = []
-    for number, first, count in ranges:
+    for place, (number, first, count) in enumerate(ranges):
         try:
             found += read_messages(store, number, first, count)
-        except CorruptedFile:
+        except (CorruptedFile, UnknownCodec):
             for ordinal in range(first, first + count):
                 try:
                     found += read_messages(store, number, ordinal, 1)
                 except CorruptedFile as error:
                     set_aside(store, Position(number, ordinal), str(error), deadline)
                     bad.append((number, ordinal, 1))
+                except UnknownCodec:
+                    if not found:
+                        raise
+                    return found, [*bad, (number, ordinal, first + count - ordinal), *ranges[place + 1 :]]
     return found, bad
 
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 from spool import interrupts, limits, publication
 from spool.commits import Commit, Part
 from spool.draft import Draft
-from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen
+from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
 from spool.format import BRANCH_ID_BYTES, BranchEntry
 from spool.gathering import BranchWork, CommitLine, Puts, Stage, Work, tell
 from spool.locks import xid_byte
@@ -185,16 +185,21 @@ class Group:
         except _NoRoomError as error:
             return error.works if len(error.works) < len(busy) else []
         except Exception as error:
-            # On a full disk what only removes must still be able to.
-            full = isinstance(error, OSError) and error.errno in NO_ROOM
-            failed = [work for work in busy if work.messages] if full else busy
-            failed = failed or busy
+            failed = self._to_blame(error, busy) or busy
             failed[0].error = error
             for work in failed[1:]:
                 work.error = copy.copy(error)  # each is raised in a thread of its own
                 work.error.__cause__ = error
             return failed if len(failed) < len(busy) else []
         return []
+
+    def _to_blame(self, error: Exception, works: Sequence[Work]) -> list[Work]:
+        """Without whom the others may commit; [] if that is nobody in particular."""
+        if isinstance(error, QueueNotFound):
+            return [work for work in works if _target_is_gone(self.store, work)]
+        # On a full disk what only removes must still be able to.
+        full = isinstance(error, OSError) and error.errno in NO_ROOM
+        return [work for work in works if work.messages] if full else []
 
     def _write(self, works: Sequence[Work]) -> None:
         """One numbered file, durable and visible."""
@@ -273,6 +278,12 @@ def _fits(store: Store, work: Work, together: dict[str, limits.Load], doubtful: 
         return False
     together.update(grown)
     return True
+
+
+def _target_is_gone(store: Store, work: Work) -> bool:
+    if isinstance(work, Puts):
+        return work.queue not in store.config.queues
+    return isinstance(work, BranchWork) and store.missing_target(work.draft.tables) is not None
 
 
 def joined(works: Sequence[Work]) -> tuple[Draft, list[BranchEntry]]:

@@ -104,8 +104,8 @@ def in_doubt(store: Store) -> Loads:
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None]:
-    """What to ask under the number lock, with the settings as they are there, before a branch with these tables of
-    contents is committed or votes."""
+    """What to ask under the number lock before a branch with these tables of contents is committed or votes, with the
+    settings as this process has read them by then: for a commit, under that lock; for a vote, just before it."""
 
     def check() -> None:
         if store.config.limited:

@@ -172,6 +172,7 @@ def _edit(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
     config = parse(changed, path)
     replace_file(store.disk, layout.SETTINGS, changed.encode())
     store.counters.bump_settings()
+    store.refresh_settings()
     return config
 
 

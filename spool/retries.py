@@ -124,6 +124,7 @@ def count_failures(
     places = list(positions)
     while True:
         draft = Draft()
+        store.refresh_settings()  # where they go is as the settings are now
         with store.mutex:
             for position in places:
                 if store.prepared.held.get(position, held_by) == held_by:

@@ -183,6 +183,8 @@ class Store:
             return
         config = self.read_settings()
         with self.mutex:
+            if version < self.settings_version:
+                return  # another thread was faster, and read what came later
             changed = [name for name, queue in config.queues.items() if self.index.queue(name).differs(queue)]
             self.config = config
             if changed and self.order_changed is not None:
@@ -197,10 +199,13 @@ class Store:
         keeps queues from being deleted; ``page``: the counters, just read."""
         if page.settings_cells != self.settings_cells:
             self.refresh_settings()
-        for table in tables:
-            for queue in _targets_of(table):
-                if queue not in self.config.queues:
-                    raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
+        if (queue := self.missing_target(tables)) is not None:
+            raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
+
+    def missing_target(self, tables: Iterable[Table]) -> str | None:
+        """A queue into which these put messages, and which is not there."""
+        queues = self.config.queues
+        return next((queue for table in tables for queue in _targets_of(table) if queue not in queues), None)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 

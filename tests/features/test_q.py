@@ -324,7 +324,7 @@ def test_q17_values_of_a_type_of_ones_own_are_written_by_its_codec(space: spool.
 
 @pytest.mark.usefixtures("codecs_of_its_own")
 def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
-    space.create_queue("q")
+    space.create_queue("q", order="priority")
 
     def broken(value: object) -> bytes:
         raise KeyError(value)
@@ -339,6 +339,9 @@ def test_q17_a_codec_that_fails_loses_nothing(space: spool.Space) -> None:
     with pytest.raises(spool.UnknownCodec, match=rf"message {id_} of queue q stays .* 'good'.*KeyError"):
         space.get("q")
     assert (space.stats("q").ready, space.quarantined()) == (1, [])
+    for _ in range(2):
+        before = space.put("q", "before", priority=60)
+        assert [message.id for message in space.get_many("q", 9)] == [before]
     assert [message.body for message in space.browse("q")] == [b"1"]
     space.create_queue("other")
     assert space.move(id_, "other").body == b"1"

@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from forwarder.effects import Effect
+from forwarder.forwarder import Forwarder
 from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
@@ -195,15 +196,53 @@ def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.S
     space.put("replies", b"there")
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
     result = forward(space, echo)
-    assert (result.effects, result.down) == ({}, "there is no room for answers (queue replies is full)")
-    assert forward(space, lambda request: Passed("next")).down == result.down
+    assert (result.effects, result.down) == ({Effect.KEPT: 1}, "there is no room for answers (queue replies is full)")
     space.get("replies")
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
     space.change_queue("replies", max_messages=None, max_bytes=1)
     assert forward(space, echo).down == result.down
-    space.change_queue("replies", max_bytes=None)
-    space.change_queue("failures", max_messages=0)
-    assert "queue failures is full" in forward(space, echo).down
+    space.get_many("replies", 9)
+    space.get("work")
+    assert forward(space, echo).down == "", "nothing waits"
+
+
+def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_this_process(
+        self: Forwarder, space: spool.Space, _: object, route: Route, limit: int, __: float
+    ) -> RoundResult:
+        result = run_round(space, route, in_process, limit=limit, tasks=2, timeout=0)
+        self.summary.add(route.queue, result)
+        return result
+
+    monkeypatch.setattr(Forwarder, "_round", in_this_process)
+    _answers["it"] = lambda request: Replied(b"x" * (1000 if request.raw == b"small" else 5000))
+    space.change_queue("replies", max_bytes=4000)
+    space.change_queue("work", retries=1)
+    space.put_many("work", [b"small"] * 3)
+    large = space.put("work", b"large")
+    forwarder = Forwarder(space.path, {"work": "queue:next"})
+    for _ in range(3):  # as a night's calls of ``--once``
+        forwarder._run_route(space, None, Route("work", Scripted("it")), once=True)
+    assert space.stats("replies").ready == 3
+    dead = space.get("errors")
+    assert dead.id == large
+    assert "its answer found no room" in (dead.failure_reason or "")
+
+
+def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space: spool.Space) -> None:
+    space.change_queue("replies", max_messages=2)
+    space.put_many("work", [b"1", b"2"])
+
+    def dies(chunks: list[Chunk]) -> list[Block]:
+        in_process(chunks)
+        raise KeyboardInterrupt
+
+    with spool.open(space.path) as other, pytest.raises(KeyboardInterrupt):
+        _answers["it"] = echo
+        run_round(other, Route("work", Scripted("it")), dies, limit=9, tasks=2, timeout=0)
+    assert forward(space, echo).effects == {Effect.DELIVERED: 2}
 
 
 def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) -> None:

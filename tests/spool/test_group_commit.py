@@ -17,7 +17,7 @@ from spool.gathering import CommitLine
 from spool.reader import image_of
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
-from tests.spool.held import PATIENT_SECONDS, Gathering
+from tests.spool.held import PATIENT_SECONDS, Gathering, committed_here
 from tests.spool.shown import bodies, numbers
 from tests.survivors import Rules, survivors
 
@@ -103,6 +103,24 @@ def test_a_full_disk_lets_those_in_the_group_take_who_put_nothing(gathering: Gat
     assert get.error is None
     assert bodies(space) == ["b", "first"]
     assert bodies(space, "replies") == []
+
+
+def test_a_queue_that_is_gone_fails_those_alone_who_put_into_it(gathering: Gathering) -> None:
+    space = gathering.space
+    space.create_queue("gone")
+    space.create_queue("once", retries=0)
+    space.put("once", "taken")
+    with committed_here(space):
+        fine, late = space.submit("orders", 1), space.submit("gone", 2)
+        with space.transaction() as tx:
+            tx.get("once")
+            done = tx.commit_async()
+        with spool.open(space.path) as other:
+            other.delete_queue("gone")
+    assert fine.result(PATIENT_SECONDS)
+    assert done.result(PATIENT_SECONDS) is None
+    assert isinstance(late.exception(PATIENT_SECONDS), spool.QueueNotFound)
+    assert (space.stats("once").dequeued, space.stats("once").failed) == (1, 0)
 
 
 def test_a_get_whose_commit_fails_is_no_try(gathering: Gathering) -> None:

@@ -12,6 +12,7 @@ from spool.errors import BadMessageId
 from spool.message import Position
 from spool.queues import notice_edits, replace_file
 from spool.reclaim import reclaim
+from tests.simdisk import ROOT
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.spool.shown import bodies
 
@@ -102,6 +103,54 @@ def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, oth
     replace_file(space._store.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
     notice_edits(other._store)
     assert other._store.config.max_body_bytes == 10
+
+
+def test_what_fails_goes_where_the_settings_say_by_then(space: spool.Space, other: spool.Space) -> None:
+    space.create_queue("errors")
+    space.create_queue("work", retries=0)
+    for change in (space.change_queue, other.change_queue):
+        space.put("work", "failed")
+        with space.transaction() as transaction:
+            transaction.get("work")
+            change("work", error_queue="errors")
+            transaction.set_rollback_only()
+        assert space.get("errors").body == "failed"
+        space.change_queue("work", error_queue=None)
+
+
+def test_a_queue_made_or_deleted_while_one_opens_or_checks_is_not_lost(
+    processes: Processes, space: spool.Space
+) -> None:
+    def make_and_use() -> None:
+        space.create_queue("new")
+        space.put("new", "one")
+
+    def empty_and_delete() -> None:
+        space.get("new")
+        space.delete_queue("new")
+
+    for place in range(9):
+        for call in ("names", "read_at"):
+            disk = processes.disk()
+            disk.before(call, make_and_use, spare=place)
+            with spool.open(ROOT, disk=disk, clock=processes.machine.clock) as late:
+                assert late.recovery.damaged == [], (call, place)
+                if disk.waits_for(call):
+                    delattr(disk, call)
+                    make_and_use()
+                disk.before(call, empty_and_delete, spare=place)
+                assert [one for one in late.check() if one.kind is Kind.DAMAGED] == [], (call, place)
+                if disk.waits_for(call):
+                    delattr(disk, call)
+                    empty_and_delete()
+
+
+def test_a_change_of_one_s_own_holds_at_once(space: spool.Space) -> None:
+    id_ = space.put("orders", "one")
+    space.create_queue("answers")
+    assert space.show(id_).reply_queue is None
+    space.change_queue("orders", reply_queue="answers")
+    assert space.show(id_).reply_queue == "answers"
 
 
 # -- what administrators do -------------------------------------------------------------------------------------------
