@@ -205,7 +205,11 @@ class Store:
     def missing_target(self, tables: Iterable[Table]) -> str | None:
         """A queue into which these put messages, and which is not there."""
         queues = self.config.queues
-        return next((queue for table in tables for queue in _targets_of(table) if queue not in queues), None)
+        for table in tables:
+            for queue in _targets_of(table):
+                if queue not in queues:
+                    return queue
+        return None
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
