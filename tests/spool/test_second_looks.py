@@ -163,6 +163,14 @@ def test_a_purge_looks_at_what_others_put_and_voted_for(space: spool.Space, othe
     assert other.purge("orders") == 1
 
 
+def test_a_queue_is_deleted_whatever_others_prepared_before(space: spool.Space, other: spool.Space) -> None:
+    space.create_queue("more")
+    prepare(other)
+    rollback(other)
+    space.delete_queue("more")
+    assert "more" not in other.queues()
+
+
 def test_a_redrive_knows_the_queues_that_there_are(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("errors")
     space.create_queue("origin", error_queue="errors", retries=0)
