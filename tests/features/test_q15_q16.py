@@ -201,6 +201,21 @@ def test_q16_a_branch_that_is_decided_while_a_space_is_exported_goes_along_in_do
         assert seen(second, "orders") == ["new"]
 
 
+def test_q16_the_settings_of_an_export_are_of_the_same_moment() -> None:
+    processes, file = Processes(), io.BytesIO()
+    space = processes.space()
+    space.create_queue("gone")
+    space.put("gone", "there")
+    exporting, disk = processes.open()
+    disk.before("names", lambda: (space.get("gone"), space.delete_queue("gone")), "quarantine")
+    exporting.export(file)
+    assert "gone" not in space.queues()
+    file.seek(0)
+    target = Machine(NO_FILES)
+    with spool.import_space(ROOT, file, disk=SimulatedDisk(target), clock=target.clock) as second:
+        assert seen(second, "gone") == ["there"]
+
+
 def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> None:
     processes, file = Processes(), io.BytesIO()
     exporting, disk = processes.open()
