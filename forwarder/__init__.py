@@ -1,10 +1,10 @@
 """Forwarding queues to services, in parallel, through Spark."""
 
-from forwarder.effects import Effect
 from forwarder.forwarder import Forwarder, Summary
-from forwarder.outcome import Reject, Retry
 from forwarder.round import RoundResult
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
+from spool.effects import Effect
+from spool.outcome import Reject, Retry
 
 __all__ = ["Effect", "Forwarder", "Reject", "Retry", "RoundResult", "ServiceError", "SparkUnavailable", "Summary"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forwarder.effects import Effect
 from forwarder.round import RoundResult, Route, TaskDied, run_round
 from forwarder.services import QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.task import Block, Chunk, run
+from spool.effects import Effect
 from spool.errors import SpoolError
 from spool.opening import open as open_space
 from spool.space import Space

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from forwarder.effects import Effect, Rules
 from forwarder.services import QueueService, Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
 from spool.decide import settle_the_dead
+from spool.effects import Effect, Rules
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
 from spool.limits import room_in
 from spool.locks import coordinator_byte

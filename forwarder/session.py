@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
-from forwarder.outcome import describe, one_line
+from spool.outcome import describe, one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from forwarder.effects import Effect, Rules, record
-from forwarder.outcome import Retried
 from forwarder.services import Caller, Request, Service
 from spool import codecs
 from spool.consume import HeldMessage
+from spool.effects import Effect, Rules, record
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.format import BRANCH_ID_BYTES
 from spool.message import Message, Position
+from spool.outcome import Retried
 from spool.remote import RemoteBranch, Vote
 from spool.xid import FORMAT_ROUND, Xid
 

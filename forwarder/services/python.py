@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from forwarder.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry, describe, one_line
 from forwarder.services.service import MAX_REPLY, Request, ServiceError, replied
+from spool.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry, describe, one_line
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from forwarder.outcome import Passed
 from forwarder.services.service import Request, ServiceError
+from spool.outcome import Passed
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from forwarder.outcome import Outcome, Rejected, Replied
+from spool.outcome import Outcome, Rejected, Replied
 
 MAX_REPLY = 256 * 1024 * 1024
 """Bytes; the largest body that a queue takes by default."""

@@ -10,16 +10,27 @@ from xaspool_scripts.admin_message import message
 from xaspool_scripts.admin_queue import queue
 from xaspool_scripts.admin_tour import tour
 from xaspool_scripts.admin_transaction import transaction
-from xaspool_scripts.common import Failure, Program, describe, json_option, note, opened, space_option, version_option
+from xaspool_scripts.common import (
+    COULD_NOT_LOOK,
+    DAMAGE_LEFT,
+    Failure,
+    Program,
+    describe,
+    json_option,
+    note,
+    opened,
+    space_option,
+    version_option,
+)  # fmt: skip
 from xaspool_scripts.output import printable, write_json
 
-CLEAN, REPAIRED, DAMAGE_LEFT = 0, 1, 4
+CLEAN, REPAIRED = 0, 1
 
 
 class CouldNotLook(Failure):
     """``check`` has nothing to say about the space."""
 
-    exit_code = 8
+    exit_code = COULD_NOT_LOOK
 
 
 @click.group("spool-admin", cls=Program)

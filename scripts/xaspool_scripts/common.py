@@ -21,7 +21,8 @@ from xaspool_scripts.start import INTERRUPTED, write_at_once
 if TYPE_CHECKING:
     from spool.space import Space
 
-FAILED, NOTHING_THERE = 1, 3
+# Exit codes, besides 0 and click's 2 for wrong usage. One number has one meaning in every program.
+FAILED, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, QUARANTINED, COULD_NOT_LOOK = 1, 3, 4, 5, 6, 8
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"

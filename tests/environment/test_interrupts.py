@@ -15,10 +15,10 @@ import pytest
 
 import spool
 import xa
-from forwarder.outcome import Replied
 from spool import interrupts
 from spool.association import associated
 from spool.intake import Intake
+from spool.outcome import Replied
 from spool.reclaim import reclaim
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.test_round import forward

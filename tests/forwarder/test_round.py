@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.effects import Effect
 from forwarder.forwarder import Forwarder
-from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
 from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk, deliver
 from spool import codecs, decide
 from spool.decide import settle_the_dead
+from spool.effects import Effect
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.locks import coordinator_byte
+from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.remote import RemoteBranch
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from forwarder.outcome import LONGEST_REASON, Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
 from forwarder.services import PythonService, Request, Service, ServiceError, parse
 from forwarder.services.python import PythonCaller
 from spool.message import Message, Position
+from spool.outcome import LONGEST_REASON, Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
 
 
 def request(body: Any = b"hello", **attributes: Any) -> Request:
@@ -160,7 +160,7 @@ class TestImport:
     @pytest.fixture(autouse=True)
     def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / "xaspool_demo.py").write_text(
-            "from forwarder.outcome import Retry\n"
+            "from spool.outcome import Retry\n"
             "def shout(message): return message.body.upper()\n"
             "class Desk:\n"
             "    @staticmethod\n"

@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from forwarder.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
 from forwarder.services import parse
 from forwarder.services.http import header_value, retry_after
+from spool.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_services import call, request
 
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forwarder.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.arguments import with_first_delay
 from spool.consume import HeldMessage
 from spool.draft import Draft
 from spool.message import Message
+from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.retries import fate, moved_to
 from spool.settings import QueueConfig
 
-log = logging.getLogger("spool.forwarder")
+log = logging.getLogger("spool")
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = ("attempts", "not_before", "delay", "origin_queue", "failure_reason", "top", "before")
