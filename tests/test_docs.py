@@ -1,8 +1,9 @@
 """The documents cannot rot: their examples run, their commands exist, their tables name what the code has."""
 
+import os
 import re
-import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -11,38 +12,90 @@ import pytest
 from spool import entries, layout
 from spool import format as file_format
 from spool.message import FIELDS
+from tests import pages
 from tests.conftest import rows, rows_of
 from tests.spool.test_flush_counts import COSTS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
-def blocks(language: str) -> list[tuple[str, str]]:
-    return [
-        (f"{document.name}:{place}", text)
-        for document in DOCUMENTS
-        for place, (found, text) in enumerate(_BLOCK.findall(document.read_text()))
-        if found == language
-    ]
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A reader's: the programs of this tree on PATH, whatever was installed when."""
+    directory = tmp_path_factory.mktemp("bin")
+    texts = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}
+    for name, target in PROGRAMS.items():
+        module, function = target.split(":")
+        texts[name] = f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\n\nsys.exit({function}())\n"
+    for name, text in texts.items():
+        program = directory / name
+        program.write_text(text)
+        program.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPOOL_")}
+    roots = f"{ROOT}:{ROOT / 'scripts'}"
+    return {**kept, "PATH": f"{directory}:{os.environ['PATH']}", "HOME": str(directory), "PYTHONPATH": roots}
 
 
-@pytest.mark.parametrize(("where", "code"), blocks("python"))
-def test_python_examples_run_and_print_what_they_say(where: str, code: str, tmp_path: Path) -> None:
-    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    said = re.findall(r"print\(.*\)  # (.*)", code)
-    assert found.stdout.splitlines() == said
+def readers(spark: bool) -> list[Path]:
+    """The pages of which there is something to run; with ``spark`` those that come to a start of Spark."""
+
+    def to_run(document: Path) -> bool:
+        few = pages.programs(document)
+        return pages.programs(document, spark=True) != few if spark else bool(few)
+
+    return [document for document in DOCUMENTS if to_run(document)]
+
+
+@pytest.mark.parametrize("page", readers(spark=False), ids=lambda page: page.name)
+def test_a_page_runs_block_after_block_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    for block in pages.programs(page):
+        pages.run(block, tmp_path, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("page", readers(spark=True), ids=lambda page: page.name)
+def test_a_page_runs_with_spark_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    for block in pages.programs(page, spark=True):
+        pages.run(block, tmp_path, environment)
+
+
+def test_every_block_is_in_a_language_that_says_whether_it_is_run() -> None:
+    for document in DOCUMENTS:
+        for block in pages.blocks(document):
+            assert block.language in {*pages.RUN, *pages.READ} or document.name == "format.md", block.where
+
+
+@pytest.mark.parametrize(
+    ("printed", "said", "agreed"),
+    [
+        ("one\ntwo\n", "one\ntwo\n", True),
+        ("id 17, 3 s\n", "id …, … s\n", True),
+        ("one\n2\n3\nfour\n", "one\n…\nfour\n", True),
+        ("one\n", "one\n…\n", True),
+        ("no line end", "no line end\n", True),
+        ("one\ntwo\n", "one\n", False),
+        ("one\n", "one\ntwo\n", False),
+        ("a.c\n", "abc\n", False),
+        ("", "one\n", False),
+    ],
+)
+def test_what_a_page_says_of_its_output_is_held_against_it(printed: str, said: str, agreed: bool) -> None:
+    assert pages.agrees(printed, said) is agreed
+
+
+_COMMAND = re.compile(r"^(?:\$ |ExecStart=\S*/|\* .*/)?(spool-(?:\w+).*?)(?: && .*| \|.*| > .*| &)?$", re.MULTILINE)
 
 
 def commands() -> list[str]:
-    lines = [line for _, text in blocks("sh") for line in text.splitlines()]
-    return sorted({line.split(" && ")[0].strip() for line in lines if line.startswith("spool-")})
+    texts = [block.text for document in DOCUMENTS for block in pages.blocks(document) if block.language != "python"]
+    return sorted({line.strip() for text in texts for line in _COMMAND.findall(text.replace("\\\n", " "))})
 
 
 def test_there_are_examples_to_check() -> None:
-    assert len(blocks("python")) >= 1
+    assert len(readers(spark=False)) >= 2
     assert len(commands()) >= 8
 
 
@@ -53,10 +106,15 @@ def test_commands_in_examples_exist_with_their_options(line: str) -> None:
     command: click.Command = module.main
     while isinstance(command, click.Group):
         word = words.pop(0)
-        assert word in command.commands, line
-        command = command.commands[word]
+        if word in ("-s", "--space"):
+            del words[0]
+        elif word in ("--version", "--help"):
+            return
+        else:
+            assert word in command.commands, line
+            command = command.commands[word]
     options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word for word in words if word.startswith("--")} <= options, line
+    assert {word.split("=")[0] for word in words if word.startswith("--")} <= {*options, "--help"}, line
 
 
 def test_every_row_of_the_features_has_a_test_that_carries_its_id() -> None:

@@ -149,7 +149,7 @@ def test_performance_md_has_a_well_formed_block() -> None:
 
 
 def test_performance_md_shows_commands_that_exist() -> None:
-    lines = re.findall(r"^python -m bench (?!\.)(.*?)(?:  .*)?$", document.DOCUMENT.read_text(), re.MULTILINE)
+    lines = re.findall(r"^\$ python -m bench (?!\.)(.*?)(?:  .*)?$", document.DOCUMENT.read_text(), re.MULTILINE)
     assert len(lines) >= 3
     for line in lines:
         command.parser().parse_args(line.split())

@@ -1,0 +1,101 @@
+"""Documents as programs: a page is run as a reader would, block after block.
+
+What a block is, its language says (the word behind the three backticks):
+
+- ``python``: a program. What it prints is what its lines say, ``print(…)  # what it prints``, or what a ``text`` block
+  says that follows it.
+- ``sh``: commands, run with ``sh -e``: the first that fails fails the page. A ``text`` block that follows is all that
+  they print, on stdout and stderr.
+- ``text`` behind one of these: its output. ``…`` within a line stands for any characters, a line that is only ``…`` for
+  any number of lines.
+- A ``python``, ``sh``, ``toml`` or ``ini`` block whose first line is a comment with a file's name and nothing else
+  (``# services.py``) is saved under that name, and not run.
+- ``toml``, ``ini``, ``json``, ``console`` and other ``text``: for reading. What the test must not do stands in these:
+  other users, services of the system, what runs until it is stopped. In ``console``, commands begin with ``$``.
+
+All blocks of a page begin in one directory, which is empty at first; each is a process of its own. Programs of the
+environment under test are found first. A page that starts Spark is run up to there, and as a whole with ``--long``.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+RUN = ("python", "sh")
+READ = ("text", "toml", "ini", "json", "console")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_SPARK = re.compile(r"^spool-forward (?!--help|--version)|forwarder\.Forwarder\(", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    where: str  # README.md:12
+    language: str
+    text: str
+    output: str | None  # of the text block that follows
+
+    @property
+    def file(self) -> str | None:
+        """The name under which it is to be saved."""
+        found = _FILE.match(self.text)
+        return found[1] if found else None
+
+    @property
+    def starts_spark(self) -> bool:
+        return self.file is None and self.language in RUN and bool(_SPARK.search(self.text))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    found = list(_BLOCK.finditer(text))
+    for match, following in pairwise([*found, None]):
+        where = f"{page.name}:{text.count(chr(10), 0, match.start()) + 1}"
+        output = following[2] if following and following[1] == "text" and match[1] in RUN else None
+        yield Block(where, match[1], match[2], output)
+
+
+def programs(page: Path, spark: bool = False) -> list[Block]:
+    """What is saved and run of a page; with ``spark`` beyond the first block that starts Spark, too."""
+    some = [block for block in blocks(page) if block.language in RUN or block.file]
+    end = next((place for place, block in enumerate(some) if block.starts_spark and not spark), len(some))
+    return some[:end]
+
+
+def run(block: Block, directory: Path, environment: dict[str, str]) -> None:
+    """One block, by a reader in ``directory``; AssertionError if it does not do what the page says."""
+    if block.file is not None:
+        file = directory / block.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(block.text)
+        return
+    command = {"python": ["python", "-c"], "sh": ["sh", "-e", "-c"]}[block.language]
+    found = subprocess.run(
+        ["/usr/bin/env", *command, block.text],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if block.language == "sh" else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    told = f"{block.where}\n{found.stdout}{found.stderr or ''}"
+    assert found.returncode == 0, f"exit {found.returncode}: {told}"
+    if block.output is not None:
+        assert agrees(found.stdout, block.output), f"printed something else: {told}"
+    elif block.language == "python":
+        said = re.findall(r"print\(.*\)  # (.*)", block.text)
+        assert found.stdout.splitlines() == said, told
+
+
+def agrees(printed: str, said: str) -> bool:
+    """Whether what was printed is what the page says, lines' ends and ``…`` apart."""
+    pattern = "".join(
+        "(?:.*\n)*" if line.strip() == "…" else r".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ ]*\n"
+        for line in said.splitlines()
+    )
+    return re.fullmatch(pattern, printed if printed.endswith("\n") or not printed else printed + "\n") is not None
