@@ -7,8 +7,9 @@ from typing import Any
 from spool import codecs
 from spool.choosing import Wanted
 from spool.counters import Page
-from spool.errors import BadMessageId, InvalidArgument, QueueNotFound
+from spool.errors import BadMessageId, InvalidArgument
 from spool.message import attributes_of, check_content_type, headers_bytes, parse_message_id
+from spool.names import no_queue
 from spool.placing import place_before
 from spool.retries import queue_config
 from spool.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
@@ -23,10 +24,7 @@ def check_queue(store: Store, queue: str, page: Page) -> None:
     check_queue_name(queue)
     store.refresh_settings()
     if queue not in store.config.queues:
-        there = ", ".join(sorted(store.config.queues)[:20]) or "none yet"
-        raise QueueNotFound(
-            f"there is no queue {queue!r} (queues: {there}): create it with spool-admin queue create {queue}"
-        )
+        raise no_queue(queue, store.config.queues)
 
 
 def listed(bodies: Iterable[Any]) -> list[Any]:
@@ -100,8 +98,8 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
     if wanted not in config.out_of_order:
         allowed = " and ".join(config.out_of_order) or "nothing"
         raise InvalidArgument(
-            f"queue {config.name} allows {allowed} out of order, not {wanted}: "
-            f"set out_of_order of the queue, or leave {wanted} out"
+            f"queue {config.name} allows {allowed} out of order, not {wanted}: leave {wanted} out, "
+            f"or allow it with: spool-admin queue change {config.name} --out-of-order {wanted}"
         )
     if wanted == BEFORE:
         message_id = attributes[BEFORE]

@@ -19,13 +19,13 @@ from spool.errors import (
     NotASpace,
     QueueExists,
     QueueNotEmpty,
-    QueueNotFound,
     TransactionTimeout,
 )
 from spool.locks import CONFIG, NUMBER, PREPARED_LIST
+from spool.names import no_queue
 from spool.publication import settle_all, with_number_lock
 from spool.reader import FileImage
-from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, queue_config, queue_options
+from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, queue_config, queue_options
 from spool.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
@@ -58,8 +58,8 @@ def change_queue(store: Store, name: str, **options: Any) -> QueueConfig:
     queue_options(given, f"queue {name}: ")
 
     def edit(text: str, known: SpaceConfig) -> str:
-        if name not in known.queues:
-            raise QueueNotFound(f"there is no queue {name!r}: create it with spool-admin queue create {name}")
+        if check_queue_name(name) not in known.queues:
+            raise no_queue(name, known.queues)
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
         return with_queue(text, queue_config(name, {**current, **given}, defaults=known.defaults), known.defaults)
@@ -73,8 +73,8 @@ def delete_queue(store: Store, name: str) -> None:
     doubt, while files wait in its directory, or while another queue names it."""
 
     def edit(text: str, known: SpaceConfig) -> str:
-        if name not in known.queues:
-            raise QueueNotFound(f"there is no queue {name!r}")
+        if check_queue_name(name) not in known.queues:
+            raise no_queue(name, known.queues)
         _check_unused(store, name, known)
         return without_queue(text, name)
 
@@ -134,8 +134,9 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
 
     QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
     """
-    if name not in store.read_settings().queues:
-        raise QueueNotFound(f"there is no queue {name!r}: create it with spool-admin queue create {name}")
+    queues = store.read_settings().queues
+    if check_queue_name(name) not in queues:
+        raise no_queue(name, queues)
     folder = f"{layout.DROP}/{name}"
     keep_directory(store.disk, folder)
     if group is None:

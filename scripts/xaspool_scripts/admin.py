@@ -20,6 +20,7 @@ from xaspool_scripts.common import (
     note,
     opened,
     space_option,
+    typed_values,
     version_option,
 )  # fmt: skip
 from xaspool_scripts.output import printable, write_json
@@ -69,7 +70,10 @@ def init(path: str, **options: Any) -> None:
     """
     import spool
 
-    with spool.create(path, **{name: value for name, value in options.items() if value is not None}) as space:
+    with (
+        typed_values(),
+        spool.create(path, **{name: value for name, value in options.items() if value is not None}) as space,
+    ):
         note(f"made a queue space in {printable(space.path)}; next: spool-admin -s {printable(path)} queue create NAME")
 
 
@@ -101,7 +105,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             checked = [*first, *space.quarantined()]
             named = {finding.name for finding in checked}
             findings = [*checked, *(found for found in space.recovery.findings if found.name not in named)]
-    except (SpoolError, OSError) as error:
+    except (SpoolError, OSError, Failure) as error:
         raise CouldNotLook(f"could not look: {describe(error)}") from error
     for finding in findings:
         if as_json:

@@ -10,6 +10,7 @@ from xaspool_scripts.common import Failure, complete_queue, json_option, note, o
 from xaspool_scripts.options import (
     dry_run_option,
     duration,
+    duration_or_forever,
     filter_options,
     filters,
     given,
@@ -37,19 +38,11 @@ if TYPE_CHECKING:
 
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
+_TIMEOUT_HELP = "How long to wait for a message: seconds, a time like 5m, or forever; 0 (the default) does not wait."
+
 _COLUMNS = ("id", "priority", "tries", "bytes", "enqueued", "due", "correlation id")
 _WIDTHS = (32, 8, 5, 10, 25, 25, 0)
 _RIGHT = (False, True, True, True, False, False, False)
-
-
-def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    """Seconds, or ``forever``: None."""
-    if value == "forever":
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number of seconds nor 'forever'") from None
 
 
 @click.group()
@@ -128,7 +121,7 @@ def _read(space: "Space", file: BinaryIO | None) -> bytes:
 
 @message.command()
 @_QUEUE
-@click.option("--timeout", callback=_timeout, default="0", metavar="SECONDS", help="Wait so long, or 'forever'.")
+@click.option("--timeout", type=duration_or_forever, default="0", metavar="TIME", help=_TIMEOUT_HELP)
 @click.option("--id", "message_id", metavar="ID", help="Take this message.")
 @click.option("--correlation-id", metavar="TEXT", help="Take the first with this correlation id.")
 @json_option

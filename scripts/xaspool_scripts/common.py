@@ -17,12 +17,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from xaspool_scripts.start import INTERRUPTED, write_at_once
+from xaspool_scripts.wording import as_options
 
 if TYPE_CHECKING:
     from spool.space import Space
 
-# Exit codes, besides 0 and click's 2 for wrong usage. One number has one meaning in every program.
-FAILED, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, QUARANTINED, COULD_NOT_LOOK = 1, 3, 4, 5, 6, 8
+# Exit codes, besides 0. One number has one meaning in every program (docs/commands.md has the table).
+FAILED, WRONG_USAGE, NOTHING_THERE, DAMAGE_LEFT, LEFT_SOME, QUARANTINED, COULD_NOT_LOOK = 1, 2, 3, 4, 5, 6, 8
 
 _SPACE = "xaspool.space"
 _SETTINGS = "space.toml"
@@ -36,6 +37,12 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 class Failure(click.ClickException):
     """The command failed for a reason that its user can understand: one line."""
+
+
+class BadValue(Failure):
+    """What was typed is not accepted."""
+
+    exit_code = WRONG_USAGE
 
 
 # -- the error boundary ------------------------------------------------------------------------------------------------
@@ -76,6 +83,9 @@ class SingleProgram(_Boundary):
 
 def _complain(program: str, error: BaseException) -> int:
     """Say what happened; returns the exit code."""
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        _say(program, describe(error))  # the value is wrong, not the command's form: its usage would not help
+        return error.exit_code
     if isinstance(error, click.UsageError):
         error.show()
         return error.exit_code
@@ -213,13 +223,35 @@ def space_path(context: click.Context | None = None) -> str:
 @contextmanager
 def opened() -> Iterator["Space"]:
     """The space, open; damage that opening it found is told. Bodies are bytes, whatever put them."""
-    import spool
-
-    with spool.open(space_path()) as space:
+    with open_space() as space:
         space._store.raw_bodies = True
         for finding in space.recovery.damaged:
             note(f"{finding} (spool-admin check looks at everything)")
-        yield space
+        with typed_values():
+            yield space
+
+
+def open_space() -> "Space":
+    """The space that the command is about. Settings that are not in order are no fault of what was typed."""
+    import spool
+
+    try:
+        return spool.open(space_path())
+    except spool.InvalidArgument as error:
+        raise Failure(str(error)) from error
+
+
+@contextmanager
+def typed_values() -> Iterator[None]:
+    """What the engine does not accept here was typed: wrong usage, said in the words of the command line."""
+    import spool
+
+    try:
+        yield
+    except spool.InvalidArgument as error:
+        command = click.get_current_context().command
+        options = {str(each.name): max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+        raise BadValue(as_options(str(error), options)) from error
 
 
 # -- shell completion --------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Options that several commands share: how times, filters and a queue's options are written on the command line."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ import click
 from xaspool_scripts.common import AnyFunction, complete_queue
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
-_DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw])")
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
 
 def moment(text: str) -> float:
@@ -25,13 +26,34 @@ def moment(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Seconds, or a number with a unit: 90s, 15m, 2h, 7d, 1w."""
-    with suppress(ValueError):
-        return float(text)
+    """Seconds: ``30``, or with a unit: ``90s``, ``15m``, ``2h``, ``7d``, ``1w``. Every time span is of this type."""
     found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    if found is None or not math.isfinite(seconds := float(found[1]) * _UNITS[found[2] or "s"]):
         raise click.BadParameter(f"{text!r} is neither a number of seconds nor a time like 90s, 15m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds
+
+
+def duration_or_forever(text: str) -> float | None:
+    """Seconds as ``duration`` has them, or ``forever``: None."""
+    if text == "forever":
+        return None
+    try:
+        return duration(text)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}, nor forever") from None
+
+
+def size(text: str) -> int:
+    """Bytes: ``1048576``, or a number with a unit: ``500 kB``, ``1 GiB``. The type of every option that is a size."""
+    from spool.marks import BYTES, parse_mark
+
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        mark = parse_mark(text)
+        if mark.unit == BYTES:
+            return int(mark.amount)
+    raise click.BadParameter(f"{text!r} is neither a number of bytes nor a size like 500 kB, 64 MiB or '1 GiB'")
 
 
 def whole(text: str) -> int:

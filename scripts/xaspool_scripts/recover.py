@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import FAILED, SingleProgram, json_option, space_option, space_path, version_option
+from xaspool_scripts.common import (
+    FAILED,
+    SingleProgram,
+    json_option,
+    open_space,
+    space_option,
+    space_path,
+    version_option,
+)
 from xaspool_scripts.output import printable, write_json
 
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
       spool-recover --dry-run
     """
     path = space_path()
-    report, others = _plan(path) if dry_run else _recover(path)
+    report, others = _plan(path) if dry_run else _recover()
     if as_json:
         write_json(_object(report, path, dry_run))
     else:
@@ -91,10 +99,8 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
         context.exit(FAILED)
 
 
-def _recover(path: str) -> "tuple[RecoveryReport, list[str]]":
-    import spool
-
-    with spool.open(path) as space:
+def _recover() -> "tuple[RecoveryReport, list[str]]":
+    with open_space() as space:
         return space.recovery, [] if space.recovery.alone else _others(space._store)
 
 

@@ -75,15 +75,17 @@ def test_queue_create_refuses_a_queue_that_is_there(run: Run) -> None:
 def test_a_bad_queue_name_is_refused_with_the_rule(run: Run, name: str) -> None:
     for words in (("queue", "create"), ("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")):
         done = run(*words, "--", name)
-        assert done.code == 1
+        assert done.code == 2
         one_line(done, "1 to 127 letters, digits, '.', '_' or '-'", "does not start with a dot")
 
 
 def test_a_bad_option_is_refused_with_what_it_takes(run: Run) -> None:
     one_line(run("queue", "create", "q", "--order", "random"), "fifo or priority,fifo")
-    one_line(run("queue", "create", "q", "--retries", -1), "whole number from 0")
-    one_line(run("queue", "create", "q", "--retry-delay", "nan"), "retry_delay")
-    assert run("queue", "create", "q", "--retries", "many").code == 2
+    one_line(
+        run("queue", "create", "q", "--retries", -1), "--retries is a whole number from 0", "or none to try for ever"
+    )
+    one_line(run("queue", "create", "q", "--retry-delay", "nan"), "--retry-delay", "90s, 15m")
+    one_line(run("queue", "create", "q", "--retries", "many"), "--retries", "whole number")
 
 
 @pytest.mark.parametrize("words", [("queue", "show"), ("message", "put"), ("message", "get"), ("message", "list")])

@@ -1,0 +1,30 @@
+"""The words of the command line: errors of the engine with arguments as options, and numbers of things."""
+
+import re
+from collections.abc import Mapping
+
+_QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+
+
+def as_options(text: str, options: Mapping[str, str]) -> str:
+    """The text of an InvalidArgument with the names of arguments written as options.
+
+    ``options``: by argument, e.g. ``{"error_queue": "--error-queue"}``. What stands in quotes was typed, and stays.
+    """
+    pieces = _QUOTED.split(text)
+    anywhere = options if "exclude each other" in text else {name: options[name] for name in options if "_" in name}
+    for place in range(0, len(pieces), 2):
+        pieces[place] = _replaced(pieces[place], anywhere).replace("or left out", "or none")
+    start = re.match(r"(queue \S+: )?(\w+) (?=is |needs )", pieces[0])
+    if start is not None and start[2] in options:
+        pieces[0] = f"{start[1] or ''}{options[start[2]]} {pieces[0][start.end() :]}"
+    return "".join(pieces)
+
+
+def _replaced(text: str, options: Mapping[str, str]) -> str:
+    return re.sub(r"(?<![\w-])\w+", lambda word: options.get(word[0], word[0]), text)
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

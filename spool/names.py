@@ -1,0 +1,37 @@
+"""Names that were mistyped: which one was meant, and the error that says so. Pure."""
+
+from collections.abc import Iterable
+
+from spool.errors import QueueNotFound
+
+_MOST_LISTED = 20
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that is most like ``name``; None if none is like it."""
+    from difflib import get_close_matches  # only who mistyped pays for its import
+
+    lowered = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), lowered, n=1)
+    return lowered[found[0]] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """``; did you mean orders?`` for the end of an error's first sentence; empty if no name is like it."""
+    meant = closest(name, names)
+    return "" if meant is None else f"; did you mean {meant}?"
+
+
+def no_queue(name: str, queues: Iterable[str]) -> QueueNotFound:
+    """The error for a queue that is not among ``queues``: it says which was meant, which there are, and how to make it.
+
+    ``name`` has the form of a queue's name (``check_queue_name``).
+    """
+    names = sorted(queues)
+    there = ", ".join(names[:_MOST_LISTED]) or "none yet"
+    there += f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    meant = did_you_mean(name, names)
+    otherwise = f"{meant} Otherwise" if meant else ":"
+    return QueueNotFound(
+        f"there is no queue {name!r} (queues: {there}){otherwise} create it with spool-admin queue create {name}"
+    )

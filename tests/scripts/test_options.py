@@ -1,0 +1,68 @@
+"""How times and sizes are written on the command line, and what is refused."""
+
+import click
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, one_line
+from xaspool_scripts.options import duration, duration_or_forever, size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30.0), ("0", 0.0), (".5", 0.5), ("90s", 90.0), ("5m", 300.0), ("2 h", 7200.0), ("7d", 604_800.0),
+     ("1w", 604_800.0)],
+)  # fmt: skip
+def test_a_duration_is_seconds_or_a_number_with_a_unit(text: str, seconds: float) -> None:
+    assert duration(text) == duration_or_forever(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "1e400", "9" * 400, "5 minutes", "m", "forever ", "1h30m"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    for read in (duration, duration_or_forever):
+        with pytest.raises(click.BadParameter, match="90s, 15m, 2h or 7d"):
+            read(text)
+
+
+def test_a_wait_may_be_forever() -> None:
+    assert duration_or_forever("forever") is None
+    with pytest.raises(click.BadParameter, match="nor forever"):
+        duration_or_forever("ever")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1000", 1000), ("1 GiB", 1 << 30), ("1GiB", 1 << 30), ("500 kB", 500_000), ("1.5 MiB", 3 << 19)],
+)
+def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, number: int) -> None:
+    assert size(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "80%", "5 messages", "GiB", "1 gib", "1.5"])
+def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="1 GiB"):
+        size(text)
+
+
+def test_a_get_waits_for_a_time_with_a_unit(run: Run) -> None:
+    run("message", "put", "orders", "--body", "x")
+    assert run("message", "get", "orders", "--timeout", "5m").out == b"x"
+    done = run("message", "get", "orders", "--timeout", "-1")
+    assert done.code == 2
+    assert "None" not in done.err
+
+
+MISTYPED = [("queue", "show"), ("queue", "change", "--retries", 1), ("queue", "delete"), ("queue", "purge"),
+            ("message", "put"), ("message", "get"), ("message", "list")]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTYPED)
+def test_a_mistyped_queue_is_answered_with_the_one_that_was_meant(run: Run, words: tuple[object, ...]) -> None:
+    done = run(*words, "oders")
+    assert done.code == 1
+    one_line(done, "there is no queue 'oders'", "errors, orders", "did you mean orders?", "queue create oders")
+
+
+def test_a_mistyped_queue_is_answered_in_python_too(path: object) -> None:
+    with spool.open(str(path)) as space, pytest.raises(spool.QueueNotFound, match=r"did you mean orders\?"):
+        space.put("Order", b"x")
