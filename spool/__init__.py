@@ -33,6 +33,7 @@ from spool.errors import (
 )  # fmt: skip
 from spool.message import Message, Position
 from spool.opening import create, import_space, open
+from spool.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
 from spool.outcome import Reject, Retry
 from spool.settings import QueueConfig, SpaceConfig
 from spool.space import JOIN, Space
@@ -41,9 +42,9 @@ from spool.transaction import Transaction
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Full",
-    "InvalidArgument", "Message", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen", "Position",
-    "ProtocolError", "QueueConfig", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueStats", "Reject",
-    "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
-    "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "create", "import_space",
-    "open", "register_codec",
+    "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
+    "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueExists", "QueueNotEmpty", "QueueNotFound",
+    "QueueOptions", "QueueStats", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions",
+    "SpaceStopped", "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
+    "UnknownCodec", "UnsafeFileSystem", "create", "import_space", "open", "register_codec",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import BinaryIO, Unpack
 
 from spool import archive, consume, rearrange
 from spool.arguments import check_queue
@@ -12,6 +12,7 @@ from spool.expiry import expire
 from spool.gate import step
 from spool.message import Message, Position, attributes_of
 from spool.notes import Undertaker
+from spool.options import MessageFilters, QueueOptions
 from spool.queues import add_queue, change_queue, delete_queue, open_drop
 from spool.settings import QueueConfig
 from spool.store import Store, speaking
@@ -39,14 +40,15 @@ class Administration:
     # -- queues ----------------------------------------------------------------------------------------------------
 
     @step
-    def create_queue(self, name: str, **options: Any) -> QueueConfig:
-        """A new queue, durable when this returns. Options: see ``QueueConfig``. QueueExists, InvalidArgument."""
+    def create_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:
+        """A new queue, durable when this returns. Options: ``spool.QueueOptions`` tells each. QueueExists,
+        InvalidArgument."""
         self._store.check_usable()
         with self._store.disk_errors(f"creating queue {name}"):
             return add_queue(self._store, name, **options)
 
     @step
-    def change_queue(self, name: str, **options: Any) -> QueueConfig:
+    def change_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:
         """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument."""
         self._store.check_usable()
         with self._store.disk_errors(f"changing queue {name}"):
@@ -87,22 +89,13 @@ class Administration:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def browse(
-        self,
-        queue: str,
-        *,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        older_than: float | None = None,
-    ) -> Iterator[Message]:
+    def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """The queue's messages in the order of delivery, delayed ones last, without claiming any.
 
-        Only those with that id, that correlation id, (at least) these headers, put more than ``older_than`` seconds
-        ago.
+        Filters: ``spool.MessageFilters`` tells each.
         """
         self._look(queue)
-        look = Look(queue, Filter(message_id, correlation_id, headers, older_than).checked())
+        look = Look(queue, Filter.of(filters))
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
@@ -192,20 +185,15 @@ class Administration:
         self,
         queue: str,
         *,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        older_than: float | None = None,
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
+        **filters: Unpack[MessageFilters],
     ) -> int:
         """Delete the queue's messages, those that match as in ``browse``; how many. What somebody holds stays.
 
         ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
         """
-        bulk = rearrange.Bulk(
-            queue, Filter(message_id, correlation_id, headers, older_than).checked(), dry_run, progress
-        )
+        bulk = rearrange.Bulk(queue, Filter.of(filters), dry_run, progress)
         return rearrange.act_on_all(self._store, bulk, rearrange.delete)
 
     @step
@@ -215,12 +203,9 @@ class Administration:
         queue: str,
         to: str | None = None,
         *,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        older_than: float | None = None,
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
+        **filters: Unpack[MessageFilters],
     ) -> int:
         """Messages of an error queue back to where each came from, or all to one queue; how many. Else as ``purge``.
 
@@ -230,8 +215,7 @@ class Administration:
         self._store.refresh_settings()
         if to is not None:
             check_queue(self._store, to, self._store.counters.read())
-        wanted = Filter(message_id, correlation_id, headers, older_than).checked()
-        bulk = rearrange.Bulk(queue, wanted, dry_run, progress)
+        bulk = rearrange.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:
             bulk = replace(bulk, possible=rearrange.can_go_back(self._store.config.queues))
         return rearrange.act_on_all(self._store, bulk, rearrange.redrive_to(to))

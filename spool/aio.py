@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import spool.opening
 import spool.space
@@ -29,6 +29,7 @@ from spool.errors import Empty
 from spool.gate import step
 from spool.gathering import Puts, Work
 from spool.message import Message
+from spool.options import MessageFilters, PutOptions
 from spool.stats import QueueStats
 
 _THREADS = 4
@@ -53,11 +54,11 @@ class Space:
 
     # -- putting ----------------------------------------------------------------------------------------------------
 
-    async def put(self, queue: str, body: Any, **options: Any) -> str:
+    async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """As ``spool.Space.put``. A put that is cancelled before its commit has begun leaves nothing."""
         return (await self.put_many(queue, (body,), **options))[0]
 
-    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Any) -> list[str]:
+    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``spool.Space.put_many``."""
         transaction = associated(self._store)
         if transaction is not None:
@@ -70,7 +71,7 @@ class Space:
         return work.ids
 
     async def _put_in(
-        self, transaction: "spool.transaction.Transaction", queue: str, bodies: Iterable[Any], options: dict[str, Any]
+        self, transaction: "spool.transaction.Transaction", queue: str, bodies: Iterable[Any], options: PutOptions
     ) -> list[str]:
         """At once, unless it has to look at what is there."""
         if self._store.config.limited or options.keys() & {"before", "deduplication_key"}:
@@ -80,7 +81,7 @@ class Space:
         return transaction.put_many(queue, bodies, **options)
 
     @step
-    def _send(self, queue: str, bodies: list[Any], options: dict[str, Any]) -> Puts:
+    def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> Puts:
         work = self.sync._puts(queue, bodies, **options)
         work.future = future = self._loop.create_future()
         work.begin = lambda: not future.cancelled()
@@ -106,29 +107,42 @@ class Space:
 
     # -- getting ----------------------------------------------------------------------------------------------------
 
-    async def get(self, queue: str, **options: Any) -> Message:
+    async def get(
+        self,
+        queue: str,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Message:
         """As ``spool.Space.get``. Cancelled, it gives back what it has claimed; once its commit has begun it comes to
         its end and returns the message, and the task is cancelled where it waits next."""
-        return (await self.get_many(queue, 1, **options))[0]
+        found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
+        return found[0]
 
     async def get_many(
-        self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
+        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
         transaction = associated(self._store)
         if transaction is not None:
-            return await self._get_in(transaction, queue, max_messages, timeout, options)
-        attempt = partial(self._take, queue, max_messages, options)
-        return await self._get(check_wanted(queue, max_messages, timeout, **options), timeout, attempt)
+            return await self._get_in(transaction, wanted, timeout)
+        return await self._get(wanted, timeout, partial(self._take, wanted))
 
     async def _get_in(
-        self, transaction: "spool.transaction.Transaction", queue: str, count: int, timeout: float | None,
-        options: dict[str, Any],
-    ) -> list[Message]:  # fmt: skip
+        self, transaction: "spool.transaction.Transaction", wanted: Wanted, timeout: float | None
+    ) -> list[Message]:
         """A get that is cancelled may have taken a message that nobody saw: the transaction is rolled back then."""
 
         async def attempt() -> list[Message]:
-            taking = self._loop.run_in_executor(self._threads, partial(transaction.get_many, queue, count, **options))
+            taking = self._loop.run_in_executor(self._threads, partial(_get_now, transaction, wanted))
             try:
                 return await asyncio.shield(taking)
             except asyncio.CancelledError:
@@ -136,11 +150,11 @@ class Space:
                 taking.add_done_callback(asyncio.Future.exception)  # nobody asks any more
                 raise
 
-        return await self._get(check_wanted(queue, count, timeout, **options), timeout, attempt)
+        return await self._get(wanted, timeout, attempt)
 
-    def _take(self, queue: str, count: int, options: dict[str, Any]) -> Awaitable[list[Message]]:
+    def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.gate.check()
-        return _Taking(self, queue, count, options).take()
+        return _Taking(self, wanted).take()
 
     async def _get(
         self, wanted: Wanted, timeout: float | None, attempt: Callable[[], Awaitable[list[Message]]]
@@ -215,7 +229,7 @@ class Space:
                     return
                 yield tx, message
 
-    async def browse(self, queue: str, **filters: Any) -> AsyncIterator[Message]:
+    async def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[Message]:
         """As ``spool.Space.browse``."""
         messages = self.sync.browse(queue, **filters)
         while some := await self._in_thread(lambda: list(islice(messages, _BROWSED_AT_ONCE))):
@@ -264,24 +278,39 @@ class Transaction:
         self.sync = transaction
         self._space = space
 
-    async def put(self, queue: str, body: Any, **options: Any) -> str:
+    async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """As ``Space.put``, in this transaction."""
         return (await self.put_many(queue, (body,), **options))[0]
 
-    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Any) -> list[str]:
+    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``Space.put_many``, in this transaction."""
         return await self._space._put_in(self.sync, queue, bodies, options)
 
-    async def get(self, queue: str, **options: Any) -> Message:
+    async def get(
+        self,
+        queue: str,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Message:
         """As ``Space.get``, in this transaction. One that is cancelled while it takes dooms the transaction: whatever
         is asked of it next, its end too, raises TransactionRolledBack."""
-        return (await self.get_many(queue, 1, **options))[0]
+        found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
+        return found[0]
 
     async def get_many(
-        self, queue: str, max_messages: int, *, timeout: float | None = 0, **options: Any
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
     ) -> list[Message]:
         """As ``Space.get_many``, in this transaction; cancelled, as ``get``."""
-        return await self._space._get_in(self.sync, queue, max_messages, timeout, options)
+        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
+        return await self._space._get_in(self.sync, wanted, timeout)
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
         """Whatever comes, this transaction will be rolled back."""
@@ -311,9 +340,9 @@ class Transaction:
 class _Taking:
     """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile."""
 
-    def __init__(self, space: Space, queue: str, count: int, options: dict[str, Any]) -> None:
+    def __init__(self, space: Space, wanted: Wanted) -> None:
         self.space = space
-        self.asked = (queue, count, options)
+        self.wanted = wanted
         self.mutex = threading.Lock()
         self.cancelled = self.begun = False
 
@@ -328,10 +357,9 @@ class _Taking:
         return self.cancelled
 
     def _claim(self) -> list[Message]:
-        queue, count, options = self.asked
         own = self.space.sync._own_transaction()
         try:
-            found = own.get_many(queue, count, **options)
+            found = _get_now(own, self.wanted)
             with self.mutex:
                 if self.cancelled:
                     return []
@@ -340,6 +368,12 @@ class _Taking:
             return found
         finally:
             own.abandon()
+
+
+def _get_now(transaction: "spool.transaction.Transaction", wanted: Wanted) -> list[Message]:
+    return transaction.get_many(
+        wanted.queue, wanted.count, message_id=wanted.message_id, correlation_id=wanted.correlation_id
+    )
 
 
 async def _finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:

@@ -16,6 +16,7 @@ from spool.errors import CorruptedFile, InvalidArgument
 from spool.index import Index
 from spool.line import Line
 from spool.message import attributes_of, parse_message_id
+from spool.options import MessageFilters
 from spool.placing import Key
 from spool.runs import Run
 from spool.segments import Segment
@@ -39,6 +40,14 @@ class Filter:
     correlation_id: str | None = None
     headers: Mapping[str, str] | None = None
     older_than: float | None = None
+
+    @classmethod
+    def of(cls, filters: MessageFilters) -> Self:
+        """As a caller named them; TypeError for a name that is none of a filter."""
+        for name in filters.keys() - MessageFilters.__annotations__.keys():
+            known = ", ".join(MessageFilters.__annotations__)
+            raise TypeError(f"there is no argument or filter {name!r}; the filters are {known}")
+        return cls(**filters).checked()
 
     def checked(self) -> Self:
         """InvalidArgument or BadMessageId for what can never match anything."""

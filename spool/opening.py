@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import BinaryIO, Unpack
 
 from spool import archive, interrupts, layout
 from spool.clock import Clock
 from spool.disk import DIRECTORY_MODE, Disk
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
 from spool.filesystem import check_kind, check_stages
+from spool.options import SpaceOptions
 from spool.queues import keep_directory, replace_file
 from spool.settings import space_config
 from spool.settings_file import parse, render_new
@@ -31,12 +32,15 @@ def _os_errors(doing: str) -> Iterator[None]:
 
 
 def create(
-    path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None, **options: Any
+    path: str | os.PathLike[str],
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    **options: Unpack[SpaceOptions],
 ) -> Space:
     """A new, empty queue space in a directory, which is made if need be; returns it open.
 
-    SpaceExists if one is there. Options: ``max_body_bytes``, ``flush``, ``network_file_system``, ``mirror`` (see
-    ``SpaceConfig``).
+    SpaceExists if one is there. Options: ``spool.SpaceOptions`` tells each.
     """
     config = space_config(options, {})
     disk = disk or _new_directory(os.fspath(path))

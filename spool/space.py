@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from spool import interrupts, layout
 from spool.administration import Administration
@@ -21,6 +21,7 @@ from spool.group import Group
 from spool.housekeeping import Housekeeper
 from spool.message import Message
 from spool.notes import Undertaker
+from spool.options import PutOptions
 from spool.queues import keep_directory
 from spool.stats import QueueStats, queue_stats
 from spool.store import Store, log, speaking
@@ -61,20 +62,29 @@ class Space(Administration):
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def put(self, queue: str, body: Any, *, transaction: Transaction | _Join | None = JOIN, **options: Any) -> str:
+    def put(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        transaction: Transaction | _Join | None = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> str:
         """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
 
-        Options: priority (1..100, higher first), not_before (seconds since the epoch) or delay (seconds, from the
-        commit), expires_at or time_to_live likewise, correlation_id, reply_queue, failure_queue, user_code, client_id,
-        application_key, headers, content_type, group (X09), deduplication_key (X08), and, where the queue allows it,
-        top or before (the id of a message in the queue; BadMessageId if it is gone). ``transaction``: JOIN the
-        caller's, None for one of its own, or one by name. Full at a limit.
+        Options: ``spool.PutOptions`` tells each. ``transaction``: JOIN the caller's, None for one of its own, or one by
+        name. QueueNotFound, InvalidArgument, Full at a limit, BadMessageId if the message to stand ``before`` is gone.
         """
         return self.put_many(queue, (body,), transaction=transaction, **options)[0]
 
     @step
     def put_many(
-        self, queue: str, bodies: Iterable[Any], *, transaction: Transaction | _Join | None = JOIN, **options: Any
+        self,
+        queue: str,
+        bodies: Iterable[Any],
+        *,
+        transaction: Transaction | _Join | None = JOIN,
+        **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids."""
         joined = self._transaction_of(transaction)
@@ -94,7 +104,7 @@ class Space(Administration):
         self._housekeeper.committed()
         return ids
 
-    def _put_alone(self, queue: str, bodies: list[Any], **options: Any) -> list[str]:
+    def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """In a transaction of their own."""
         own = self._own_transaction()
         try:
@@ -104,8 +114,9 @@ class Space(Administration):
         finally:
             own.abandon()
 
-    def _puts(self, queue: str, bodies: Sequence[Any], *, content_type: str | None = None, **options: Any) -> Puts:
+    def _puts(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> Puts:
         """Checked and encoded."""
+        content_type = options.pop("content_type", None)
         store = self._store
         line = self._group.line
         page = line.page
@@ -121,7 +132,12 @@ class Space(Administration):
 
     @step
     def submit(
-        self, queue: str, body: Any, *, transaction: Transaction | _Join | None = JOIN, **options: Any
+        self,
+        queue: str,
+        body: Any,
+        *,
+        transaction: Transaction | _Join | None = JOIN,
+        **options: Unpack[PutOptions],
     ) -> "Future[str]":
         """Put a message without waiting: a future of its id, done when it is durable and visible. Arguments as ``put``.
 
@@ -137,7 +153,7 @@ class Space(Administration):
             return self._submit_alone(queue, body, **options)
         return self._group.future(self._puts(queue, (body,), **options))
 
-    def _submit_alone(self, queue: str, body: Any, **options: Any) -> "Future[str]":
+    def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """In a transaction of its own. Waits while another puts a message with the same deduplication key."""
         own = self._own_transaction()
         try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from spool import consume, interrupts, limits
 from spool.arguments import check_queue, check_wanted, described, encoded, listed
@@ -26,6 +26,7 @@ from spool.errors import (
 )  # fmt: skip
 from spool.gate import step
 from spool.message import Message
+from spool.options import PutOptions
 from spool.ranges import Ranges, subtract
 from spool.store import speaking
 from spool.visibility import catch_up, list_prepared
@@ -43,15 +44,14 @@ class Transaction(Ending):
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
-    def put(self, queue: str, body: Any, *, content_type: str | None = None, **options: Any) -> str:
-        """Add a message; returns its id. Options as in ``Space.put``."""
-        return self.put_many(queue, (body,), content_type=content_type, **options)[0]
+    def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
+        """Add a message; returns its id. Options and errors as of ``Space.put``."""
+        return self.put_many(queue, (body,), **options)[0]
 
     @step
-    def put_many(
-        self, queue: str, bodies: Iterable[Any], *, content_type: str | None = None, **options: Any
-    ) -> list[str]:
+    def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids."""
+        content_type = options.pop("content_type", None)
         store = self._store
         with self._lock:
             self._check_queue(queue)
@@ -88,7 +88,7 @@ class Transaction(Ending):
         limits.check_room(self._store, limits.joined(limits.change_by(self._store, tables), more))
 
     @step
-    def submit(self, queue: str, body: Any, *, content_type: str | None = None, **options: Any) -> "Future[str]":
+    def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Add a message; a future of its id, done when the transaction has committed.
 
         It fails with TransactionRolledBack if that is rolled back, and with ProtocolError if it is prepared: its
@@ -97,7 +97,7 @@ class Transaction(Ending):
         future = Future[str]()
         future.set_running_or_notify_cancel()
         with self._lock:
-            self._promised.append((future, self.put(queue, body, content_type=content_type, **options)))
+            self._promised.append((future, self.put(queue, body, **options)))
             self._store.at_end[self._break_promises] = None
         return future
 

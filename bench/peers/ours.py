@@ -1,7 +1,7 @@
 """A queue space, flushing as its file system asks for; and, on request, as if its file system ordered renames."""
 
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import spool
 from bench.peers.base import BODY, Line, Peer, release
@@ -11,7 +11,7 @@ class Ours(Peer):
     name = "xaspool"
     how = "flushes each commit as the file system needs it"
     shared = True
-    flush: ClassVar[str] = "auto"
+    flush: ClassVar[Literal["auto", "ordered"]] = "auto"
 
     def line(self, queue: str) -> Line:
         return OurLine(f"{self.directory}/{queue}", queue, self.flush)
@@ -33,7 +33,7 @@ class OursOrdered(Ours):
 class OurLine(Line):
     """A space of its own for each queue, so that no case inherits what another left."""
 
-    def __init__(self, path: str, queue: str, flush: str) -> None:
+    def __init__(self, path: str, queue: str, flush: Literal["auto", "ordered"]) -> None:
         with suppress(spool.SpaceExists), spool.create(path, flush=flush) as space:
             space.create_queue(queue)
         self.space, self.queue = spool.open(path), queue

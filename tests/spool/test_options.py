@@ -1,0 +1,81 @@
+"""The options that signatures name are those that the rules know: an editor and a type checker miss none."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Unpack, get_type_hints
+
+import pytest
+
+import spool
+import spool.aio
+from spool.browse import Filter
+from spool.message import attributes_of
+from spool.settings import QUEUE_OPTIONS, SPACE_OPTIONS
+
+PUTS = [spool.Space.put, spool.Space.put_many, spool.Space.submit]
+PUTS += [spool.Transaction.put, spool.Transaction.put_many, spool.Transaction.submit]
+PUTS += [spool.aio.Space.put, spool.aio.Space.put_many, spool.aio.Transaction.put, spool.aio.Transaction.put_many]
+TOLD = [
+    *((call, spool.PutOptions) for call in PUTS),
+    *((call, spool.QueueOptions) for call in (spool.Space.create_queue, spool.Space.change_queue)),
+    (spool.create, spool.SpaceOptions),
+    *((call, spool.MessageFilters) for call in (spool.Space.browse, spool.Space.purge, spool.Space.redrive)),
+    (spool.aio.Space.browse, spool.MessageFilters),
+]
+DEFAULTS = [(spool.QueueOptions, spool.QueueConfig), (spool.SpaceOptions, spool.SpaceConfig)]
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        (spool.PutOptions, {*inspect.signature(attributes_of).parameters, "content_type"}),
+        (spool.QueueOptions, set(QUEUE_OPTIONS)),
+        (spool.SpaceOptions, set(SPACE_OPTIONS)),
+        (spool.MessageFilters, {field.name for field in fields(Filter)}),
+    ],
+)
+def test_each_option_of_the_rules_has_a_key_and_a_line_that_tells_it(options: type, known: set[str]) -> None:
+    assert set(options.__annotations__) == known
+    told = re.findall(r"^    (\w+): ", options.__doc__ or "", re.MULTILINE)
+    assert told == list(options.__annotations__)
+
+
+@pytest.mark.parametrize(("options", "config"), DEFAULTS)
+def test_the_defaults_that_are_told_are_those_that_hold(options: type, config: Any) -> None:
+    lines = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", options.__doc__ or "", re.MULTILINE))
+    for field in fields(config):
+        if field.name in lines and field.name != "defaults":
+            said = rf"(?<![\w.]){re.escape(_said(field.default))}(?![\w]|\.\d)"
+            assert re.search(said, lines[field.name]), field.name
+
+
+def _said(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,.12g}"
+    return repr(value).replace("'", '"')
+
+
+@pytest.mark.parametrize(("call", "options"), TOLD, ids=lambda value: getattr(value, "__qualname__", value))
+def test_what_takes_options_names_them_in_its_signature(call: Callable[..., Any], options: type) -> None:
+    [rest] = [one for one in inspect.signature(call).parameters.values() if one.kind is one.VAR_KEYWORD]
+    assert get_type_hints(call)[rest.name] == Unpack[options]  # type: ignore[valid-type]
+
+
+def test_a_filter_that_is_none_is_refused_with_those_that_are(tmp_path: Any) -> None:
+    with spool.create(tmp_path) as space:
+        space.create_queue("orders")
+        for call in (space.purge, space.redrive):
+            with pytest.raises(
+                TypeError, match="'older'; the filters are message_id, correlation_id, headers, older_th"
+            ):
+                call("orders", older=5)  # type: ignore[call-arg]
+
+
+def test_an_option_of_a_put_that_is_none_is_refused_by_name(tmp_path: Any) -> None:
+    with spool.create(tmp_path) as space:
+        space.create_queue("orders")
+        for call in (space.put, space.submit):
+            with pytest.raises(TypeError, match=r"put\(\) got an unexpected keyword argument 'priorty'"):
+                call("orders", b"x", priorty=5)  # type: ignore[call-arg]
