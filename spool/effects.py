@@ -25,15 +25,20 @@ _OF_ITS_QUEUE = ("attempts", "not_before", "delay", "origin_queue", "failure_rea
 
 
 class Effect(enum.StrEnum):
-    """What became of a message."""
+    """What became of a message; the values are keys in JSON."""
 
     DELIVERED = "delivered"
     RETRIED = "retried"
     REJECTED = "rejected"
-    DEAD = "moved to the error queue"
+    DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"
-    SET_ASIDE = "set aside"  # its body is damaged
+    SET_ASIDE = "set_aside"  # its body is damaged
     KEPT = "kept"  # the service was never reached: not a try, not even a word in the branch
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return "moved to the error queue" if self is Effect.DEAD_LETTERED else self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outc
         draft.remove(*held.position, 1, "failed")
         return Effect.DROPPED
     draft.update(*held.position, 1, decided.changes)
-    return Effect.DEAD if "queue" in decided.changes else Effect.RETRIED
+    return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
 
 
 def _answer(draft: Draft, rules: Rules, queue: str, request: Message, answer: Replied) -> None:

@@ -129,11 +129,13 @@ def _progress_bar(total: int | None) -> "Iterator[Callable[[str, RoundResult], N
 
 
 def _tell(summary: "Summary", as_json: bool) -> None:
+    from forwarder import Effect
+
     if as_json:
         write_json({"effects": summary.effects, "down": summary.down, "errors": summary.errors})
         return
     for queue, effects in sorted(summary.effects.items()):
-        told = [f"{count:,} {effect}" for effect, count in sorted(effects.items()) if effect != "kept"]
+        told = [f"{count:,} {Effect(name).words}" for name, count in sorted(effects.items()) if name != Effect.KEPT]
         if told:
             click.echo(f"{queue}: {', '.join(told)}")
     if not summary.handled:

@@ -174,10 +174,16 @@ def test_e05_a_counted_failure_comes_back_and_ends_in_the_error_queue(space: spo
     for attempt in (1, 2):
         assert forward(space, lambda request: Retried("not now")).effects == {Effect.RETRIED: 1}
         assert space.show(wanted).attempts == attempt
-    assert forward(space, lambda request: Retried("not now")).effects == {Effect.DEAD: 1}
+    assert forward(space, lambda request: Retried("not now")).effects == {Effect.DEAD_LETTERED: 1}
     dead = space.get("errors")
     assert (dead.id, dead.origin_queue, dead.failure_reason) == (wanted, "work", "not now")
     assert space.stats("work").failed == 1
+
+
+def test_effects_are_names_for_programs_and_words_for_people() -> None:
+    assert all(effect.value.isidentifier() for effect in Effect)
+    assert Effect("dead_lettered").words == "moved to the error queue"
+    assert Effect.SET_ASIDE.words == "set aside"
 
 
 def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
@@ -286,7 +292,7 @@ def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_mov
         space.create_queue("work", reply_queue="replies", error_queue="errors", retries=0)
         space.put_many("work", [b"1", b"2"])
         answers = iter([Replied(b"done"), Retried("no")])
-        assert forward(space, lambda request: next(answers)).effects == {Effect.DELIVERED: 1, Effect.DEAD: 1}
+        assert forward(space, lambda request: next(answers)).effects == {Effect.DELIVERED: 1, Effect.DEAD_LETTERED: 1}
         assert (bodies(space, "replies"), bodies(space, "errors")) == ([b"done"], [b"2"])
 
 
