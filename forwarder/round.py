@@ -1,4 +1,4 @@
-"""One forwarding round: claim, let tasks call the service and prepare, commit what they voted (DESIGN §8).
+"""One forwarding round: claim, let tasks call the service and prepare, commit what they voted.
 
 The round is a coordinator: its id is the gtrid of every task's branch, and it holds a lock on it while it lives. If it
 dies, its claims are free at once, and its prepared branches are rolled back by whoever meets them.
@@ -110,7 +110,7 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
 
 
 def _room(store: Store, route: Route) -> tuple[int | None, str]:
-    """How many answers the queue that they go to by default takes (Q11; None: any number), and what to say if none."""
+    """How many answers the queue that they go to by default takes (None: any number), and what to say if none."""
     store.refresh_settings()
     catch_up(store, list_prepared(store))
     config = store.config.queues.get(route.queue)

@@ -1,4 +1,4 @@
-"""The executor's side of a round: read the bodies, call the service, write what came of it, prepare (DESIGN §8).
+"""The executor's side of a round: read the bodies, call the service, write what came of it, prepare.
 
 Runs in Spark's Python workers. Bodies go from the space's files to the service and nowhere else; to the driver goes one
 small ``Block`` that names the prepared branch.

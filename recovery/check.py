@@ -1,4 +1,4 @@
-"""fsck for a space: read every byte, name what is wrong, and say what would mend it. Also the tests' oracle (X11).
+"""fsck for a space: read every byte, name what is wrong, and say what would mend it. Also the tests' oracle.
 
 ``look`` reads and changes nothing; ``recovery.repair`` does what the problems ask for.
 """

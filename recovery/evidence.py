@@ -1,4 +1,4 @@
-"""Reading what a space holds, and deciding what to do about each thing: DESIGN §7's table, as values.
+"""Reading what a space holds, and deciding what to do about each thing: a table, as values.
 
 ``read`` looks and changes nothing; ``decide`` is a pure function of what was seen.
 """

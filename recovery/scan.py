@@ -1,4 +1,4 @@
-"""The start-up scan: read, decide, do (DESIGN §7). Idempotent; it may be killed at any step and run again."""
+"""The start-up scan: read, decide, do. Idempotent; it may be killed at any step and run again."""
 
 from recovery.check import account, check, lost_queues, quarantined
 from recovery.evidence import Decision, Do, Evidence, decide, read
@@ -95,7 +95,7 @@ def _durable(store: Store, published: int) -> int:
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:
-    """Each number above published, as a dead writer's (DESIGN §5, "Open")."""
+    """Each number above published, as a dead writer's."""
     for number in range(evidence.published + 1, evidence.issued + 1):
         if not store.numbers.try_lock(number):
             raise SpoolError(f"commit {number} has a writer although nobody has the space open")

@@ -81,7 +81,7 @@ class Administration:
     def export(
         self, file: BinaryIO, *, compress: bool = False, progress: Callable[[archive.Progress], None] | None = None
     ) -> int:
-        """Write everything but claims into one file, as it is at one moment (Q16); how many files that were.
+        """Write everything but claims into one file, as it is at one moment; how many files that were.
 
         ``spool.import_space`` makes a space of it. Others go on meanwhile.
         """

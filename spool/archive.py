@@ -1,4 +1,4 @@
-"""A space as one file, and back (Q16): for a backup, or to move it to another machine, of whatever architecture.
+"""A space as one file, and back: for a backup, or to move it to another machine, of whatever architecture.
 
 The file is a tar of the space's own files, as they are at one moment: all commits up to one number, and the branches
 that are in doubt. So it keeps everything that is durable: ids, positions, order, times, tries, facts and counts. Claims

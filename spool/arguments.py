@@ -93,7 +93,7 @@ def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
 
 
 def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
-    """Out of order (Q03), where the queue allows it. BadMessageId if the message to stand before is not there."""
+    """Out of order, where the queue allows it. BadMessageId if the message to stand before is not there."""
     wanted = TOP if TOP in attributes else BEFORE
     if wanted not in config.out_of_order:
         allowed = " and ".join(config.out_of_order) or "nothing"

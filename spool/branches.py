@@ -1,4 +1,4 @@
-"""Which branch a message came with: its id is its branch's 96-bit id and its ordinal there (DESIGN §6).
+"""Which branch a message came with: its id is its branch's 96-bit id and its ordinal there.
 
 Ids of one branch are a run, so they cost one entry a branch and none a message.
 """

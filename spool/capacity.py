@@ -1,4 +1,4 @@
-"""The capacity command (Q10): it runs when a queue reaches its high mark, and not again before it reached its low one.
+"""The capacity command: it runs when a queue reaches its high mark, and not again before it reached its low one.
 
 That the command was run is a fact of the space, durable before it runs: a restart, or another process that looks, does
 not run it again. It runs outside any commit, in a thread of its own, and whatever becomes of it is logged.

@@ -114,7 +114,7 @@ def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
         if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_past(now):
             yield run, position.ordinal, 1
         return
-    # By its key a delayed message is taken at once (Q04).
+    # By its key a delayed message is taken at once.
     by_key = wanted.correlation_id
     for run in index.in_order(wanted.queue, now) if by_key is None else index.correlated(wanted.queue, by_key):
         if run.expires is None or run.expires > now:

@@ -53,8 +53,8 @@ _TYPES: list[tuple[type, str]] = []
 
 
 def register_codec(name: str, codec: Codec, *types: type) -> None:
-    """Values of these types, and of those derived from them, are written by this codec, from now on and in this process
-    (Q17). ``name`` is written with each message: a process that takes it needs the codec of that name, too.
+    """Values of these types, and of those derived from them, are written by this codec, from now on, in this process.
+    ``name`` is written with each message: a process that takes it needs the codec of that name, too.
 
     InvalidArgument if the name, or a type, has another codec already.
     """

@@ -1,4 +1,6 @@
-"""Two-phase outcomes: who commits or rolls back a prepared branch, and how two who decide at once agree (DESIGN §5).
+"""Two-phase outcomes: who commits or rolls back a prepared branch, and how two who decide at once agree.
+
+Its rules stand in docs/architecture.md, "The rules that keep processes apart".
 
 The decision is a numbered file that adopts the branch; commit and rollback of one xid meet under the number lock, after
 every issued number was applied. Only who was told the vote adopts a branch as it lies: for anybody else its bytes may

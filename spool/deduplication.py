@@ -1,4 +1,4 @@
-"""Deduplication: a put with a key that was put within the queue's window is that message again (X08).
+"""Deduplication: a put with a key that was put within the queue's window is that message again.
 
 A key is a fact, written with its message and forgotten after the window; what is put again gets the first one's id,
 whether that is still in the queue or not. While a transaction that puts a key has not ended, its key is held as a byte

@@ -1,11 +1,11 @@
 """The seam: every look at and every change of a space's files goes through one ``Disk``.
 
 Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
-this place and cut the power between any two calls (DESIGN §9). Paths are relative to the space's directory; handles
+this place and cut the power between any two calls. Paths are relative to the space's directory; handles
 are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
 kernel has dropped the pages and would say "fine" the second time.
 
-Three kinds of file system (DESIGN §3, "Flushes"):
+Three kinds of file system:
 
 * ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
 * not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose

@@ -1,7 +1,7 @@
 """What one branch wants to do, gathered in memory: new messages, commands on committed ones, facts.
 
 Pure: a draft touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
-to disk while it is written (DESIGN §3).
+to disk while it is written.
 """
 
 import zlib

@@ -87,7 +87,7 @@ def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | No
 
 
 def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
-    """Final: the reply to the failure queue, the request to the error queue, each if set (E05)."""
+    """Final: the reply to the failure queue, the request to the error queue, each if set."""
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(draft, rules, message.failure_queue, message, outcome.reply)
     if rules.queue.error_queue is not None:
@@ -118,7 +118,7 @@ def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outc
 
 
 def _answer(draft: Draft, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
-    """The request's correlation id, or else its id, and its other travelling fields go along (Q09)."""
+    """The request's correlation id, or else its id, and its other travelling fields go along."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)

@@ -1,4 +1,4 @@
-"""What is past its time leaves its queue: to the error queue, or away, as the queue says (X07).
+"""What is past its time leaves its queue: to the error queue, or away, as the queue says.
 
 Nobody gets such a message, whoever has looked or not: a get passes it over. It leaves when somebody takes from its
 queue or counts it, and else within seconds, by the housekeeping of a process that follows the space. The commit that

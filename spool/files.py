@@ -1,4 +1,4 @@
-"""What keeps a commit's files on disk, and what they have counted (DESIGN §4, "Reclaim")."""
+"""What keeps a commit's files on disk, and what they have counted."""
 
 from array import array
 from collections.abc import Mapping, Set

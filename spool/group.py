@@ -231,7 +231,7 @@ class Group:
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
     def _room_for(self, works: Sequence[Work]) -> Callable[[], None]:
-        """What to ask under the number lock: if anything has a limit, those that do not fit are left out (Q11)."""
+        """What to ask under the number lock: if anything has a limit, those that do not fit are left out."""
 
         def check() -> None:
             if not self.store.config.limited:

@@ -1,4 +1,4 @@
-"""Groups: messages of one group are delivered one at a time and in order, groups beside each other (X09).
+"""Groups: messages of one group are delivered one at a time and in order, groups beside each other.
 
 A queue that is ``ordered`` is one group. A group is held as a byte lock from the claim of its first message to the end
 of the transaction that has it, so the kernel lets go of it with a process that dies. By its id or correlation id a

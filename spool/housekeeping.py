@@ -1,7 +1,7 @@
 """What a space does for itself while it is open: it reclaims what was consumed and sweeps what is slow.
 
 A thread of its own, so that no put or get pays for it. Whatever fails here is logged and tried again later; one process
-at a time does it, and if none does, the next who closes or opens the space (DESIGN §4, "Reclaim").
+at a time does it, and if none does, the next who closes or opens the space.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Files dropped from outside become messages, each exactly once, even if this process dies at any step (DESIGN §7).
+"""Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
 A file is *taken* first: nobody else can open it by name any more (see ``taking``). Then its messages are committed
 together with the fact that it was taken, and only then is it removed.

@@ -1,4 +1,4 @@
-"""What is called what in a space's directory (DESIGN §3), in both directions."""
+"""What is called what in a space's directory, in both directions."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ NOTE_SUFFIX = ".claims"
 COPY_SUFFIX = ".copy"
 TAKEN_PREFIX = "drop."
 
-# A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits (DESIGN §5, "Claim").
+# A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits.
 MAX_NUMBER = 2**39 - 1
 ORDINAL_BITS = 24
 MAX_ORDINAL = 2**ORDINAL_BITS - 1

@@ -1,4 +1,4 @@
-"""How full a queue and a space are, and whether more fits (Q11).
+"""How full a queue and a space are, and whether more fits.
 
 What counts is what is there: messages that live, held or not, and those that branches in doubt would add, for they may
 come at any time. The count is exact under the number lock, after every issued number: that is where a commit or a vote

@@ -3,7 +3,7 @@
 Open-file-description locks tell processes (more exactly: open descriptions) apart, but not the threads of one process,
 so a table under a mutex comes first. A lock is only good while its file is the one that others find by name. Who is
 alone makes these files (see ``presence``), and nobody makes one anew while anybody lives; so who misses one, or finds
-another under its name after a lock, knows that somebody deleted ``run/``, and stops (DESIGN §5, "Claim").
+another under its name after a lock, knows that somebody deleted ``run/``, and stops.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Marks of how full a queue is (Q10): ``80%``, ``5000 messages``, ``1 GiB``. Pure.
+"""Marks of how full a queue is: ``80%``, ``5000 messages``, ``1 GiB``. Pure.
 
 At the high mark a command runs, once: not again before the low mark was reached.
 """

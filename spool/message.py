@@ -179,14 +179,14 @@ def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Mess
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """When the message may be taken first, or None: at once. A relative time counts from the commit (Q04)."""
+    """When the message may be taken first, or None: at once. A relative time counts from the commit."""
     if "delay" in attributes:
         return committed_at + float(attributes["delay"])
     return attributes.get("not_before")
 
 
 def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """From when on the message is not delivered any more, or None: it never expires (X07)."""
+    """From when on the message is not delivered any more, or None: it never expires."""
     if "time_to_live" in attributes:
         return committed_at + float(attributes["time_to_live"])
     return attributes.get("expires_at")

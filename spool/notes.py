@@ -1,4 +1,4 @@
-"""Notes of claims: which messages a live transaction holds, so that a consumer's death counts as a try (X06).
+"""Notes of claims: which messages a live transaction holds, so that a consumer's death counts as a try.
 
 A note is a file ``active/<xid>.claims``, never flushed: it need survive a killed process, not a power cut. It names its
 owner, whose bytes in the claim files tell the living from the dead.

@@ -1,4 +1,4 @@
-"""Where a message stands in its queue (Q02, Q03): by the queue's criteria, at the top, or before another one. Pure.
+"""Where a message stands in its queue: by the queue's criteria, at the top, or before another one. Pure.
 
 A place is a key; keys are compared as tuples. A key is made of what never changes: the position, and control fields
 that are written with the message. One that was put before another carries what that one's key was made of, so its place

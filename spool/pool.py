@@ -2,7 +2,7 @@
 
 No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
 and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;
-hence only files that carry their own number and have one name go into the pool (DESIGN §10).
+hence only files that carry their own number and have one name go into the pool.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Whoever opens the space holds the directory while he does so, and takes its *alive* byte, shared, before he lets go.
 Only who finds nobody alive is alone, recovers the space and makes files in ``run/``; so a name there means one file as
-long as anybody lives, and locks on it keep processes apart, even while somebody deletes it (DESIGN §5, "Open").
+long as anybody lives, and locks on it keep processes apart, even while somebody deletes it.
 """
 
 from spool.clock import Deadline, WaitExpired

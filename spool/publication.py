@@ -1,4 +1,6 @@
-"""Numbers: how a commit is issued, published, and finished if its writer dies (DESIGN §5).
+"""Numbers: how a commit is issued, published, and finished if its writer dies.
+
+Its rules stand in docs/architecture.md, "The rules that keep processes apart".
 
 A number is *issued* under the number lock, in this order: hold its byte, stamp the file, rename it without replacing,
 store issued. It is *published* in order, after its flush. A dead writer's number is *finished* by who gets its byte.

@@ -1,6 +1,6 @@
-"""Making, changing and deleting queues: edits of ``space.toml``, one process at a time, durable when they return (A06).
+"""Making, changing and deleting queues: edits of ``space.toml``, one process at a time, durable when they return.
 
-Every process that has the space open reads the settings again when their version has changed (E10); what people edit
+Every process that has the space open reads the settings again when their version has changed; what people edit
 by hand is noticed by the housekeeping of any of them.
 """
 

@@ -1,6 +1,6 @@
 """Reading a file of a space: headers and tables for the index, one body at a time, or the whole file to prove it.
 
-Names and open descriptors can carry other content at any time (DESIGN §5, "Catch up"), so every read is checked against
+Names and open descriptors can carry other content at any time, so every read is checked against
 a checksum that the reader already trusts.
 """
 

@@ -1,4 +1,4 @@
-"""One published commit, read by name with the branches that it adopted (DESIGN §5, "Catch up").
+"""One published commit, read by name with the branches that it adopted.
 
 Names can carry other content at any time: what is moved is looked for in the direction in which it moves, and only the
 bytes that belong under a name count.

@@ -1,4 +1,4 @@
-"""What an administrator does to messages that are there: delete, move and change them, one by one or many (Q14).
+"""What an administrator does to messages that are there: delete, move and change them, one by one or many.
 
 Each acts on what nobody holds: it claims the messages, looks again, and commits what it does, durably, some thousand at
 a time. Who is stopped in between has done whole commits. What somebody holds is left alone; of a single message it is

@@ -1,4 +1,4 @@
-"""Removing files whose messages are all gone (DESIGN §4, "Reclaim").
+"""Removing files whose messages are all gone.
 
 A numbered file is needed while it is the newest published, while one of its messages lives, while a message that it
 removes (or the dropped file that it took) could still come back with its own file, and while one of its facts is the

@@ -1,4 +1,4 @@
-"""A branch written by a process that has not opened the space: a Spark task, say (DESIGN §8).
+"""A branch written by a process that has not opened the space: a Spark task, say.
 
 No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. Its life is
 its coordinator's, who holds the claims and decides; once the coordinator's lock is free the branch is rolled back by

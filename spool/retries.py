@@ -1,7 +1,7 @@
-"""A try that failed: the message comes back later, or moves to the error queue, or, with none set, is dropped (Q08).
+"""A try that failed: the message comes back later, or moves to the error queue, or, with none set, is dropped.
 
-What happens is decided by pure functions; it becomes visible as a commit of its own that is published without a flush
-(DESIGN §3, "Permitted loss"): a power cut may forget that a try was counted, never the message.
+What happens is decided by pure functions; it becomes visible as a commit of its own that is published without a flush:
+a power cut may forget that a try was counted, never the message.
 """
 
 import logging
@@ -57,7 +57,7 @@ def is_last(config: QueueConfig, attempts: int) -> bool:
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Seconds before the next try, after one that failed and ``attempts`` that failed before it (E06)."""
+    """Seconds before the next try, after one that failed and ``attempts`` that failed before it."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)

@@ -1,4 +1,4 @@
-"""Data-dependent routing (Q15): a field of the body, or a header, says which space a message is put into.
+"""Data-dependent routing: a field of the body, or a header, says which space a message is put into.
 
 As Tuxedo's ``ROUTING`` section does it for services: ranges of values, the first that matches wins, and what matches
 none is an error or goes to a default. The rules are values or a TOML file::

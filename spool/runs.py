@@ -60,7 +60,7 @@ class Run:
 
     @property
     def group(self) -> str | None:
-        """Of whose messages only one transaction has any (X09)."""
+        """Of whose messages only one transaction has any."""
         return self.queue.group_of(self.attributes)
 
     @property
@@ -80,7 +80,7 @@ class Run:
         return ordinals[::-1] if self.backwards else ordinals
 
     def is_past(self, now: float) -> bool:
-        """Whether its time is over: then nobody gets it any more (X07)."""
+        """Whether its time is over: then nobody gets it any more."""
         return self.expires is not None and self.expires <= now
 
     def row_of(self, ordinal: int) -> int:

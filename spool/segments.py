@@ -1,6 +1,6 @@
 """Swept segments: thousands of messages as one entry of the index; their table stays in the file until it is needed.
 
-A segment is one section of a file that a sweep wrote (DESIGN §6, "Sweep"): messages of one queue in the order of
+A segment is one section of a file that a sweep wrote: messages of one queue in the order of
 delivery, each with the position that it has had since its own commit. In memory it is where it begins, what it weighs
 and one bit a message for those that left it.
 """

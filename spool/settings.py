@@ -33,21 +33,7 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """One queue. Delays in seconds.
-
-    ``order``: the criteria, most significant first: "priority" (the higher first) and "time" (the earlier first), each
-    at most once, then "fifo" or "lifo" (Q02). ``out_of_order``: what a put may ask for: "top", "before" (Q03).
-    ``retries``: how often a message may come back after a rollback before it moves to ``error_queue`` (or, without one,
-    is dropped with a warning); None: for ever. ``retry_delay`` passes before the next try; with ``retry_delay_max`` it
-    doubles with each try, up to that. ``first_delay`` passes before the first try, unless the put says when.
-    ``reply_queue`` and ``failure_queue`` serve messages that name none of their own. ``on_expiry``: what is past its
-    time moves to the error queue ("error"), if there is one, or is dropped ("drop"). ``ordered``: whoever takes a
-    message keeps all others from the next one until his transaction has ended (E07). ``max_messages`` and
-    ``max_bytes`` (of bodies): what it holds at most (Q11). ``deduplication_window``: for how long a put with the
-    ``deduplication_key`` of an earlier one is that one again (X08). ``capacity_command``: what the shell is given when
-    the queue reaches ``capacity_high`` ("80%" of its limit, "5000 messages", "1 GiB"), and not again before it reached
-    ``capacity_low`` (left out: before it is below the high mark); ended after ``capacity_timeout`` (Q10).
-    """
+    """One queue with its options, checked; ``spool.QueueOptions`` tells each."""
 
     name: str
     order: tuple[str, ...] = (FIFO,)
@@ -72,15 +58,7 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """A whole space.
-
-    ``defaults``: options of queues, for those that do not set their own (E10). ``max_messages`` and ``max_bytes`` (of
-    bodies): what all queues hold together at most. ``max_body_bytes``, ``max_headers`` and
-    ``max_headers_bytes`` (of all names and values together): what a message may have at most. ``flush``: "auto" looks
-    at the file system, "ordered" and "strict" insist (DESIGN §3). ``network_file_system``: the kind that was asked for
-    by name, where one is needed. ``mirror``: the path of a directory, best on another disk, in which every commit is
-    durable, too.
-    """
+    """A whole space: its queues by name, and its options, checked; ``spool.SpaceOptions`` tells each."""
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -256,7 +234,7 @@ def _shown(value: object) -> str:
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """The name, or InvalidArgument with the rule in the text (E14)."""
+    """The name, or InvalidArgument with the rule in the text."""
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidArgument(
             f"{where}{name!r} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "

@@ -1,6 +1,6 @@
 """The files in which messages lie: a bounded number of open descriptors and tables of contents, of those read last.
 
-Names and descriptors can carry other content at any time (DESIGN §5, "Catch up"): the checksum of the header that a
+Names and descriptors can carry other content at any time: the checksum of the header that a
 source names decides, on every read. Not thread-safe: callers hold the store's mutex.
 """
 

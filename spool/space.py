@@ -323,7 +323,7 @@ class Space(Administration):
 
 
 def _open_files(store: Store) -> "RecoveryReport":
-    """DESIGN §5, "Open": who is alone recovers; who is not joins, and sets no counter."""
+    """A process that is alone recovers; one that is not joins, and sets no counter."""
     from recovery import scan
 
     with store.disk_errors("opening the space"):

@@ -1,4 +1,4 @@
-"""The slow queue sweeper: it moves a backlog out of memory and out of small files into large ones (DESIGN §6, S01-S06).
+"""The slow queue sweeper: it moves a backlog out of memory and out of small files into large ones.
 
 A sweep writes live messages of many files into one numbered file. It changes where a message lies, never its position,
 its claim's byte or its order; so whoever holds one does not notice. What was removed, changed or moved between the
@@ -44,7 +44,7 @@ from spool.xid import new_local_xid
 log = logging.getLogger("spool")
 
 EVERY_SECONDS = 5.0
-KEPT_MESSAGES = 5  # beside as many as were served since the last look (S02)
+KEPT_MESSAGES = 5  # beside as many as were served since the last look
 LEAST_MESSAGES = 64  # a sweep of fewer would cost more than it saves
 SMALL_RUN = 64  # a run of as many is as cheap in memory as a segment, and its file is large enough
 SEGMENT_MESSAGES = 4_096
@@ -78,7 +78,7 @@ class _GivenUpError(Exception):
 
 
 def is_slow(entries: int, served: int) -> bool:
-    """The sweeper's equation (S01): more lies in memory than twice what was served in the interval."""
+    """The sweeper's equation: more lies in memory than twice what was served in the interval."""
     return entries > 2 * served
 
 
@@ -95,7 +95,7 @@ def choose(line: Line, files: Mapping[int, FileState], served: int, held: Collec
 
 
 def _stays(run: Run, held: Collection[Position]) -> bool:
-    """What is held (S06), and what keeps its group waiting for its next try: only in memory it does that."""
+    """What is held, and what keeps its group waiting for its next try: only in memory it does that."""
     if run.keeps_waiting:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
@@ -177,7 +177,7 @@ class Sweeper:
         return _Sweep(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
-        """What is claimed by anybody or in doubt (S06)."""
+        """What is claimed by anybody or in doubt."""
         claims = self.store.claims
         held = {Position(number, ordinal) for number, ordinal in claims.held_ranges()}
         for number, first, count in claims.held_elsewhere():

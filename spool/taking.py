@@ -1,4 +1,4 @@
-"""Files that are taken from ``drop/``: moved to where only their intake opens them by name (DESIGN §7).
+"""Files that are taken from ``drop/``: moved to where only their intake opens them by name.
 
 A *taking directory* lies in ``active/`` and belongs to the intake that holds its byte. Names in it are never used
 twice, so a commit's record of one can never mean another file. What an intake took before it died belongs to whoever

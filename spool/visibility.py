@@ -1,4 +1,6 @@
-"""What this process may believe: catching up with published commits, and looking again after a claim (DESIGN §5).
+"""What this process may believe: catching up with published commits, and looking again after a claim.
+
+Its rules stand in docs/architecture.md, "The rules that keep processes apart".
 
 A claim only proves that nobody else holds the message now. Whether it is still there is known after looking where its
 removal may lie, in the direction in which files move: prepared branches, then published commits, then every number that
@@ -84,7 +86,7 @@ def prepared_image(store: Store, xid: Xid) -> FileImage | None:
 
 
 def carries(header: Header, xid: Xid) -> bool:
-    """Content is bound to its name: a branch's file says which branch it is (DESIGN §3), and has no number. (-1: the
+    """Content is bound to its name: a branch's file says which branch it is, and has no number. (-1: the
     bytes for one were damaged; all others are proven.)"""
     return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
 

@@ -2,7 +2,7 @@
 
 A branch begins with ``start``; puts and gets of the same thread or task join it until ``end``; ``prepare`` votes, and
 ``commit`` or ``rollback`` decide, in whatever process. Who decides a branch that another process prepared first makes
-its bytes durable again (DESIGN §5, "Decide").
+its bytes durable again.
 """
 
 import threading

@@ -19,7 +19,7 @@ def describe_message(message: Any) -> dict[str, Any]:
 
 
 def upper(message: Any) -> str:
-    """The sample application of the /Q guide: "this is a q example" comes back in capitals (Q19)."""
+    """The sample application of the /Q guide: "this is a q example" comes back in capitals."""
     return str(message.body).upper()
 
 

@@ -1,5 +1,5 @@
 """However the calls of several processes interleave, whoever is killed, whenever the power fails: nothing that was
-acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04, DESIGN §5)."""
+acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04)."""
 
 import logging
 from collections import Counter

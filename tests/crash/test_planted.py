@@ -1,4 +1,4 @@
-"""Rules of the protocol, each broken on purpose, are missed by the scenarios that should miss them (DESIGN §5)."""
+"""Rules of the protocol, each broken on purpose, are missed by the scenarios that should miss them."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A branch that another process decides, or leaves behind, is looked at again by whoever decides it (DESIGN §5)."""
+"""A branch that another process decides, or leaves behind, is looked at again by whoever decides it."""
 
 from collections.abc import Callable
 

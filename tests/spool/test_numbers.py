@@ -1,4 +1,4 @@
-"""The numbers of commits: each is given out once, and published in its turn, whoever dies with it (DESIGN §5)."""
+"""The numbers of commits: each is given out once, and published in its turn, whoever dies with it."""
 
 from collections.abc import Callable
 

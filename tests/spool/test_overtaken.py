@@ -1,5 +1,4 @@
-"""Reclaim goes on while others read: who is overtaken goes on from what is there, and believes in nothing that is gone
-(DESIGN §5, "Catch up"; §4, "Reclaim")."""
+"""Reclaim goes on while others read: a look that is overtaken goes on from what is there, not from what is gone."""
 
 from collections.abc import Callable
 

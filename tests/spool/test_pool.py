@@ -1,5 +1,5 @@
 """The pool of consumed files: what is in it is found, what is not durable there yet is not, and only what has one
-name is overwritten (DESIGN §10)."""
+name is overwritten."""
 
 import pytest
 

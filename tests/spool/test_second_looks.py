@@ -1,4 +1,4 @@
-"""What one process did a moment ago, another sees at every question (DESIGN §5)."""
+"""What one process did a moment ago, another sees at every question."""
 
 from unittest import mock
 

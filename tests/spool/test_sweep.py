@@ -1,4 +1,4 @@
-"""The slow queue sweeper (S01-S06, DESIGN §6): a backlog leaves memory and small files, and nobody notices."""
+"""The slow queue sweeper (S01-S06): a backlog leaves memory and small files, and nobody notices."""
 
 import os
 from collections.abc import Iterator

@@ -1,0 +1,26 @@
+"""What the packages say of themselves: nothing points to a document or a number that a user cannot look up."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("spool", "xa", "recovery", "forwarder", "scripts/xaspool_scripts", "bench")
+FOREIGN = re.compile(r"\bDESIGN\b|\b(?:FEATURES|INTERFACE|STUMBLES)\.md\b|(?<![\w.])[A-Z]\d\d(?!\w)")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_docstring_comment_or_help_names_what_only_its_authors_know(package: str) -> None:
+    found = [
+        f"{module.relative_to(ROOT)}:{number}: {line.strip()}"
+        for module in sorted((ROOT / package).rglob("*.py"))
+        for number, line in enumerate(module.read_text().splitlines(), 1)
+        if FOREIGN.search(line)
+    ]
+    assert not found
+
+
+def test_no_test_names_a_document_that_is_not_here() -> None:
+    found = [path for path in sorted((ROOT / "tests").rglob("*.py")) if re.search(r"DESIGN §\d", path.read_text())]
+    assert not found
