@@ -17,7 +17,6 @@ from spool.format import (
     PLAIN_VERSION,
     SECTION_BYTES,
     SECTION_MESSAGES,
-    VERSION,
     SectionEntry,
     Table,
     body_head,
@@ -175,8 +174,8 @@ class Draft:
 
     def note_fields(self, fields: Mapping[str, Any]) -> None:
         """A table of this draft has these control fields."""
-        if not LATER_FIELDS.isdisjoint(fields):
-            self.version = VERSION
+        if not LATER_FIELDS.keys().isdisjoint(fields):
+            self.version = max(self.version, *(LATER_FIELDS.get(field, PLAIN_VERSION) for field in fields))
 
     def take(self, directory: str, name: bytes) -> None:
         """The dropped file that this branch's messages came from."""

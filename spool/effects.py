@@ -15,13 +15,15 @@ from spool.consume import HeldMessage
 from spool.draft import Draft
 from spool.message import Message
 from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
-from spool.retries import fate, moved_to
+from spool.retries import fate, moved_to, tries
 from spool.settings import QueueConfig
 
 log = logging.getLogger("spool")
 
 _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
-_OF_ITS_QUEUE = ("attempts", "not_before", "delay", "origin_queue", "failure_reason", "top", "before")
+_OF_ITS_QUEUE = (
+    "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "top", "before",
+)  # fmt: skip
 
 
 class Effect(enum.StrEnum):
@@ -91,7 +93,7 @@ def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, out
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(draft, rules, message.failure_queue, message, outcome.reply)
     if rules.queue.error_queue is not None:
-        draft.update(*held.position, 1, moved_to(rules.queue.error_queue, message.queue, outcome.reason))
+        draft.update(*held.position, 1, moved_to(rules.queue, message.attempts + 1, outcome.reason))
     else:
         log.warning(
             "message %s of queue %s was rejected, and no error queue is set: %s",
@@ -109,7 +111,11 @@ def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outc
     decided = fate(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
     if decided.changes is None:
         log.warning(
-            "message %s of queue %s was dropped after its last try: %s", message.id, message.queue, outcome.reason
+            "message %s of queue %s was dropped: %s (no error queue is set): %s",
+            message.id,
+            message.queue,
+            tries(message.attempts + 1),
+            outcome.reason,
         )
         draft.remove(*held.position, 1, "failed")
         return Effect.DROPPED

@@ -22,9 +22,11 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "correlation_id": _TEXT, "client_id": _TEXT, "application_key": _TEXT, "reply_queue": _TEXT,
     "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,), "codec": _TEXT, "content_type": _TEXT,
     "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
-    "group": _TEXT,
+    "group": _TEXT, "origin_attempts": (int,),
 }  # fmt: skip
-LATER_FIELDS = frozenset({"expires_at", "time_to_live", "top", "before", "group", "why"})  # since version 3
+LATER_FIELDS = {  # since which version
+    "expires_at": 3, "time_to_live": 3, "top": 3, "before": 3, "group": 3, "why": 3, "origin_attempts": 4,
+}  # fmt: skip
 _NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
 _OR_NONE = (int, float, type(None))
 _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}

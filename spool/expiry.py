@@ -57,15 +57,16 @@ def _claim_expired(store: Store, queue: str) -> Ranges:
 
 def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
     look_again(store, deadline)
-    gone: Ranges = []
+    gone: dict[int, Ranges] = {}  # by how many tries failed
     with store.mutex:
         now = store.clock.now()
         for position in positions(claimed):
             run = store.index.find(position)
             if run is None or run.queue.name != queue or not run.is_past(now) or position in store.prepared.held:
                 continue
-            append(gone, position.number, position.ordinal, 1)
-    count = sum(length for _, _, length in gone)
+            ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
+            append(ranges, position.number, position.ordinal, 1)
+    count = sum(length for ranges in gone.values() for _, _, length in ranges)
     if count:
         config = queue_config(store.config, queue)
         try:
@@ -77,15 +78,15 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     return count
 
 
-def _farewell(config: QueueConfig, ranges: Ranges) -> Draft:
+def _farewell(config: QueueConfig, gone: dict[int, Ranges]) -> Draft:
     draft = Draft()
-    for number, first, count in ranges:
-        if _is_kept(config):
-            assert config.error_queue is not None
-            changes = moved_to(config.error_queue, config.name, "it was past its time") | {"why": "expired"}
-            draft.update(number, first, count, changes)
-        else:
-            draft.remove(number, first, count, "expired")
+    for attempts, ranges in gone.items():
+        for number, first, count in ranges:
+            if _is_kept(config):
+                changes = moved_to(config, attempts, "it was past its time") | {"why": "expired"}
+                draft.update(number, first, count, changes)
+            else:
+                draft.remove(number, first, count, "expired")
     return draft
 
 

@@ -23,7 +23,7 @@ from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 from spool.xid import FORMAT_LOCAL, Xid
 
-VERSION = 3
+VERSION = 4
 # Of a file whose control fields are all as old, and of one that supersedes others besides: programs that know no more
 # can read it.
 PLAIN_VERSION, SWEEP_VERSION = 1, 2

@@ -29,7 +29,7 @@ class Position(NamedTuple):
 FIELDS = (
     "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "expires_at", "correlation_id",
     "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
-    "origin_queue", "failure_reason", "group",
+    "origin_queue", "failure_reason", "group", "origin_attempts",
 )  # fmt: skip
 
 
@@ -155,6 +155,10 @@ class Message:
     @property
     def origin_queue(self) -> str | None:
         return self._origin.attributes.get("origin_queue")
+
+    @property
+    def origin_attempts(self) -> int:
+        return self._origin.attributes.get("origin_attempts", 0)  # type: ignore[no-any-return]
 
     @property
     def failure_reason(self) -> str | None:

@@ -1,7 +1,9 @@
-"""What one call of a service came to, as a value; and the two exceptions by which a Python service says so itself."""
+"""What one call of a service came to, as a value; and the two exceptions by which a Python function says so itself."""
 
 import math
 from dataclasses import dataclass
+
+from spool.codecs import encode
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
@@ -54,7 +56,7 @@ Outcome = Replied | Retried | Rejected | Passed
 
 
 class Retry(Exception):
-    """Raised by a service: try this message again, after `delay` seconds or, without it, the queue's own delay.
+    """Raised by a function that handles messages: try this one again, after `delay` seconds or the queue's own delay.
 
     Raises ValueError if `delay` is not a number of seconds from 0.
     """
@@ -70,7 +72,10 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a service: never try this message again. `reply` is bytes, str, or what msgpack can express."""
+    """Raised by a function that handles messages: never try this one again.
+
+    `reply` is bytes, str, or what msgpack can express.
+    """
 
     reason: str = ""
     reply: object = None
@@ -79,6 +84,46 @@ class Reject(Exception):
         super().__init__(reason)
         self.reason = one_line(reason)
         self.reply = reply
+
+
+def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected:
+    """What a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
+
+    A value that no codec can write is a try.
+    """
+    if value is None:
+        return Replied()
+    try:
+        body, codec, content_type = encode(value)
+    except Exception as error:
+        return Retried(describe(error))
+    return replied(body, content_type, codec, max_reply)
+
+
+def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
+    """What an exception that a function raised comes to: any but `Retry` and `Reject` is a try."""
+    if isinstance(error, Retry):
+        return Retried(error.reason or "the service asks to try again", error.delay)
+    if not isinstance(error, Reject):
+        return Retried(describe(error))
+    reason = error.reason or "the service rejects the message"
+    if error.reply is None:
+        return Rejected(reason)
+    reply = of_value(error.reply, max_reply)
+    if isinstance(reply, Replied):
+        return Rejected(reason, reply)
+    # The rejection stands: another try would only make the same useless reply.
+    return Rejected(f"{reason} (its reply is lost: {reply.reason})")
+
+
+def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
+    """The reply, or the refusal of one that no queue would take: it would be as large at every further try."""
+    return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
+
+
+def too_large(max_reply: int) -> Rejected:
+    """What a reply of more than `max_reply` bytes comes to."""
+    return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
 
 
 def bounded(delay: float) -> float:

@@ -49,7 +49,10 @@ def redrive_to(queue: str | None) -> Do:
 
     def do(draft: Draft, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
-        draft.update(run.number, first, count, {"queue": target, "attempts": 0, "not_before": None})
+        changes = {"queue": target, "attempts": 0, "not_before": None}
+        if run.attributes.get("origin_attempts"):
+            changes["origin_attempts"] = 0
+        draft.update(run.number, first, count, changes)
 
     return do
 

@@ -45,7 +45,7 @@ def fate(
     """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay.
     ``not_before``: the message's own time; one that was taken by its id before that is not due any earlier now."""
     if is_last(config, attempts):
-        return Fate(None) if config.error_queue is None else Fate(moved_to(config.error_queue, config.name, reason))
+        return Fate(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
     wait = retry_delay(config, attempts) if delay is None else delay
     due = max(now + wait, not_before or 0.0)
     return Fate({"attempts": attempts + 1, "not_before": due if due > now else None})
@@ -56,6 +56,11 @@ def is_last(config: QueueConfig, attempts: int) -> bool:
     return config.retries is not None and attempts + 1 > config.retries
 
 
+def tries(count: int) -> str:
+    """How many tries failed, in words."""
+    return "one try failed" if count == 1 else f"{count} tries failed"
+
+
 def retry_delay(config: QueueConfig, attempts: int) -> float:
     """Seconds before the next try, after one that failed and ``attempts`` that failed before it."""
     if config.retry_delay_max is None:
@@ -63,17 +68,20 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
 
 
-def moved_to(error_queue: str, origin: str, reason: str) -> dict[str, Any]:
-    """The control fields of a message that ends in an error queue: a fresh count, no time, and where it came from.
+def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
+    """The control fields of a message that ends in the error queue of ``origin``: a fresh count, no time, where it came
+    from and how many tries failed there.
 
     What is there waits for a person, however long: it does not expire.
     """
+    assert origin.error_queue is not None
     return {
-        "queue": error_queue,
+        "queue": origin.error_queue,
         "attempts": 0,
         "not_before": None,
         "expires_at": None,
-        "origin_queue": origin,
+        "origin_queue": origin.name,
+        "origin_attempts": attempts,
         "failure_reason": reason[:1000],
     }
 
@@ -86,13 +94,11 @@ def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> Non
     queue = run.queue.name
     config = with_error_queue(store.config, queue)
     own_time = due_time(run.attributes, run.committed_at)
-    outcome = fate(config, run.attributes.get("attempts", 0), reason, store.clock.now(), not_before=own_time)
+    attempts = run.attributes.get("attempts", 0)
+    outcome = fate(config, attempts, reason, store.clock.now(), not_before=own_time)
     if outcome.changes is None:
         log.warning(
-            "a message of queue %s was dropped after %s tries (no error queue is set): %s",
-            queue,
-            config.retries,
-            reason,
+            "a message of queue %s was dropped: %s (no error queue is set): %s", queue, tries(attempts + 1), reason
         )
         draft.remove(position.number, position.ordinal, 1, "failed")
     else:

@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from spool.outcome import Outcome, Rejected, Replied
+from spool.functions import ServiceError as ServiceError
+from spool.outcome import Outcome
 
 MAX_REPLY = 256 * 1024 * 1024
 """Bytes; the largest body that a queue takes by default."""
-
-
-class ServiceError(ValueError):
-    """A service that cannot be used as it is named; the message is one line that says what to do."""
 
 
 class Message(Protocol):
@@ -61,13 +58,3 @@ class Service(Protocol):
 
     def open(self) -> Caller:
         """Make it ready in this process; `ServiceError` if it is not to be had here."""
-
-
-def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """The reply, or the refusal of one that no queue would take: it would be as large at every further try."""
-    return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
-
-
-def too_large(max_reply: int) -> Rejected:
-    """What a reply of more than `max_reply` bytes comes to."""
-    return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")

@@ -127,6 +127,7 @@ def test_q08_the_count_of_tries_survives_restarts_and_ends_in_the_error_queue(
         space.close()
     message = again().get("errors")
     assert (message.body, message.origin_queue, message.failure_reason) == ("bad", "q", "it does not work")
+    assert (message.attempts, message.origin_attempts) == (0, 3)
 
 
 def test_q08_without_an_error_queue_it_is_dropped_logged_and_counted(

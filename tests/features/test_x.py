@@ -73,6 +73,9 @@ def test_x07_it_goes_to_the_error_queue_or_away_as_the_queue_says(
     space.create_queue("errors")
     space.create_queue("q", error_queue="errors", on_expiry=on_expiry)
     space.put("q", "late", time_to_live=10)
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
     clock.later += 11
     assert space.stats("q").expired == 1
     assert [message.body for message in space.browse("errors")] == kept
@@ -80,6 +83,7 @@ def test_x07_it_goes_to_the_error_queue_or_away_as_the_queue_says(
     for message in space.browse("errors"):
         assert (message.expires_at, message.origin_queue) == (None, "q")
         assert message.failure_reason == "it was past its time"
+        assert message.origin_attempts == 1
 
 
 def test_x07_what_is_held_when_its_time_comes_may_be_committed_and_not_given_back(
@@ -353,10 +357,12 @@ def test_x12_dead_letters_are_redriven_to_where_each_came_from(space: spool.Spac
         with space.transaction() as tx:
             tx.get(queue)
             tx.rollback()
+    assert [message.origin_attempts for message in space.browse("errors")] == [1, 1]
     assert space.redrive("errors", dry_run=True) == 2
     assert space.redrive("errors", headers={"from": "a"}) == 1
     message = space.get("a")
     assert (message.body, message.attempts, message.origin_queue, message.not_before) == ("a", 0, "a", None)
+    assert message.origin_attempts == 0
     assert space.redrive("errors", to="a") == 1
     assert space.get("a", message_id=message_id).origin_queue == "b"
     assert {name: stats.failed for name, stats in space.stats().items()} == {"a": 1, "b": 1, "errors": 0}

@@ -311,7 +311,8 @@ def test_e05_q12_a_rejection_sends_its_reply_and_the_request_apart(space: spool.
     assert forward(space, lambda request: Rejected("no", Replied(b"why"))).effects == {Effect.REJECTED: 1}
     failure = space.get("failures")
     assert (failure.body, failure.correlation_id) == (b"why", "c")
-    assert space.get("errors").id == wanted
+    message = space.get("errors")
+    assert (message.id, message.origin_attempts) == (wanted, 1)
     space.put("work", b"x")
     assert forward(space, lambda request: Rejected("no"), on_failure="retry").effects == {Effect.RETRIED: 1}
 

@@ -188,10 +188,10 @@ class TestImport:
     @pytest.mark.parametrize(
         ("target", "text"),
         [
-            ("", "python:package.module:function"),
-            ("xaspool_demo", "python:package.module:function"),
-            ("xaspool_demo:", "python:package.module:function"),
-            ("..:x", "python:package.module:function"),
+            ("", "package.module:function"),
+            ("xaspool_demo", "package.module:function"),
+            ("xaspool_demo:", "package.module:function"),
+            ("..:x", "package.module:function"),
             ("xaspool_no.such:f", "there is no Python module 'xaspool_no.such'"),
             ("xaspool_needy:f", "needs 'xaspool_is_not_there'"),
             ("xaspool_script:f", "SystemExit: usage: script"),

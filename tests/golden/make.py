@@ -56,6 +56,14 @@ def later_draft() -> Draft:
     return draft
 
 
+def moved_draft() -> Draft:
+    """What is new in version 4: how often a message was tried before it came into an error queue."""
+    draft = Draft()
+    changes = {"queue": "errors", "attempts": 0, "not_before": None, "expires_at": None, "origin_queue": "orders"}
+    draft.update(7, 6, 1, {**changes, "origin_attempts": 3, "failure_reason": "no such article"})
+    return draft
+
+
 def branch_draft() -> Draft:
     draft = Draft()
     draft.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
@@ -113,6 +121,9 @@ def make(directory: Path) -> None:
     own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
     header = Header(number=0, time=1790000004.0, writer=WRITER, branches=(own,), durable_mark=44)
     write(directory, "v3-commit.msgpack", header, later_draft(), 45)
+    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
+    header = Header(number=0, time=1790000005.0, writer=WRITER, branches=(own,), durable_mark=45)
+    write(directory, "v4-commit.msgpack", header, moved_draft(), 46)
 
 
 if __name__ == "__main__":

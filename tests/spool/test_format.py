@@ -31,7 +31,10 @@ from spool.xid import Xid
 from tests.golden import make
 
 GOLDEN = Path(make.__file__).parent
-FILES = ("v1-commit.msgpack", "v1-branch.msgpack", "v1-head.msgpack", "v2-sweep.msgpack")
+FILES = (
+    "v1-commit.msgpack", "v1-branch.msgpack", "v1-head.msgpack", "v2-sweep.msgpack", "v3-commit.msgpack",
+    "v4-commit.msgpack",
+)  # fmt: skip
 
 
 def objects(name: str) -> list[Any]:
