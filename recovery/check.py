@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.proof import Proof, examine
-from recovery.report import LEFT_ALONE, Finding, Kind
 from spool import layout
 from spool.account import difference
 from spool.disk import DIRECTORY_MODE, FILE_MODE
 from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile
+from spool.findings import LEFT_ALONE, Finding, Kind
 from spool.index import Index
 from spool.layout import CommittedName
 from spool.message import Position

@@ -7,9 +7,9 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from recovery.report import LEFT_ALONE, Kind
 from spool import layout
 from spool.errors import CorruptedFile, NewerFormat
+from spool.findings import LEFT_ALONE, Kind
 from spool.layout import CommittedName
 from spool.locks import coordinator_byte, taken_byte, xid_byte
 from spool.notes import all_notes

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from recovery.check import Mend, Problem, look, numbers_there
-from recovery.report import Finding
 from spool import consume, layout
 from spool.decide import finish_moves
 from spool.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.errors import SpoolError, SystemFailure
+from spool.findings import Finding
 from spool.format import stamp
 from spool.locks import NUMBER, PREPARED_LIST, xid_byte
 from spool.publication import highest_issued, settle_all, with_number_lock, write_empty

@@ -2,12 +2,12 @@
 
 from recovery.check import account, check, lost_queues, quarantined
 from recovery.evidence import Decision, Do, Evidence, decide, read
-from recovery.report import Finding, Kind, RecoveryReport
 from spool import layout
 from spool.clock import Deadline
 from spool.decide import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
 from spool.disk import FlushFailed
 from spool.errors import SpoolError
+from spool.findings import Finding, Kind, RecoveryReport
 from spool.index import Index
 from spool.locks import xid_byte
 from spool.notes import count_note
@@ -17,7 +17,7 @@ from spool.store import Store, log
 from spool.visibility import read_all, rebuild
 from spool.xid import Xid
 
-__all__ = ["Finding", "RecoveryReport", "check", "plan", "quarantined", "scan"]
+__all__ = ["check", "plan", "quarantined", "scan"]
 
 _QUIET = (Kind.ALIVE,)
 

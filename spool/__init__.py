@@ -1,6 +1,14 @@
-"""Transactional queues in a directory: ``spool.create``, ``spool.open``, and what they return."""
+"""Transactional queues in a directory.
+
+``create`` makes a queue space, ``open`` opens one; both return a ``Space``, which puts and gets a ``Message``, alone
+or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``QueueOptions``, ``SpaceOptions`` and
+``MessageFilters`` tell what the calls take. Every error is a ``SpoolError``.
+
+What ``__all__`` names is what applications may use. The modules of the package are the engine's own.
+"""
 
 import sys
+from typing import TYPE_CHECKING
 
 if not (sys.platform == "linux" and sys.maxsize > 2**32):
     raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
@@ -31,6 +39,7 @@ from spool.errors import (
     UnknownCodec,
     UnsafeFileSystem,
 )  # fmt: skip
+from spool.findings import Finding, RecoveryReport
 from spool.message import Message, Position
 from spool.opening import create, import_space, open
 from spool.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
@@ -40,11 +49,34 @@ from spool.space import JOIN, Space
 from spool.stats import QueueStats
 from spool.transaction import Transaction
 
+if TYPE_CHECKING:
+    from spool import aio as aio
+
+    __version__: str
+
 __all__ = [
-    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Full",
+    "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
     "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
     "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueExists", "QueueNotEmpty", "QueueNotFound",
-    "QueueOptions", "QueueStats", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions",
-    "SpaceStopped", "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
-    "UnknownCodec", "UnsafeFileSystem", "create", "import_space", "open", "register_codec",
+    "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists",
+    "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack",
+    "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "aio", "create", "import_space", "open",
+    "register_codec",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """What not every program needs, when it is asked for first: ``aio``, ``__version__``."""
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module("spool.aio")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("xaspool")
+    raise AttributeError(f"module 'spool' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", *(name for name in globals() if name.startswith("__"))]

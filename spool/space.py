@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 from spool import interrupts, layout
 from spool.administration import Administration
@@ -15,6 +15,7 @@ from spool.disk import Disk
 from spool.draft import is_large
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.filesystem import check_kind, check_stages
+from spool.findings import Finding, RecoveryReport
 from spool.gate import step
 from spool.gathering import Puts
 from spool.group import Group
@@ -27,9 +28,6 @@ from spool.stats import QueueStats, queue_stats
 from spool.store import Store, log, speaking
 from spool.transaction import Transaction
 from spool.visibility import catch_up
-
-if TYPE_CHECKING:
-    from recovery.scan import Finding, RecoveryReport
 
 
 class _Join:
@@ -53,12 +51,18 @@ class Space(Administration):
         self._undertaker = Undertaker(self._store)
         # Who is behind may know of swept files that are gone.
         self._store.order_changed = lambda: catch_up(self._store)
-        self.recovery: RecoveryReport = _open_files(self._store)
+        self._recovery = _open_files(self._store)
         self._housekeeper = Housekeeper(self._store)
 
     @property
     def path(self) -> str:
+        """The directory of the space, as an absolute path."""
         return self._store.disk.root
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the space found, and did about it."""
+        return self._recovery
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -262,7 +266,7 @@ class Space(Administration):
 
     @step
     @speaking("checking the space")
-    def check(self, repair: bool = False) -> "list[Finding]":
+    def check(self, repair: bool = False) -> list[Finding]:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
         from recovery.scan import check
 
@@ -270,7 +274,7 @@ class Space(Administration):
 
     @step
     @speaking("looking into quarantine")
-    def quarantined(self) -> "list[Finding]":
+    def quarantined(self) -> list[Finding]:
         """What lies in quarantine, with the reasons."""
         from recovery.scan import quarantined
 
@@ -322,7 +326,7 @@ class Space(Administration):
         return transaction
 
 
-def _open_files(store: Store) -> "RecoveryReport":
+def _open_files(store: Store) -> RecoveryReport:
     """A process that is alone recovers; one that is not joins, and sets no counter."""
     from recovery import scan
 

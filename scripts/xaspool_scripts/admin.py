@@ -95,8 +95,8 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
       spool-admin check
       spool-admin check --repair
     """
-    from recovery.report import Kind
     from spool.errors import SpoolError
+    from spool.findings import Kind
 
     try:
         with opened() as space:

@@ -19,7 +19,7 @@ from xaspool_scripts.common import (
 from xaspool_scripts.output import printable, write_json
 
 if TYPE_CHECKING:
-    from recovery.report import Finding, RecoveryReport
+    from spool.findings import Finding, RecoveryReport
     from spool.store import Store
 
 _MOST_SHOWN = 20

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spool
-from recovery.report import Finding, Kind
 from spool import layout
 from spool.disk import Disk
+from spool.findings import Finding, Kind
 from tests.corruption.damages import Damage
 from tests.corruption.zoo import QUEUES, Zoo, body
 

@@ -3,8 +3,8 @@
 import pytest
 
 import spool
-from recovery.report import Kind
 from spool import decide, layout
+from spool.findings import Kind
 from spool.format import stamp
 from spool.reclaim import reclaim
 from spool.xid import Xid

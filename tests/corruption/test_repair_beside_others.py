@@ -3,9 +3,9 @@
 import pytest
 
 import spool
-from recovery.report import Kind
 from spool import layout
 from spool.clock import WaitExpired
+from spool.findings import Kind
 from spool.locks import NUMBER
 from spool.reclaim import reclaim
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare

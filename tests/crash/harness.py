@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import spool
-from recovery.report import Finding, Kind
 from spool import layout
 from spool.decide import in_doubt
+from spool.findings import Finding, Kind
 from spool.reclaim import reclaim
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror

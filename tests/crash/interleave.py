@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import spool
-from recovery.report import Kind
+from spool.findings import Kind
 from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import spool
-from recovery.report import Kind
 from spool import layout
 from spool.disk import Disk
+from spool.findings import Kind
 from spool.format import stamp
 from spool.intake import Intake
 from spool.reader import read_header

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import spool
-from recovery.report import Kind
 from spool.decide import settle_the_dead
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
+from spool.findings import Kind
 from spool.publication import settle_all
 from tests.crash.worlds import AFTER, QUEUES, World
 from tests.crash.worlds import look as look_now

@@ -12,7 +12,7 @@ import pytest
 
 import spool
 import xa
-from recovery.report import Kind
+from spool.findings import Kind
 from spool.locks import NUMBER
 from spool.routing import NoRoute, Route, Router
 from spool.sweep import Sweeper

@@ -10,8 +10,8 @@ import pytest
 
 import spool
 import xa
-from recovery.report import Finding, Kind
 from spool import layout, reclaim
+from spool.findings import Finding, Kind
 from tests.scripts.conftest import Run, flip, newest, one_line
 
 ROOT = Path(spool.__file__).parents[1]

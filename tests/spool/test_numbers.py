@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from recovery.report import Kind
 from spool import layout
 from spool.errors import CommitUnknown
+from spool.findings import Kind
 from spool.publication import settle_all
 from tests.machine import PowerCut
 from tests.spool.meanwhile import Meanwhile, Processes, Watched

@@ -5,10 +5,10 @@ from unittest import mock
 import pytest
 
 import spool
-from recovery.report import Kind
 from spool import capacity, decide, layout
 from spool.consume import peek
 from spool.errors import BadMessageId
+from spool.findings import Kind
 from spool.message import Position
 from spool.queues import notice_edits, replace_file
 from spool.reclaim import reclaim

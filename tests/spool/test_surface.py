@@ -1,0 +1,54 @@
+"""What ``import spool`` offers: its names, its help, its version, and the program behind ``python -m spool``."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import spool
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _python(*arguments: str) -> str:
+    ran = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
+def test_asyncio_is_reachable_by_import_spool_and_loaded_when_it_is_asked_for() -> None:
+    told = _python("-c", "import spool, sys; print('asyncio' in sys.modules); print(spool.aio.open.__module__)")
+    assert told.split() == ["False", "spool.aio"]
+
+
+def test_dir_lists_what_may_be_used_and_nothing_else() -> None:
+    assert {name for name in dir(spool) if not name.startswith("_")} == set(spool.__all__)
+    assert {"aio", "Finding", "RecoveryReport"} <= set(spool.__all__)
+    assert "__version__" in dir(spool)
+    for name in spool.__all__:
+        assert getattr(spool, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'spool' has no attribute 'nothing'"):
+        spool.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert spool.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_python_m_spool_is_spool_admin() -> None:
+    assert _python("-m", "spool", "--version") == f"spool-admin {spool.__version__}\n"
+
+
+def test_a_report_of_recovery_is_of_the_types_that_spool_names(tmp_path: Path) -> None:
+    with spool.create(tmp_path) as space:
+        (tmp_path / "committed" / "foreign").touch()
+        found = space.check()
+        assert isinstance(space.recovery, spool.RecoveryReport)
+        assert found
+        assert all(isinstance(one, spool.Finding) for one in found)
+    assert isinstance(spool.Space.recovery, property)
+    assert spool.Space.recovery.__doc__
