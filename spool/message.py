@@ -47,7 +47,11 @@ class Origin(NamedTuple):
 class Message:
     """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the tries that failed so far."""
 
-    __slots__ = ("_ordinal", "_origin", "body")
+    __slots__ = {
+        "_ordinal": None,
+        "_origin": None,
+        "body": "What was put: bytes as bytes, str as str, anything else as its codec reads it.",
+    }
 
     body: Any
     _origin: Origin
@@ -80,88 +84,108 @@ class Message:
         return f"Message(id={self.id!r}, queue={self.queue!r}, body={self.body!r})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field by name."""
-        return {name: getattr(self, name) for name in FIELDS}
+        """Every field by name, as plain values: ``json.dumps`` takes them, if it takes the body."""
+        return {**{name: getattr(self, name) for name in FIELDS}, "headers": dict(self.headers)}
 
     @property
     def id(self) -> str:
+        """32 hexadecimal digits, which no other message has."""
         return f"{self._origin.branch}{self._ordinal - self._origin.first:08x}"
 
     @property
     def queue(self) -> str:
+        """The name of the queue that it is in, or was taken from."""
         return self._origin.queue
 
     @property
     def position(self) -> Position:
+        """Its permanent place in the space: the number of its commit, and its ordinal there."""
         return Position(self._origin.number, self._ordinal)
 
     @property
     def enqueued_at(self) -> float:
+        """When its put was committed, in seconds since the epoch."""
         return self._origin.committed_at
 
     @property
     def content_type(self) -> str:
+        """The media type of the body: as it was put, or that of the body's codec."""
         return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
 
     @property
     def priority(self) -> int:
+        """1 to 100; the higher first in a queue that orders by priority."""
         return self._origin.attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
 
     @property
     def not_before(self) -> float | None:
+        """From when on it may be taken, in seconds since the epoch; None: at once."""
         return due_time(self._origin.attributes, self.enqueued_at)
 
     @property
     def expires_at(self) -> float | None:
+        """From when on it is not delivered any more, in seconds since the epoch; None: it never expires."""
         return expiry_time(self._origin.attributes, self.enqueued_at)
 
     @property
     def correlation_id(self) -> str | None:
+        """What ties an answer to its request, as the put said; None if it did not."""
         return self._origin.attributes.get("correlation_id")
 
     @property
     def reply_queue(self) -> str | None:
+        """The queue for the answer of a service, its own or its queue's default; None: there is none."""
         return self._origin.attributes.get("reply_queue")
 
     @property
     def failure_queue(self) -> str | None:
+        """The queue for the reply of a service that rejects it, its own or its queue's default; None: there is none."""
         return self._origin.attributes.get("failure_queue")
 
     @property
     def user_code(self) -> int:
+        """A whole number for the application's use; 0 if the put gave none."""
         return self._origin.attributes.get("user_code", 0)  # type: ignore[no-any-return]
 
     @property
     def client_id(self) -> str | None:
+        """The name of the sender, as the put said; None if it did not."""
         return self._origin.attributes.get("client_id")
 
     @property
     def application_key(self) -> str | None:
+        """A text for the application's use; None if the put gave none."""
         return self._origin.attributes.get("application_key")
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """Names and texts, read-only; empty if the put gave none."""
         found = self._origin.attributes.get("headers")
         return _NO_HEADERS if found is None else MappingProxyType(found)
 
     @property
     def group(self) -> str | None:
+        """The group whose messages are handled one after the other; None: it is in none."""
         return self._origin.attributes.get("group")
 
     @property
     def attempts(self) -> int:
+        """How many tries failed so far, in this queue."""
         return self._origin.attributes.get("attempts", 0)  # type: ignore[no-any-return]
 
     @property
     def origin_queue(self) -> str | None:
+        """The queue that it came from when it moved to an error queue; None: it did not."""
         return self._origin.attributes.get("origin_queue")
 
     @property
     def origin_attempts(self) -> int:
+        """How many tries had failed when it moved to an error queue; 0 if it did not."""
         return self._origin.attributes.get("origin_attempts", 0)  # type: ignore[no-any-return]
 
     @property
     def failure_reason(self) -> str | None:
+        """Why it moved to an error queue; None: it did not."""
         return self._origin.attributes.get("failure_reason")
 
 
