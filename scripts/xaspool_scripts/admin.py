@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from xaspool_scripts.admin_archive import export, import_
+from xaspool_scripts.admin_docs import docs
 from xaspool_scripts.admin_doctor import doctor
 from xaspool_scripts.admin_message import message
 from xaspool_scripts.admin_queue import queue
@@ -126,6 +127,7 @@ def _files(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
 
 
+main.add_command(docs)
 main.add_command(doctor)
 main.add_command(queue)
 main.add_command(message)

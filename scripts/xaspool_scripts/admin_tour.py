@@ -40,7 +40,8 @@ def tour(context: click.Context, keep: str | None) -> None:
     with _directory(keep) as path:
         guide = _Guide(program, path)
         guide.walk()
-    note(f"the tour's space is {printable(path)}" if keep else "the tour's space is gone; docs/ tells more")
+    note(f"the tour's space is {printable(path)}" if keep else "the tour's space is gone")
+    note("spool-admin docs lists the pages that tell more")
 
 
 @contextmanager

@@ -1,0 +1,40 @@
+"""``spool-admin docs``: the pages, where the repository is not."""
+
+import importlib.metadata
+from pathlib import Path
+
+import click
+
+from xaspool_scripts.common import Failure
+
+_INDEX = "README"
+
+
+@click.command()
+@click.argument("page", default=_INDEX)
+def docs(page: str) -> None:
+    """Print a page of the documentation; without PAGE, the list of the pages.
+
+    \b
+    Examples:
+      spool-admin docs
+      spool-admin docs first-steps | less
+    """
+    pages = _pages()
+    name = page.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        raise Failure(f"there is no page {page}: the pages are {', '.join(sorted(set(pages) - {_INDEX}))}")
+    click.echo(pages[name].read_text(), nl=False)
+
+
+def _pages() -> dict[str, Path]:
+    """By name: those that were installed, or those of the tree that this file lies in."""
+    try:
+        files = importlib.metadata.files("xaspool") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    installed = [Path(str(file.locate())) for file in files if file.match("share/doc/xaspool/docs/*.md")]
+    found = installed or list((Path(__file__).parents[2] / "docs").glob("*.md"))
+    if not found:
+        raise Failure("the pages were not installed: they are in the folder docs of the source distribution")
+    return {file.stem: file for file in found}

@@ -1,0 +1,67 @@
+"""The package as others get it: built, and installed where the repository is not."""
+
+import importlib.metadata
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.package.conftest import ROOT, Installation
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("program", sorted(PROJECT["scripts"]))
+def test_every_program_of_an_installed_wheel_tells_its_version(
+    program: str, installation: Installation, tmp_path: Path
+) -> None:
+    assert installation.run(program, "--version", cwd=tmp_path) == f"{program} {PROJECT['version']}\n"
+
+
+def test_the_packages_of_an_installed_wheel_are_its_own(installation: Installation, tmp_path: Path) -> None:
+    code = "import spool, xa, recovery, forwarder, xaspool_scripts as s; print(*(m.__file__ for m in (spool, xa, s)))"
+    for file in installation.run("python", "-c", code, cwd=tmp_path).split():
+        assert file.startswith(str(installation.root))
+
+
+def test_a_message_goes_through_an_installed_wheel(installation: Installation, tmp_path: Path) -> None:
+    installation.run("spool-admin", "tour", "--keep", str(tmp_path / "tour"), cwd=tmp_path)
+    code = "import spool; s = spool.open('tour'); s.put('strings', 'tea'); print(s.get('strings').body); s.close()"
+    assert installation.run("python", "-c", code, cwd=tmp_path).splitlines()[-1] == "tea"
+
+
+def test_a_company_finds_licence_authors_and_description(installation: Installation, wheel: Path) -> None:
+    (found,) = importlib.metadata.distributions(
+        path=[str(next(installation.root.glob("lib/*/site-packages")))], name="xaspool"
+    )
+    told = found.metadata
+    assert told["License-Expression"] == "Apache-2.0"
+    assert told["Author"] == "The xaspool authors"
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert "# xaspool" in str(told.get_payload())
+    assert {"spark", "http"} <= set(told.get_all("Provides-Extra") or ())
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith("py.typed") for name in names)
+
+
+def test_an_installed_wheel_has_the_pages(installation: Installation, tmp_path: Path) -> None:
+    pages = installation.root / "share" / "doc" / "xaspool"
+    assert {path.name for path in (ROOT / "docs").iterdir()} == {path.name for path in (pages / "docs").iterdir()}
+    assert (pages / "README.md").exists()
+    assert installation.run("spool-admin", "docs", cwd=tmp_path) == (ROOT / "docs" / "README.md").read_text()
+    assert installation.run("spool-admin", "docs", "guide", cwd=tmp_path) == (ROOT / "docs" / "guide.md").read_text()
+    installation.run("spool-admin", "docs", "nothing", cwd=tmp_path, code=1)
+
+
+def test_the_source_distribution_has_licence_pages_and_tests(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "CHANGELOG.md", "README.md", "requirements.txt", "docs/guide.md", "scripts/test"} <= names
+    assert "tests/package/test_wheel.py" in names
+
+
+def test_the_changelog_names_this_version() -> None:
+    assert f"## {PROJECT['version']} - " in (ROOT / "CHANGELOG.md").read_text()
