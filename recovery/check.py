@@ -17,6 +17,7 @@ from spool.findings import LEFT_ALONE, Finding, Kind
 from spool.index import Index
 from spool.layout import CommittedName
 from spool.message import Position
+from spool.names import plural
 from spool.publication import highest_issued
 from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
 from spool.reader import open_file
@@ -163,7 +164,10 @@ def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> 
         positions = tuple(position for position, _ in live)
         yield Problem(_damaged(name, live[0][1]), Mend.SET_ASIDE, positions=positions)
     if proof.surplus:
-        yield Problem(_damaged(name, f"{proof.surplus} bytes follow its end; all before is whole"), Mend.CUT)
+        yield Problem(
+            _damaged(name, f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"),
+            Mend.CUT,
+        )
 
 
 def _still_there(store: Store, number: int) -> bool:
@@ -189,10 +193,12 @@ def account(store: Store, index: Index) -> list[Problem]:
     many, number = found
     name = f"{layout.COMMITTED}/" if number is None else layout.committed(number)
     if many > 0:
-        text = "it is missing" if number is not None else f"{many} files are missing"
+        text = "it is missing" if number is not None else f"{plural(many, 'file is', 'files are')} missing"
         wrong = f"{text}, and reclaim has not removed {'it' if many == 1 else 'them'}"
     else:
-        text = "it was" if number is not None else f"{-many} files were" if many else "other files were"
+        text = (
+            "it was" if number is not None else plural(-many, "file was", "files were") if many else "other files were"
+        )
         wrong = f"{text} reclaimed, and somebody put back what had been consumed"
     return [Problem(_damaged(name, wrong), Mend.BALANCE)]
 
@@ -220,11 +226,16 @@ def _prepared(store: Store) -> Iterator[Problem]:
         if wrong or header is None:
             yield Problem(_damaged(name, wrong), Mend.QUARANTINE, xid=xid)
             continue
-        yield Problem(Finding(Kind.IN_DOUBT, name, f"{header.messages} messages wait for a decision"))
+        yield Problem(
+            Finding(Kind.IN_DOUBT, name, f"{plural(header.messages, 'message waits', 'messages wait')} for a decision")
+        )
         if header.number != 0:
             yield Problem(_damaged(name, "the bytes for its number are damaged; all others are whole"), Mend.STAMP)
         if proof.surplus:
-            yield Problem(_damaged(name, f"{proof.surplus} bytes follow its end; all before is whole"), Mend.CUT)
+            yield Problem(
+                _damaged(name, f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"),
+                Mend.CUT,
+            )
 
 
 def _strays(store: Store) -> Iterator[Problem]:
@@ -275,8 +286,9 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         if not lost or store.counters.read().settings == version:
             break
     for queue, live in sorted(lost.items()):
-        lie = "message lies" if live == 1 else "messages lie"
-        text = f"it does not have queue {queue}, in which {live:,} {lie}: create the queue"
+        text = (
+            f"it does not have queue {queue}, in which {plural(live, 'message lies', 'messages lie')}: create the queue"
+        )
         yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Mend.MAKE_QUEUE, queue=queue)
 
 

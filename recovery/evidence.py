@@ -12,6 +12,7 @@ from spool.errors import CorruptedFile, NewerFormat
 from spool.findings import LEFT_ALONE, Kind
 from spool.layout import CommittedName
 from spool.locks import coordinator_byte, taken_byte, xid_byte
+from spool.names import plural
 from spool.notes import all_notes
 from spool.reader import FileImage, image_of, open_file, prove
 from spool.store import Store
@@ -166,7 +167,7 @@ def _condition(store: Store, number: int) -> tuple[Condition, str]:
         store.disk.close(handle)
     if header.number != number:
         return Condition.TORN, f"it carries the number {header.number}"
-    return Condition.WHOLE, f"{header.messages} messages"
+    return Condition.WHOLE, plural(header.messages, "message")
 
 
 def _read_prepared(store: Store, evidence: Evidence) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from spool.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format import Header, Table, decode_table
+from spool.names import plural
 from spool.reader import NO_FILE, bad_bodies, open_file, read_header
 
 _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
@@ -29,7 +30,7 @@ class Proof:
     @property
     def first_wrong(self) -> str:
         """The worst, in words; empty if the file is as it was written."""
-        longer = f"{self.surplus} bytes follow its end" if self.surplus else ""
+        longer = f"{plural(self.surplus, 'byte follows', 'bytes follow')} its end" if self.surplus else ""
         return next(iter([*filter(None, [self.wrong]), *self.bad_tables, *(why for _, why in self.bad_bodies)]), longer)
 
 

@@ -19,6 +19,7 @@ from spool.descriptors import Unsupported
 from spool.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.errors import SpoolError, UnsafeFileSystem
 from spool.identity import FileIdentity
+from spool.names import quoted
 from spool.settings import SpaceConfig
 from spool.settings_file import MAX_SETTINGS_BYTES, parse
 
@@ -72,7 +73,7 @@ def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
     }.get(error.errno or 0, "it cannot do what a queue space stands on")
     return UnsafeFileSystem(
         f"{doing}: the file system of {disk.root} will not do: {what} ({error.strerror}); nothing was lost: "
-        f"look with spool-admin doctor {disk.root}, and choose another directory"
+        f"look with spool-admin doctor {quoted(disk.root)}, and choose another directory"
     )
 
 
@@ -122,6 +123,11 @@ def examine(disk: Disk, clock: Clock) -> list[Proof]:
     return proofs
 
 
+def examine_kind(disk: Disk) -> Proof:
+    """What kind of file system it is, which is known without trying anything out."""
+    return _proof("kind", lambda: _kind(disk, _settings(disk)))
+
+
 def _proof(what: str, prove: Callable[[], str]) -> Proof:
     try:
         return Proof(what, Outcome.FINE, prove())
@@ -165,16 +171,16 @@ def _kind(disk: Disk, config: SpaceConfig) -> str:
     check_kind(disk, config.network_file_system)
     kind = disk.file_system().kind
     ordered = disk.ordered if config.flush == "auto" else config.flush == "ordered"
-    mode = "ordered: one flush a commit" if ordered else "strict: two flushes a commit"
+    mode = "flush mode ordered: one flush a commit" if ordered else "flush mode strict: two flushes a commit"
     if not ordered and config.flush == "auto" and disk.flush_carries_name:
-        mode = "strict, but a flush carries a new name: one flush a commit"
+        mode = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
     if ordered and not disk.ordered:
-        raise _Doubt(f"{kind}, {mode}, as space.toml insists; of itself it is not known to order renames")
+        raise _Doubt(f"{kind}; {mode}, as space.toml insists, although this file system is not known to order renames")
     if kind in ("fuse", "overlay") or kind.startswith("unknown"):
-        raise _Doubt(f"{kind}, {mode}; whether a flush reaches the disk is up to what lies beneath: find out")
+        raise _Doubt(f"{kind}; {mode}; whether a flush reaches the disk depends on what lies beneath: find out")
     if kind in ("tmpfs", "ramfs"):
-        raise _Doubt(f"{kind}, {mode}; nothing on it survives a power cut")
-    return f"{kind}, {mode}"
+        raise _Doubt(f"{kind} is memory: no message on it survives a power cut or a restart of the machine")
+    return f"{kind}; {mode}"
 
 
 def _room(disk: Disk) -> str:
@@ -198,11 +204,11 @@ def _owner(disk: Disk) -> str:
     if found.owner != os.geteuid():
         raise _Doubt(f"it belongs to user {found.owner}, and this is user {os.geteuid()}: run as its owner")
     if disk.exists(layout.SETTINGS) and found.permissions & ~PASSAGE_MODE:
-        raise _Doubt(f"others may look into it (mode {found.permissions:04o}): chmod 700 {disk.root}")
+        raise _Doubt(f"others may look into it (mode {found.permissions:04o}): chmod 700 {quoted(disk.root)}")
     wrong = list(_open_to_others(disk))
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise _Doubt(f"{wrong[0]} may be read or written by others{more}: chmod -R go= {disk.root}")
+        raise _Doubt(f"{wrong[0]} may be read or written by others{more}: chmod -R go= {quoted(disk.root)}")
     return f"user {found.owner}, mode {found.permissions:04o}"
 
 
@@ -263,7 +269,7 @@ def _names(disk: Disk, clock: Clock, bench: str) -> str:
         raise _Refusal("names that differ in case are the same file here: choose another file system")
     if long not in disk.names(f"{bench}/one"):
         raise _Refusal("a file that was made is not listed: choose another file system")
-    return "of 200 bytes, upper and lower case apart"
+    return "names of 200 bytes are kept, and upper and lower case are different names"
 
 
 def _modes(disk: Disk, clock: Clock, bench: str) -> str:
@@ -275,7 +281,7 @@ def _modes(disk: Disk, clock: Clock, bench: str) -> str:
         raise _Doubt(f"{modes}, whatever was asked for: others may read messages")
     if file.owner != os.geteuid():
         raise _Doubt(f"new files belong to user {file.owner}, not {os.geteuid()}: others may read messages")
-    return "0600 and 0700 are kept"
+    return "modes 0600 and 0700 are kept"
 
 
 def _renames(disk: Disk, clock: Clock, bench: str) -> str:
@@ -285,7 +291,7 @@ def _renames(disk: Disk, clock: Clock, bench: str) -> str:
     after = disk.identity(new)
     if disk.exists(old) or before is None or not before.same_file(after) or _content(disk, new) != b"new":
         raise _Refusal("a file that was renamed is not the one that is found: choose another file system")
-    return "from directory to directory, replacing what is there"
+    return "a file can be renamed to another directory, and replaces one of that name"
 
 
 def _renames_new(disk: Disk, clock: Clock, bench: str) -> str:
@@ -298,7 +304,7 @@ def _renames_new(disk: Disk, clock: Clock, bench: str) -> str:
     disk.rename_new(old, new)
     if disk.exists(old) or _content(disk, new) != b"new":
         raise _Refusal("a file that was renamed is not the one that is found: choose another file system")
-    return "a rename that must not replace a file does not"
+    return "a rename to a name that is taken is refused where that is asked for"
 
 
 def _links(disk: Disk, clock: Clock, bench: str) -> str:
@@ -312,7 +318,7 @@ def _links(disk: Disk, clock: Clock, bench: str) -> str:
     found = disk.identity(second)
     if found is None or found.links != 2:
         raise _Refusal("two names of one file look like two files: choose another file system")
-    return "two names of one file"
+    return "a file can have two names"
 
 
 def _flushes(disk: Disk, clock: Clock, bench: str) -> str:
@@ -325,7 +331,7 @@ def _flushes(disk: Disk, clock: Clock, bench: str) -> str:
         disk.flush_directory(f"{bench}/one")
     finally:
         disk.close(handle)
-    return "of files and directories are accepted"
+    return "files and directories can be flushed"
 
 
 def _byte_locks(disk: Disk, clock: Clock, bench: str) -> str:
@@ -342,7 +348,7 @@ def _byte_locks(disk: Disk, clock: Clock, bench: str) -> str:
     finally:
         disk.close(ours)
         disk.close(others)
-    return "keep descriptors and processes apart, and end with their holder"
+    return "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 
 def _holds(disk: Disk, clock: Clock, bench: str) -> str:
@@ -361,7 +367,7 @@ def _holds(disk: Disk, clock: Clock, bench: str) -> str:
     finally:
         disk.close(ours)
         disk.close(others)
-    return "keep descriptors and processes apart, and end with their holder"
+    return "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 
 def _keep_apart(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
@@ -418,7 +424,7 @@ def _clocks(disk: Disk, clock: Clock, bench: str) -> str:
         raise _Doubt(f"{ahead}: set it, or delayed messages come late")
     if file is not None and abs(file.modified_ns / 1e9 - now) > _CLOCKS_APART_SECONDS:
         raise _Doubt("the file system's clock is not the machine's: dropped files may be taken too early")
-    return "the machine's and the file system's agree"
+    return "the clocks of the machine and of the file system agree"
 
 
 def _committed(disk: Disk) -> Iterator[FileIdentity]:

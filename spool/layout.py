@@ -1,7 +1,7 @@
 """What is called what in a space's directory, in both directions."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from spool.xid import Xid
@@ -21,12 +21,20 @@ NOTE_SUFFIX = ".claims"
 COPY_SUFFIX = ".copy"
 TAKEN_PREFIX = "drop."
 
+# The root of a file system of its own has it from the start.
+_LOST_AND_FOUND = "lost+found"
+
 # A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits.
 MAX_NUMBER = 2**39 - 1
 ORDINAL_BITS = 24
 MAX_ORDINAL = 2**ORDINAL_BITS - 1
 
 _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
+
+
+def foreign(names: Iterable[str]) -> list[str]:
+    """Those of a directory's names that are no space's, sorted."""
+    return sorted(set(names) - {SETTINGS, *DIRECTORIES, _LOST_AND_FOUND})
 
 
 class CommittedName(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from spool.clock import Deadline, WaitExpired
 from spool.errors import Full, TransactionTimeout
 from spool.format import Table
+from spool.names import plural
 from spool.publication import settle_all
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
@@ -61,12 +62,12 @@ def _grows(load: Load) -> bool:
 def _compare(what: str, messages: int | None, size: int | None, there: Load, more: Load) -> None:
     if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
         raise Full(
-            f"{what} holds {there.messages} messages, {more.messages} more are too many, and its max_messages is "
+            f"{what} holds {plural(there.messages, 'message')}, {more.messages} more are too many, and its max_messages is "
             f"{messages}: take some of them, or raise the limit; nothing was put"
         )
     if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
         raise Full(
-            f"{what} holds {there.bytes} bytes, {more.bytes} more are too many, and its max_bytes is {size}: "
+            f"{what} holds {plural(there.bytes, 'byte')}, {more.bytes} more are too many, and its max_bytes is {size}: "
             f"take some messages, or raise the limit; nothing was put"
         )
 

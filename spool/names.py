@@ -1,4 +1,4 @@
-"""Names that were mistyped: which one was meant, and the error that says so. Pure."""
+"""The words of errors: the name that a mistyped one is like, a path in a command, a number of things. Pure."""
 
 from collections.abc import Iterable
 
@@ -35,3 +35,15 @@ def no_queue(name: str, queues: Iterable[str]) -> QueueNotFound:
     return QueueNotFound(
         f"there is no queue {name!r} (queues: {there}){otherwise} create it with spool-admin queue create {name}"
     )
+
+
+def quoted(path: str) -> str:
+    """The path as it can be pasted into a shell's command."""
+    from shlex import quote
+
+    return quote(path)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

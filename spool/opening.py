@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, Unpack
 
 from spool import archive, interrupts, layout
@@ -10,12 +10,13 @@ from spool.clock import Clock
 from spool.disk import DIRECTORY_MODE, Disk
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
 from spool.filesystem import check_kind, check_stages
+from spool.names import quoted
 from spool.options import SpaceOptions
 from spool.queues import keep_directory, replace_file
 from spool.settings import space_config
 from spool.settings_file import parse, render_new
 from spool.space import Space
-from spool.store import advice
+from spool.store import advice, log
 
 
 @contextmanager
@@ -43,12 +44,12 @@ def create(
     SpaceExists if one is there. Options: ``spool.SpaceOptions`` tells each.
     """
     config = space_config(options, {})
-    disk = disk or _new_directory(os.fspath(path))
-    with interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
+    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
         if disk.exists(layout.SETTINGS):
             raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
         check_kind(disk, config.network_file_system)
         check_stages(disk)
+        _tell_what_is_there(disk)
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
         if config.mirror is not None:
@@ -70,8 +71,7 @@ def import_space(
     The directory is made if need be, and must be empty. What was cut off in the middle is no space.
     """
     archive.check_stream(file, "read")
-    disk = disk or _new_directory(os.fspath(path))
-    with interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
+    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         check_stages(disk)
@@ -79,11 +79,11 @@ def import_space(
             keep_directory(disk, name)
         try:
             settings = archive.unpack(disk, file, progress)
+            config = parse(settings, layout.SETTINGS)
+            check_kind(disk, config.network_file_system)
         except BaseException:
             _clear(disk)
             raise
-        config = parse(settings, layout.SETTINGS)
-        check_kind(disk, config.network_file_system)
         for queue in config.queues:
             keep_directory(disk, f"{layout.DROP}/{queue}")
         replace_file(disk, layout.SETTINGS, settings.encode())
@@ -98,6 +98,38 @@ def _clear(disk: Disk) -> None:
         disk.remove_directory(directory)
 
 
+@contextmanager
+def _directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
+    """The directory of a new space, made if need be. If it becomes none, the empty directories that were made go."""
+    if disk is not None:
+        yield disk
+        return
+    disk, made = _new_directory(os.fspath(path))
+    try:
+        yield disk
+    except BaseException:
+        if not disk.exists(layout.SETTINGS):
+            for name in layout.DIRECTORIES:
+                with suppress(OSError):  # it is not empty, or not there
+                    disk.remove_directory(name)
+            for directory in made:
+                with suppress(OSError):
+                    os.rmdir(directory)
+        raise
+
+
+def _tell_what_is_there(disk: Disk) -> None:
+    """Of a directory that is to become a space: messages of an earlier one, which are kept, and what is not ours."""
+    commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
+    if any(map(layout.parse_committed, commits)):
+        log.warning(
+            "%s has the messages of an earlier space, which had lost its space.toml: they are kept, and can be taken "
+            "once their queues are created again", disk.root,
+        )  # fmt: skip
+    if layout.foreign(disk.names("")):
+        log.warning("%s is not empty: the space's files lie beside what is there", disk.root)
+
+
 def _make_mirror(disk: Disk) -> None:
     """An empty directory. Its parent is there: it may be the place where the other disk is mounted."""
     disk.make_directory("")
@@ -106,17 +138,21 @@ def _make_mirror(disk: Disk) -> None:
 
 
 @_os_errors("making the queue space")
-def _new_directory(root: str) -> Disk:
+def _new_directory(root: str) -> tuple[Disk, list[str]]:
+    """The directory, and those that had to be made, the innermost first."""
     if os.path.exists(os.path.join(root, layout.SETTINGS)):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
+    missing = [root]
+    while not os.path.lexists(missing[-1]):
+        missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
     try:
-        new = not os.path.isdir(root)
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-        if new:
-            os.chmod(root, DIRECTORY_MODE)  # whatever the umask
+        if not os.listdir(root):  # (a directory with something in it is not only ours)
+            with suppress(PermissionError):
+                os.chmod(root, DIRECTORY_MODE)  # whatever the umask
     except FileExistsError:
         raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
-    return Disk(root)
+    return Disk(root), missing[:-1]
 
 
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
@@ -126,7 +162,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     """
     root = os.fspath(path)
     if disk is None and not os.path.isdir(root):
-        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {root}")
+        raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
     with _os_errors("opening the queue space"):
         disk = disk or Disk(root)
     with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):

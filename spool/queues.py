@@ -22,7 +22,7 @@ from spool.errors import (
     TransactionTimeout,
 )
 from spool.locks import CONFIG, NUMBER, PREPARED_LIST
-from spool.names import no_queue
+from spool.names import no_queue, plural
 from spool.publication import settle_all, with_number_lock
 from spool.reader import FileImage
 from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, queue_config, queue_options
@@ -93,7 +93,10 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
         inside = store.index.queue(name).live
     inside += sum(count for image in store.prepared.images.values() for count in _puts(image, name))
     if inside:
-        raise QueueNotEmpty(f"queue {name!r} holds {inside} messages: take, move or purge them first")
+        raise QueueNotEmpty(
+            f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} first; "
+            f"what a program or a transaction in doubt holds, as spool-admin queue show {name} tells, has to end before"
+        )
     if store.disk.exists(f"{layout.DROP}/{name}") and store.disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 

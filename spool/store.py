@@ -32,6 +32,7 @@ from spool.gate import Gate
 from spool.index import Index
 from spool.message import Position
 from spool.mirror import Mirror
+from spool.names import quoted
 from spool.pool import Pool
 from spool.presence import Presence
 from spool.reader import FileImage
@@ -156,10 +157,7 @@ class Store:
         try:
             handle = self.disk.open(layout.SETTINGS)
         except (FileNotFoundError, NotADirectoryError):
-            raise NotASpace(
-                f"{self.disk.root} is not a queue space: it has no space.toml. "
-                f"Make one with: spool-admin init {self.disk.root}"
-            ) from None
+            raise NotASpace(_no_settings(self.disk)) from None
         try:
             data = self.disk.read_at(handle, 0, MAX_SETTINGS_BYTES + 1)
         finally:
@@ -310,6 +308,18 @@ def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return speaks
 
     return around
+
+
+def _no_settings(disk: Disk) -> str:
+    """What is wrong with a directory without ``space.toml``, and what to do."""
+    make = f"spool-admin init {quoted(disk.root)}"
+    commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
+    if any(map(layout.parse_committed, commits)):
+        return (
+            f"{disk.root} has the messages of a queue space, and no space.toml: take that from a backup, "
+            f"or make a new one with {make}, and create its queues again"
+        )
+    return f"{disk.root} is not a queue space: it has no space.toml. Make one with: {make}"
 
 
 def advice(error: OSError) -> str:

@@ -1,12 +1,11 @@
-"""``spool-admin``: make a space, look into it, mend it."""
-
-from typing import Any
+"""``spool-admin``: make a space, look into it, repair it."""
 
 import click
 
 from xaspool_scripts.admin_archive import export, import_
 from xaspool_scripts.admin_docs import docs
 from xaspool_scripts.admin_doctor import doctor
+from xaspool_scripts.admin_init import init
 from xaspool_scripts.admin_message import message
 from xaspool_scripts.admin_queue import queue
 from xaspool_scripts.admin_tour import tour
@@ -21,10 +20,10 @@ from xaspool_scripts.common import (
     note,
     opened,
     space_option,
-    typed_values,
     version_option,
 )  # fmt: skip
 from xaspool_scripts.output import printable, write_json
+from xaspool_scripts.wording import plural
 
 CLEAN, REPAIRED = 0, 1
 
@@ -53,33 +52,12 @@ def main() -> None:
     Completion, for bash (zsh and fish likewise):
       eval "$(_SPOOL_ADMIN_COMPLETE=bash_source spool-admin)"
 
-    Exit codes: 0 fine, 1 it failed, 2 wrong usage, 3 nothing there.
+    Exit codes: 0 fine, 1 it failed, 2 wrong usage or a wrong value, 3 nothing there.
     """
 
 
 @main.command()
-@click.argument("path", type=click.Path())
-@click.option("--max-body-bytes", type=int, metavar="N", help="Refuse larger bodies (256 MiB if not given).")
-@click.option("--flush", metavar="MODE", help="auto, ordered or strict: how much the file system is trusted.")
-@click.option("--network-file-system", metavar="KIND", help="Insist on a network file system, e.g. nfs.")
-def init(path: str, **options: Any) -> None:
-    """Make a new, empty queue space in the directory PATH.
-
-    \b
-    Example:
-      spool-admin init /var/spool/shop
-    """
-    import spool
-
-    with (
-        typed_values(),
-        spool.create(path, **{name: value for name, value in options.items() if value is not None}) as space,
-    ):
-        note(f"made a queue space in {printable(space.path)}; next: spool-admin -s {printable(path)} queue create NAME")
-
-
-@main.command()
-@click.option("--repair", is_flag=True, help="Mend what can be mended, and move the rest to quarantine.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, and move the rest to quarantine/.")
 @json_option
 @space_option
 @click.pass_context
@@ -87,7 +65,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name what is wrong.
 
     With --repair, what can be mended is mended, and the rest moves to quarantine/, with the reason beside it; nothing
-    is deleted. Other processes may have the space open; what they hold is left to them, and named.
+    is deleted. Other processes may have the space open: a file that one of them holds is named, and not repaired.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 
@@ -100,7 +78,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
     from spool.findings import Kind
 
     try:
-        with opened() as space:
+        with opened(tell=False) as space:
             first = space.check(repair=repair)
             left = [finding for finding in (space.check() if repair else first) if finding.kind is Kind.DAMAGED]
             checked = [*first, *space.quarantined()]
@@ -115,19 +93,17 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             click.echo(printable(str(finding)))
     mended = sum(finding.mended for finding in first) if repair else 0
     if left:
-        note(f"damage is left: {_files(len(left))}, {_files(mended)} mended; every other message is served")
+        damaged, repaired = plural(len(left), "file"), plural(mended, "file")
+        note(f"damage is left: {damaged}, {repaired} repaired; every other message is served")
     elif mended:
-        note(f"repaired: {_files(mended)}")
+        note(f"repaired: {plural(mended, 'file')}")
     else:
         note("clean" if not findings else "clean: nothing is damaged")
     context.exit(DAMAGE_LEFT if left else REPAIRED if mended else CLEAN)
 
 
-def _files(count: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}"
-
-
 main.add_command(docs)
+main.add_command(init)
 main.add_command(doctor)
 main.add_command(queue)
 main.add_command(message)
@@ -135,3 +111,6 @@ main.add_command(transaction)
 main.add_command(export)
 main.add_command(import_)
 main.add_command(tour)
+
+if __name__ == "__main__":
+    main()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from xaspool_scripts.common import Failure, note, opened, space_option, space_path
+from xaspool_scripts.common import Failure, named_space, note, opened, space_option
 from xaspool_scripts.options import progress
 from xaspool_scripts.output import printable
+from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool.archive import Progress
@@ -34,7 +35,7 @@ def export(file: str) -> None:
     """
     with opened() as space, _written(file) as stream, _bar("exporting") as told:
         count = space.export(stream, compress=file.endswith(".gz"), progress=told)
-    note(f"exported {count} files to {'standard output' if file == _STANDARD else printable(file)}")
+    note(f"exported {plural(count, 'file')} to {'standard output' if file == _STANDARD else printable(file)}")
 
 
 @click.command("import")
@@ -49,7 +50,9 @@ def import_(file: str) -> None:
     """
     import spool
 
-    path = space_path()
+    path = named_space()
+    if path is None:
+        raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
     with _read(file) as stream, _bar("importing") as told:
         try:
             made = spool.import_space(path, stream, progress=told)

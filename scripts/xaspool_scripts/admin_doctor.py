@@ -6,6 +6,7 @@ import click
 
 from xaspool_scripts.common import FAILED, Failure, json_option, note, space_option, space_path
 from xaspool_scripts.output import printable, table, write_json
+from xaspool_scripts.wording import plural
 
 
 @click.command()
@@ -14,10 +15,10 @@ from xaspool_scripts.output import printable, table, write_json
 @space_option
 @click.pass_context
 def doctor(context: click.Context, directory: str | None, as_json: bool) -> None:
-    """Prove that the file system of DIRECTORY, or of the space, does what a queue space needs.
+    """Prove that the file system of DIRECTORY does what a queue space needs.
 
-    Locks, renames, flushes and the rest are tried out where the messages would lie; nothing is left behind. The
-    directory may hold a space, also one in use, or none yet.
+    Without DIRECTORY it is that of the space, or the current directory. Locks, renames, flushes and the rest are tried
+    out where the messages would lie; nothing is left behind. There may be a space in the directory, also one in use.
 
     Exit codes: 0 good enough, perhaps with warnings, 1 refused.
 
@@ -30,9 +31,9 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     from spool.disk import Disk
     from spool.filesystem import Outcome, examine
 
-    path = directory if directory is not None else space_path(context)
+    path = directory if directory is not None else space_path(context, otherwise=os.curdir)
     if not os.path.isdir(path):
-        raise Failure(f"{printable(path)} is no directory: name one that is there, e.g. where the space shall be made")
+        raise Failure(f"{printable(path)} is no directory: name one that is there, e.g. the one to make the space in")
     proofs = examine(Disk(path), Clock())
     if as_json:
         for proof in proofs:
@@ -44,4 +45,4 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
     if refused:
         note(f"refused: {', '.join(refused)}; a queue space in {printable(path)} would lose messages")
         context.exit(FAILED)
-    note("good enough" + (f", with {warned} warning{'s' if warned > 1 else ''}" if warned else ""))
+    note("good enough" + (f", with {plural(warned, 'warning')}" if warned else ""))

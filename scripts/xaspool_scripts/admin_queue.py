@@ -40,10 +40,14 @@ def create(queue: str, **options: Any) -> None:
 @queue.command()
 @_QUEUE
 @queue_options
-@click.option("--drop-group", metavar="GROUP", help="Users of this group may drop files for it; or none.")
+@click.option(
+    "--drop-group",
+    metavar="GROUP",
+    help="The group whose users may drop files for the queue; none takes that back.",
+)
 @space_option
 def change(queue: str, drop_group: str | None, **options: Any) -> None:
-    """Change options of a queue; the others stay as they are. What is not to be set any more is set to none.
+    """Change options of a queue; the others stay as they are. The value none removes an option.
 
     Programs that have the space open act by it at once.
 

@@ -1,4 +1,4 @@
-"""``spool-admin tour``: the sample application, step by step, with the commands that anybody would type."""
+"""``spool-admin tour``: the sample application, step by step, with commands to type."""
 
 import shlex
 import tempfile
@@ -24,7 +24,12 @@ for tx, message in space.consume("strings", timeout=0):
 
 
 @click.command()
-@click.option("--keep", metavar="PATH", type=click.Path(), help="Make the space there, and leave it.")
+@click.option(
+    "--keep",
+    metavar="PATH",
+    type=click.Path(),
+    help="The directory in which the tour's space is made and kept; without it, the space is removed.",
+)
 @click.pass_context
 def tour(context: click.Context, keep: str | None) -> None:
     """Walk through a small application: a sentence goes in, a service answers it in capitals, and one breaks.
@@ -69,12 +74,12 @@ class _Guide:
         self._does("queue", "create", "errors")
         options = ("--reply-queue", "answers", "--retries", "2", "--error-queue", "errors")
         self._does("queue", "create", "strings", *options)
-        self._says("Somebody puts a message. When the id is printed, no power cut takes it back.")
+        self._says("Now a message is put. Once its id is printed, no power cut takes it back.")
         self._does("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")
         self._does("queue", "list")
         self._says("A service takes it, and answers, in one transaction: both happen or neither does.")
         self._runs(_SERVICE, self._serve)
-        self._says("Who asked finds his answer by the correlation id.")
+        self._says("The sender finds the answer by the correlation id.")
         self._does("message", "get", "answers", "--correlation-id", "tour")
         click.echo()
         self._says("Services break. A message comes back after each failed try, and after the last it is set aside.")

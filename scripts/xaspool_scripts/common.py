@@ -188,12 +188,12 @@ def space_option(function: AnyFunction) -> AnyFunction:
         type=click.Path(),
         expose_value=False,
         callback=_remember,
-        help="The queue space; else $SPOOL_SPACE, else the current directory.",
+        help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
     )(function)
 
 
 def json_option(function: AnyFunction) -> AnyFunction:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with one object a line.")(function)
 
 
 def version_option(function: AnyFunction) -> AnyFunction:
@@ -207,25 +207,32 @@ def _version() -> str:
         return "unknown (not installed)"
 
 
-def space_path(context: click.Context | None = None) -> str:
-    """The space that the command is about; wrong usage if none is named."""
+def named_space(context: click.Context | None = None) -> str | None:
+    """The space that -s or the environment names, or None."""
     context = context or click.get_current_context()
-    named: str | None = context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE")
-    if named:
+    return context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE") or None
+
+
+def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
+    """The space that the command is about. If none is named it is ``otherwise``; wrong usage if there is no such."""
+    named = named_space(context)
+    if named is not None:
         return named
     if os.path.isfile(_SETTINGS):
         return os.curdir
+    if otherwise:
+        return otherwise
     raise click.UsageError(
         "which queue space? Name it with -s PATH or in $SPOOL_SPACE, or go to its directory, which holds a space.toml"
     )
 
 
 @contextmanager
-def opened() -> Iterator["Space"]:
-    """The space, open; damage that opening it found is told. Bodies are bytes, whatever put them."""
+def opened(*, tell: bool = True) -> Iterator["Space"]:
+    """The space, open. Bodies are bytes, whatever put them. ``tell``: say what opening it found damaged."""
     with open_space() as space:
         space._store.raw_bodies = True
-        for finding in space.recovery.damaged:
+        for finding in space.recovery.damaged if tell else ():
             note(f"{finding} (spool-admin check looks at everything)")
         with typed_values():
             yield space

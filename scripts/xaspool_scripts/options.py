@@ -102,31 +102,70 @@ def headers(given: tuple[str, ...]) -> dict[str, str]:
 
 # -- a queue's options -------------------------------------------------------------------------------------------------
 
-_SECONDS = "SECONDS"
+_TIME = "TIME"
 _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-    ("--order", or_nothing(str), "CRITERIA", "E.g. fifo, lifo, priority,fifo or priority,time,lifo."),
-    ("--out-of-order", or_nothing(str), "WAYS", "What a put may ask for: top, before, or top,before."),
-    ("--retries", or_nothing(whole), "N", "Tries after the first; else it is tried for ever."),
-    ("--retry-delay", or_nothing(duration), _SECONDS, "Wait so long after a failed try."),
-    ("--retry-delay-max", or_nothing(duration), _SECONDS, "Double the wait with each try, up to so long."),
-    ("--first-delay", or_nothing(duration), _SECONDS, "Wait so long before the first try."),
-    ("--error-queue", or_nothing(str), "QUEUE", "Where it goes after all tries."),
-    ("--reply-queue", or_nothing(str), "QUEUE", "For messages that name none."),
-    ("--failure-queue", or_nothing(str), "QUEUE", "For messages that name none."),
-    ("--on-expiry", or_nothing(str), "WHERE", "What is past its time: error (to the error queue) or drop."),
-    ("--max-messages", or_nothing(whole), "N", "Refuse more."),
-    ("--max-bytes", or_nothing(whole), "N", "Refuse more bytes of bodies."),
-    ("--deduplication-window", or_nothing(duration), _SECONDS, "How long a deduplication key is remembered."),
-    ("--capacity-high", or_nothing(str), "MARK", "E.g. 80%, '5000 messages' or '1 GiB': run the command."),
-    ("--capacity-low", or_nothing(str), "MARK", "And not again before it was down to this."),
-    ("--capacity-command", or_nothing(str), "COMMAND", "For the shell; SPOOL_QUEUE says which queue."),
-    ("--capacity-timeout", or_nothing(duration), _SECONDS, "End the command after so long."),
-)
+    (
+        "--order", or_nothing(str), "CRITERIA",
+        "The order of delivery: priority and time, each or none, then fifo or lifo; e.g. priority,fifo.",
+    ),
+    ("--out-of-order", or_nothing(str), "WAYS", "How a put may bypass the order: top, before, or top,before."),
+    (
+        "--retries", or_nothing(whole), "N",
+        "How often a message is tried again after its first try has failed; without it, for ever.",
+    ),
+    ("--retry-delay", or_nothing(duration), _TIME, "How long a message is hidden after a failed try, e.g. 30s."),
+    (
+        "--retry-delay-max", or_nothing(duration), _TIME,
+        "The longest time that a message is hidden after a failed try; the time doubles with each try up to this.",
+    ),
+    (
+        "--first-delay", or_nothing(duration), _TIME,
+        "How long a new message is hidden before its first try, unless its put sets a time, e.g. 10s.",
+    ),
+    (
+        "--error-queue", or_nothing(str), "QUEUE",
+        "The queue that a message moves to after its last failed try; without it, the message is deleted.",
+    ),
+    ("--reply-queue", or_nothing(str), "QUEUE", "The reply queue of messages that are put without one."),
+    ("--failure-queue", or_nothing(str), "QUEUE", "The failure queue of messages that are put without one."),
+    (
+        "--on-expiry", or_nothing(str), "WHERE",
+        "Where a message goes when its time to live is over: error (to the error queue) or drop (it is deleted).",
+    ),
+    (
+        "--max-messages", or_nothing(whole), "N",
+        "The largest number of messages in the queue; a put that would exceed it is refused.",
+    ),
+    (
+        "--max-bytes", or_nothing(size), "SIZE",
+        "The largest size of all bodies in the queue, in bytes or e.g. '1 GiB'; a put that would exceed it is refused.",
+    ),
+    (
+        "--deduplication-window", or_nothing(duration), _TIME,
+        "How long the queue remembers the deduplication key of a put, e.g. 5m.",
+    ),
+    (
+        "--capacity-high", or_nothing(str), "MARK",
+        "The fill level that starts the capacity command, e.g. 80%, '5000 messages' or '1 GiB'.",
+    ),
+    (
+        "--capacity-low", or_nothing(str), "MARK",
+        "The fill level that the queue must fall to before the capacity command can start again.",
+    ),
+    (
+        "--capacity-command", or_nothing(str), "COMMAND",
+        "The shell command that runs when the queue reaches --capacity-high; $SPOOL_QUEUE is the queue's name.",
+    ),
+    (
+        "--capacity-timeout", or_nothing(duration), _TIME,
+        "How long the capacity command may run before it is ended, e.g. 1m.",
+    ),
+)  # fmt: skip
 
 
 def queue_options(function: AnyFunction) -> AnyFunction:
     """All options of a queue; ``none`` takes one away that may be left out."""
-    ordered = "One transaction at a time, strictly in order."
+    ordered = "Whether only one transaction at a time may hold messages of the queue, strictly in order."
     decorated: Any = click.option("--ordered/--not-ordered", default=None, help=ordered)(function)
     for name, type, metavar, text in reversed(_QUEUE_OPTIONS):
         complete = complete_queue if metavar == "QUEUE" else None
@@ -140,13 +179,22 @@ def queue_options(function: AnyFunction) -> AnyFunction:
 def filter_options(function: AnyFunction) -> AnyFunction:
     """Which messages of a queue; all of these must hold."""
     decorated: Any = click.option(
-        "--older-than", type=duration, metavar="TIME", help="Only those put longer ago, e.g. 90s, 15m, 2h, 7d."
+        "--older-than",
+        type=duration,
+        metavar="TIME",
+        help="Only messages that were put longer ago than this, e.g. 90s, 15m, 2h, 7d.",
     )(function)
     decorated = click.option(
-        "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Only those with this header; several times."
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Only messages with this header; may be given several times.",
     )(decorated)
-    decorated = click.option("--correlation-id", metavar="TEXT", help="Only those with this correlation id.")(decorated)
-    return click.option("--id", "message_id", metavar="ID", help="Only this one.")(decorated)  # type: ignore[no-any-return]
+    decorated = click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id.")(
+        decorated
+    )
+    return click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")(decorated)  # type: ignore[no-any-return]
 
 
 def filters(options: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +206,7 @@ def filters(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def dry_run_option(function: AnyFunction) -> AnyFunction:
-    return click.option("--dry-run", is_flag=True, help="Only say how many it would be.")(function)
+    return click.option("--dry-run", is_flag=True, help="Count the messages, and change nothing.")(function)
 
 
 @contextmanager

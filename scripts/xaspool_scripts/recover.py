@@ -17,6 +17,7 @@ from xaspool_scripts.common import (
     version_option,
 )
 from xaspool_scripts.output import printable, write_json
+from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool.findings import Finding, RecoveryReport
@@ -35,8 +36,8 @@ _IN_WORDS = (
     ("in doubt", "transaction waits for a decision", "transactions wait for a decision"),
     (
         "torn",
-        "file was only half written; nobody was told that it was there",
-        "files were only half written; nobody was told that they were there",
+        "file was only half written, and its commit was never acknowledged",
+        "files were only half written, and their commits were never acknowledged",
     ),
     (
         "finished",
@@ -70,7 +71,7 @@ _IN_WORDS = (
 
 
 @click.command("spool-recover", cls=SingleProgram)
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what recovery would do, and change nothing.")
 @json_option
 @space_option
 @version_option
@@ -109,11 +110,12 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     from recovery.scan import plan
     from spool.clock import Clock
     from spool.errors import NotASpace
+    from spool.names import quoted
     from spool.store import Store
     from xaspool_scripts.look import LookingDisk
 
     if not os.path.isdir(path):
-        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {path}")
+        raise NotASpace(f"{path} is not a directory: make a queue space there with: spool-admin init {quoted(path)}")
     disk = LookingDisk(path)
     with ExitStack() as opened:
         opened.callback(disk.close_all)
@@ -151,7 +153,7 @@ def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any
 def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool) -> Iterator[str]:
     """The report in plain words; the last line sums it up."""
     did = "recovered" if report.alone and not dry_run else "looked at"
-    commits = _times(report.published, "commit", "commits")
+    commits = plural(report.published, "commit", "commits")
     yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"
     if not report.alone:
         who = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
@@ -164,7 +166,7 @@ def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool
     for kind in kinds:
         found = [finding for finding in report.findings if finding.kind == kind]
         if found:
-            yield f"  {_times(len(found), *words.get(kind, (kind, kind)))}:"
+            yield f"  {plural(len(found), *words.get(kind, (kind, kind)))}:"
             yield from _lines(found)
     yield _summary(report, dry_run)
 
@@ -180,19 +182,20 @@ def _summary(report: "RecoveryReport", dry_run: bool) -> str:
     parts = []
     if report.damaged:
         parts.append(
-            f"{_times(len(report.damaged), 'file is', 'files are')} damaged, everything else is served: "
-            "look with spool-admin check, and restore from a backup what you miss"
+            f"{plural(len(report.damaged), 'file is', 'files are')} damaged, everything else is served: "
+            "look with spool-admin check, and restore from a backup what is missing"
         )
     else:
-        well = "no message that was acknowledged is lost" if report.alone else "nothing needs to be recovered now"
-        parts.append(well)
+        if not report.alone:
+            parts.append("nothing needs to be recovered now")
+        parts.append("nothing that recovery reads is damaged; bodies are not read here: spool-admin check reads them")
     if report.in_doubt:
         parts.append(
-            f"{_times(len(report.in_doubt), 'transaction is', 'transactions are')} in doubt: "
-            "their coordinators decide, or you do, with spool-admin transaction list"
+            f"{plural(len(report.in_doubt), 'transaction is', 'transactions are')} in doubt: "
+            "their coordinators decide, or an administrator does: spool-admin transaction list"
         )
     return f"{'Dry run' if dry_run else 'Summary'}: {'; '.join(parts)}."
 
 
-def _times(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SECOND_BELOW = 60
 _QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
@@ -25,6 +27,22 @@ def _replaced(text: str, options: Mapping[str, str]) -> str:
     return re.sub(r"(?<![\w-])\w+", lambda word: options.get(word[0], word[0]), text)
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
+def plural(count: int, one: str, many: str = "") -> str:
     """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    from spool import names  # (not needed for help and completion)
+
+    return names.plural(count, one, many)
+
+
+def span(seconds: float, most: int = 4) -> str:
+    """A time span for people, e.g. ``31 min 22 s``, in at most so many units."""
+    if seconds < _SECOND_BELOW:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
+    left, said = round(seconds), []
+    for unit, length in _UNITS:
+        number, left = divmod(left, length)
+        if number:
+            said.append(f"{number} {unit}")
+        elif said and most < len(_UNITS):
+            break
+    return " ".join(said[:most])

@@ -1,0 +1,101 @@
+"""``spool-admin init``: a new space, made with care in a directory that is not empty or lies where nothing lasts."""
+
+import os
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from xaspool_scripts.common import BadValue, Failure, note, typed_values
+from xaspool_scripts.options import given, size
+from xaspool_scripts.output import printable
+from xaspool_scripts.wording import plural
+
+_MOST_NAMED = 3
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option(
+    "--max-body-bytes",
+    type=size,
+    metavar="SIZE",
+    help="The largest body that a message may have, in bytes or e.g. '64 MiB'; 256 MiB if not given.",
+)
+@click.option(
+    "--flush",
+    metavar="MODE",
+    help="How a commit reaches the disk: strict is safe on every file system and flushes twice; ordered flushes once "
+    "and is safe where renames keep their order (ext4, xfs, btrfs); auto, the default, asks the file system.",
+)
+@click.option(
+    "--network-file-system",
+    metavar="KIND",
+    help="The kind of network file system that the directory may lie on, e.g. nfs; without it, none is accepted.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Make the space in a directory that holds other files, and do not ask.")
+def init(path: str, yes: bool, **options: Any) -> None:
+    """Make a new queue space in the directory PATH, which is made if it is not there.
+
+    A directory that has the messages of a space, but has lost its space.toml, becomes a space again with these
+    messages: create its queues again.
+
+    \b
+    Examples:
+      spool-admin init /var/spool/shop
+      spool-admin init /mnt/disk/shop --flush strict --max-body-bytes '1 MiB'
+    """
+    import spool
+
+    _refuse_strangers(path, yes)
+    if options["network_file_system"] is not None:
+        _require_network(path, options["network_file_system"])
+    with typed_values(), spool.create(path, **given(options)) as space:
+        damaged = space.recovery.damaged
+        made = space.path
+    for finding in damaged:
+        note(str(finding))
+    _warn_of_file_system(made)
+    following = "" if damaged else f"; next: spool-admin -s {printable(shlex.quote(path))} queue create NAME"
+    note(f"made a queue space in {printable(made)}{following}")
+
+
+def _refuse_strangers(path: str, yes: bool) -> None:
+    """A directory with files of something else is rarely meant: ask on a terminal, and refuse without one."""
+    from spool import layout
+
+    if yes or not os.path.isdir(path):
+        return
+    names = os.listdir(path)
+    strangers = layout.foreign(names)
+    if not strangers or layout.SETTINGS in names:
+        return
+    named = ", ".join(map(printable, strangers[:_MOST_NAMED])) + (", …" if len(strangers) > _MOST_NAMED else "")
+    holds = f"{printable(path)} is not empty: it holds {plural(len(strangers), 'other file')} ({named})"
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise Failure(f"{holds}; choose an empty directory, or one that is not there yet, or insist with --yes")
+    click.confirm(f"{holds}. Make a queue space among them?", abort=True, err=True)
+
+
+def _require_network(path: str, kind: str) -> None:
+    """Where the option has no meaning it is a misunderstanding, and is said so."""
+    from spool.disk import Disk
+
+    there = os.path.abspath(path)
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    disk = Disk(there)
+    if disk.network_file_system() is None:
+        local = disk.file_system().kind
+        raise BadValue(f"--network-file-system {kind}: {printable(path)} lies on {local}, which is none: leave it out")
+
+
+def _warn_of_file_system(path: str) -> None:
+    """What doctor would warn of, as far as it is known without trying anything out."""
+    from spool.disk import Disk
+    from spool.filesystem import Outcome, examine_kind
+
+    proof = examine_kind(Disk(path))
+    if proof.outcome is not Outcome.FINE:
+        note(f"warning: {proof.detail} (spool-admin doctor tells more)")
