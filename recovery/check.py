@@ -164,10 +164,11 @@ def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> 
         positions = tuple(position for position, _ in live)
         yield Problem(_damaged(name, live[0][1]), Mend.SET_ASIDE, positions=positions)
     if proof.surplus:
-        yield Problem(
-            _damaged(name, f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"),
-            Mend.CUT,
-        )
+        yield Problem(_damaged(name, _surplus(proof)), Mend.CUT)
+
+
+def _surplus(proof: Proof) -> str:
+    return f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"
 
 
 def _still_there(store: Store, number: int) -> bool:
@@ -196,9 +197,7 @@ def account(store: Store, index: Index) -> list[Problem]:
         text = "it is missing" if number is not None else f"{plural(many, 'file is', 'files are')} missing"
         wrong = f"{text}, and reclaim has not removed {'it' if many == 1 else 'them'}"
     else:
-        text = (
-            "it was" if number is not None else plural(-many, "file was", "files were") if many else "other files were"
-        )
+        text = "it was" if number is not None else plural(-many, "file was", "files were") if many else "others were"
         wrong = f"{text} reclaimed, and somebody put back what had been consumed"
     return [Problem(_damaged(name, wrong), Mend.BALANCE)]
 
@@ -226,16 +225,12 @@ def _prepared(store: Store) -> Iterator[Problem]:
         if wrong or header is None:
             yield Problem(_damaged(name, wrong), Mend.QUARANTINE, xid=xid)
             continue
-        yield Problem(
-            Finding(Kind.IN_DOUBT, name, f"{plural(header.messages, 'message waits', 'messages wait')} for a decision")
-        )
+        waiting = plural(header.messages, "message waits", "messages wait")
+        yield Problem(Finding(Kind.IN_DOUBT, name, f"{waiting} for a decision"))
         if header.number != 0:
             yield Problem(_damaged(name, "the bytes for its number are damaged; all others are whole"), Mend.STAMP)
         if proof.surplus:
-            yield Problem(
-                _damaged(name, f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"),
-                Mend.CUT,
-            )
+            yield Problem(_damaged(name, _surplus(proof)), Mend.CUT)
 
 
 def _strays(store: Store) -> Iterator[Problem]:
@@ -286,9 +281,8 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         if not lost or store.counters.read().settings == version:
             break
     for queue, live in sorted(lost.items()):
-        text = (
-            f"it does not have queue {queue}, in which {plural(live, 'message lies', 'messages lie')}: create the queue"
-        )
+        lie = plural(live, "message lies", "messages lie")
+        text = f"it does not have queue {queue}, in which {lie}: create the queue"
         yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Mend.MAKE_QUEUE, queue=queue)
 
 

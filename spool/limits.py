@@ -62,8 +62,8 @@ def _grows(load: Load) -> bool:
 def _compare(what: str, messages: int | None, size: int | None, there: Load, more: Load) -> None:
     if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
         raise Full(
-            f"{what} holds {plural(there.messages, 'message')}, {more.messages} more are too many, and its max_messages is "
-            f"{messages}: take some of them, or raise the limit; nothing was put"
+            f"{what} holds {plural(there.messages, 'message')}, {more.messages} more are too many, and its "
+            f"max_messages is {messages}: take some of them, or raise the limit; nothing was put"
         )
     if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
         raise Full(

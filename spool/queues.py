@@ -94,8 +94,8 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
     inside += sum(count for image in store.prepared.images.values() for count in _puts(image, name))
     if inside:
         raise QueueNotEmpty(
-            f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} first; "
-            f"what a program or a transaction in doubt holds, as spool-admin queue show {name} tells, has to end before"
+            f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
+            f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts those)"
         )
     if store.disk.exists(f"{layout.DROP}/{name}") and store.disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")

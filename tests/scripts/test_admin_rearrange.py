@@ -48,7 +48,7 @@ def test_q14_queue_delete_deletes_an_empty_queue_only(run: Run, path: Path) -> N
     _put(path, 1)
     done = run("queue", "delete", "orders")
     assert done.code == 1
-    one_line(done, "holds 1 messages")
+    one_line(done, "holds 1 message: take, move or purge it first", "transactions that hold any have ended")
     assert run("queue", "purge", "orders").out == b"1\n"
     assert run("queue", "delete", "orders").code == 0
     one_line(run("queue", "delete", "orders"), "there is no queue 'orders'")

@@ -1,0 +1,50 @@
+"""Every option and argument of every command is described, in a sentence."""
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+import xaspool_scripts.start
+from tests.scripts.conftest import leaves
+
+
+def programs() -> dict[str, click.Command]:
+    """Every program that is installed."""
+    begun = [name for name, made in vars(xaspool_scripts.start).items() if getattr(made, "__name__", "") == name]
+    names = [name for name in begun if (Path(xaspool_scripts.start.__file__).with_name(f"{name}.py")).is_file()]
+    return {f"spool-{name}": import_module(f"xaspool_scripts.{name}").main for name in names}
+
+
+def commands() -> dict[str, click.Command]:
+    """By what is typed."""
+    return {
+        " ".join((program, *words)): command for program, main in programs().items() for words, command in leaves(main)
+    }
+
+
+# Their owners are at it.
+PENDING = ("spool-admin message", "spool-intake", "spool-forward", "spool-admin transaction")
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if not name.startswith(PENDING)])
+def test_every_option_has_help_that_is_a_sentence(name: str) -> None:
+    command = commands()[name]
+    assert command.help
+    for parameter in command.params:
+        if not isinstance(parameter, click.Option):
+            continue
+        help = parameter.help
+        assert help, f"{name} {parameter.opts[0]} has no help"
+        assert help[0].isupper(), (name, help)
+        assert help.endswith("."), (name, help)
+        assert len(help.split()) >= 4, (name, help)
+        assert parameter.is_flag or parameter.metavar or isinstance(parameter.type, click.Choice), (
+            name,
+            parameter.opts,
+        )
+
+
+def test_all_programs_are_looked_at() -> None:
+    assert {"spool-admin", "spool-intake", "spool-recover", "spool-forward"} <= programs().keys()

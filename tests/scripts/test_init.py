@@ -1,0 +1,154 @@
+"""spool-admin init: what it makes a space of, and what it refuses."""
+
+import os
+import pty
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, mounted, one_line, start
+
+
+def _lose_settings(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"1", b"2"])
+    (path / "space.toml").unlink()
+
+
+def test_a_directory_of_other_files_is_refused_without_a_terminal(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o755)
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / "home" / name).touch()
+    done = run("init", tmp_path / "home", space=None)
+    assert done.code == 1
+    one_line(done, "is not empty", "4 other files (a, b, c, …)", "--yes")
+    assert sorted(os.listdir(tmp_path / "home")) == ["a", "b", "c", "d"]
+    done = run("init", tmp_path / "home", "--yes", space=None)
+    assert (done.code, "made a queue space" in done.err) == (0, True)
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o755
+
+
+def test_a_terminal_is_asked_before_a_space_is_made_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mine").touch()
+    for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+        ours, theirs = pty.openpty()
+        with start("spool-admin", "init", tmp_path / "home", stdin=theirs) as asked:
+            os.write(ours, answer)
+            _, err = asked.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert (asked.returncode, b"1 other file (mine)" in err) == (code, True), err
+        assert (tmp_path / "home" / "space.toml").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_an_empty_directory_becomes_a_space_of_its_owner_alone(run: Run, tmp_path: Path, mode: int) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty").chmod(mode)
+    assert run("init", tmp_path / "empty", space=None).code == 0
+    for file in (tmp_path / "empty", *(tmp_path / "empty").rglob("*")):
+        assert stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600), file
+
+
+def test_the_root_of_a_file_system_of_its_own_is_empty(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    assert run("init", tmp_path / "disk", space=None).code == 0
+
+
+def test_messages_that_lost_their_settings_are_named_before_and_after(run: Run, path: Path) -> None:
+    _lose_settings(path)
+    done = run("queue", "list")
+    assert done.code == 1
+    one_line(done, "has the messages of a queue space, and no space.toml", "backup", f"spool-admin init {path}")
+    done = run("init", path, space=None)
+    assert done.code == 0
+    assert "the messages of an earlier space" in done.err
+    assert "it does not have queue orders, in which 2 messages lie: create the queue" in done.err
+    assert run("queue", "create", "orders").code == 0
+    assert run("message", "get", "orders").out == b"1"
+
+
+def test_python_says_what_it_made_a_space_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _lose_settings(path)
+    (path / "mine").touch()
+    spool.create(path).close()
+    assert "the messages of an earlier space" in caplog.text
+    assert "is not empty" in caplog.text
+
+
+@pytest.mark.root
+def test_a_file_system_that_is_memory_is_warned_of(run: Run, tmp_path: Path) -> None:
+    for small in mounted(tmp_path / "memory", "4m"):
+        done = run("init", small / "space", space=None)
+        assert done.code == 0
+        assert "warning: tmpfs is memory" in done.err
+
+
+def test_a_network_file_system_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+    done = run("init", tmp_path / "a" / "space", "--network-file-system", "nfs", space=None)
+    assert done.code == 2
+    one_line(done, "--network-file-system nfs", "which is none")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_suggested_can_be_pasted(run: Run, tmp_path: Path) -> None:
+    done = run("init", tmp_path / "sp ace ü", space=None)
+    one_line(done, f"next: spool-admin -s '{tmp_path}/sp ace ü' queue create NAME")
+    one_line(run("queue", "list", space=tmp_path / "not there"), f"spool-admin init '{tmp_path}/not there'")
+
+
+def test_sizes_of_a_space_have_units(run: Run, tmp_path: Path) -> None:
+    assert run("init", tmp_path / "new", "--max-body-bytes", "64 MiB", space=None).code == 0
+    assert "max_body_bytes = 67108864" in (tmp_path / "new" / "space.toml").read_text()
+    assert run("queue", "create", "q", "--max-bytes", "1 GiB", space=tmp_path / "new").code == 0
+    with spool.open(tmp_path / "new") as space:
+        assert space.queues()["q"].max_bytes == 1 << 30
+
+
+def test_a_space_that_cannot_be_made_leaves_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "full").touch()
+    with pytest.raises(spool.InvalidArgument, match="is not empty"):
+        spool.create(tmp_path / "a" / "b", mirror=str(tmp_path / "mirror"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_import_that_fails_leaves_nothing_and_says_where_to_name_the_space(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken").write_bytes(b"no export")
+    done = run("import", tmp_path / "broken", space=None)
+    assert done.code == 2
+    assert "name the directory of the new space with -s PATH" in done.err
+    assert "space.toml" not in done.err
+    assert run("import", tmp_path / "broken", space=tmp_path / "a" / "b").code == 1
+    assert not (tmp_path / "a").exists()
+
+
+def test_doctor_without_a_directory_is_about_the_current_one(run: Run) -> None:
+    assert run("doctor", space=None).code == 0
+
+
+@pytest.mark.parametrize("program", ["admin", "intake", "recover", "forward"])
+def test_every_program_runs_as_a_module(program: str) -> None:
+    done = execute_module(f"xaspool_scripts.{program}", "--version")
+    assert done.split()[0] == f"spool-{program}"
+
+
+def execute_module(module: str, *words: str) -> str:
+    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=True).stdout
+
+
+def test_check_names_damage_once(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("orders", b"1")
+    damaged = max((path / "committed").iterdir())
+    damaged.write_bytes(b"")
+    done = run("check")
+    assert done.code == 4
+    assert (done.out + done.err.encode()).decode().count(damaged.name) == 1
+    assert "looks at everything" not in done.err
+    assert "damage is left: 1 file," in done.err
