@@ -2,41 +2,64 @@
 
 The engine is the same. A put joins the line of what is committed next, and the loop hears once of all that a commit
 did, not once a message. What reads, locks or waits for the disk works in a thread. Of the tasks that wait for a message
-of one queue, one looks for all: whoever gets one makes room for the next.
+of one queue, one looks for all: one that gets a message makes room for the next.
 
 A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
 its end, and a get returns, and is cancelled where the task waits next. (A put that is cancelled then may be there.)
+Every other call comes to its end before its task is cancelled.
+
+``submit`` and ``commit_async`` are not here: ``put`` and ``commit`` are awaitable, and what several tasks await at the
+same time shares a flush.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 import spool.opening
 import spool.space
 import spool.transaction
+from spool.archive import Progress
 from spool.arguments import check_wanted, listed
-from spool.association import associated
 from spool.choosing import Wanted
 from spool.consume import IDLE_SECONDS, patience
 from spool.errors import Empty
+from spool.findings import RecoveryReport
 from spool.gate import step
 from spool.gathering import Puts, Work
 from spool.message import Message
-from spool.options import MessageFilters, PutOptions
+from spool.options import MessageFilters, PutOptions, SpaceOptions
+from spool.space import JOIN, _Join
 from spool.stats import QueueStats
+from spool.tasks import Opening, finish
+from spool.xid import Xid
 
 _THREADS = 4
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
 _BROWSED_AT_ONCE = 64
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _threaded(
+    call: "Callable[Concatenate[spool.space.Space, P], T]",
+) -> "Callable[Concatenate[Space, P], Coroutine[Any, Any, T]]":
+    """A call of ``spool.Space``, done in a thread, to its end."""
+
+    @wraps(call)
+    async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
+        self._store.gate.check()
+        return await self._to_the_end(partial(call, self.sync, *args, **options))
+
+    threaded.__module__, threaded.__qualname__ = __name__, f"Space.{call.__name__}"
+    return threaded
 
 
 class Space:
@@ -47,25 +70,49 @@ class Space:
         self._store = space._store
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, "spool-aio")
-        self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-keys")  # for who may wait for another's commit
+        self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-keys")  # for calls that may wait for another's commit
         self._ears = ThreadPoolExecutor(1, "spool-aio-bell")
         self._listening: asyncio.Future[None] | None = None
         self._turns: dict[str, asyncio.Lock] = {}
 
+    @property
+    def path(self) -> str:
+        """The directory of the space, as an absolute path."""
+        return self.sync.path
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the space found, and did about it."""
+        return self.sync.recovery
+
     # -- putting ----------------------------------------------------------------------------------------------------
 
-    async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
+    async def put(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        transaction: "Transaction | _Join | None" = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> str:
         """As ``spool.Space.put``. A put that is cancelled before its commit has begun leaves nothing."""
-        return (await self.put_many(queue, (body,), **options))[0]
+        return (await self.put_many(queue, (body,), transaction=transaction, **options))[0]
 
-    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
+    async def put_many(
+        self,
+        queue: str,
+        bodies: Iterable[Any],
+        *,
+        transaction: "Transaction | _Join | None" = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> list[str]:
         """As ``spool.Space.put_many``."""
-        transaction = associated(self._store)
-        if transaction is not None:
-            return await self._put_in(transaction, queue, bodies, options)
-        if options.get("deduplication_key") is not None:  # who puts the same one meanwhile waits
-            put = partial(self.sync.put_many, queue, listed(bodies), **options)
-            return await _finish(self._loop.run_in_executor(self._patient, put))
+        joined = self._joined(transaction)
+        if joined is not None:
+            return await self._put_in(joined, queue, bodies, options)
+        if options.get("deduplication_key") is not None:  # another put of the same one meanwhile waits
+            put = partial(self.sync.put_many, queue, listed(bodies), transaction=None, **options)
+            return await finish(self._loop.run_in_executor(self._patient, put))
         work = self._send(queue, listed(bodies), options)
         await work.future
         return work.ids
@@ -77,7 +124,7 @@ class Space:
         if self._store.config.limited or options.keys() & {"before", "deduplication_key"}:
             threads = self._patient if options.get("deduplication_key") is not None else self._threads
             put = partial(transaction.put_many, queue, listed(bodies), **options)
-            return await _finish(self._loop.run_in_executor(threads, put))
+            return await finish(self._loop.run_in_executor(threads, put))
         return transaction.put_many(queue, bodies, **options)
 
     @step
@@ -114,10 +161,13 @@ class Space:
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
+        transaction: "Transaction | _Join | None" = JOIN,
     ) -> Message:
         """As ``spool.Space.get``. Cancelled, it gives back what it has claimed; once its commit has begun it comes to
         its end and returns the message, and the task is cancelled where it waits next."""
-        found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
+        found = await self.get_many(
+            queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
+        )
         return found[0]
 
     async def get_many(
@@ -128,12 +178,13 @@ class Space:
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
+        transaction: "Transaction | _Join | None" = JOIN,
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
         wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
-        transaction = associated(self._store)
-        if transaction is not None:
-            return await self._get_in(transaction, wanted, timeout)
+        joined = self._joined(transaction)
+        if joined is not None:
+            return await self._get_in(joined, wanted, timeout)
         return await self._get(wanted, timeout, partial(self._take, wanted))
 
     async def _get_in(
@@ -147,7 +198,7 @@ class Space:
                 return await asyncio.shield(taking)
             except asyncio.CancelledError:
                 transaction.doom("a get in it was cancelled")
-                taking.add_done_callback(asyncio.Future.exception)  # nobody asks any more
+                taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
                 raise
 
         return await self._get(wanted, timeout, attempt)
@@ -210,7 +261,7 @@ class Space:
         bell = self._store.bell
         bell.wait(bell.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
 
-    # -- transactions, and looking ----------------------------------------------------------------------------------
+    # -- transactions -----------------------------------------------------------------------------------------------
 
     def transaction(self, timeout: float | None = 30.0) -> "Transaction":
         """As ``spool.Space.transaction``: ``async with`` commits it on leaving, and rolls it back on an exception."""
@@ -219,8 +270,8 @@ class Space:
     async def consume(
         self, queue: str, timeout: float | None = None
     ) -> "AsyncGenerator[tuple[Transaction, Message], None]":
-        """As ``spool.Space.consume``: one transaction a message. Who leaves the loop early closes the generator
-        (``contextlib.aclosing``), or the last message is given back only when it is collected."""
+        """As ``spool.Space.consume``: one transaction a message. A loop that may be left early closes the generator
+        (``contextlib.aclosing``), or its last message is given back only when the generator is collected."""
         while True:
             async with self.transaction(timeout=None) as tx:
                 try:
@@ -229,6 +280,8 @@ class Space:
                     return
                 yield tx, message
 
+    # -- looking, and administration: ``progress`` is called in the thread that works ---------------------------------
+
     async def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[Message]:
         """As ``spool.Space.browse``."""
         messages = self.sync.browse(queue, **filters)
@@ -236,13 +289,28 @@ class Space:
             for message in some:
                 yield message
 
-    async def stats(self, queue: str) -> QueueStats:
-        """As ``spool.Space.stats``, of one queue."""
-        return await self._in_thread(lambda: self.sync.stats(queue))
+    @overload
+    async def stats(self) -> dict[str, QueueStats]: ...
+    @overload
+    async def stats(self, queue: str) -> QueueStats: ...
+    async def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
+        """As ``spool.Space.stats``."""
+        return await self._in_thread(self.sync.stats if queue is None else partial(self.sync.stats, queue))
 
-    async def show(self, message_id: str) -> Message:
-        """As ``spool.Space.show``."""
-        return await self._in_thread(partial(self.sync.show, message_id))
+    queues = _threaded(spool.space.Space.queues)
+    create_queue = _threaded(spool.space.Space.create_queue)
+    change_queue = _threaded(spool.space.Space.change_queue)
+    delete_queue = _threaded(spool.space.Space.delete_queue)
+    open_drop = _threaded(spool.space.Space.open_drop)
+    show = _threaded(spool.space.Space.show)
+    delete = _threaded(spool.space.Space.delete)
+    move = _threaded(spool.space.Space.move)
+    change = _threaded(spool.space.Space.change)
+    purge = _threaded(spool.space.Space.purge)
+    redrive = _threaded(spool.space.Space.redrive)
+    check = _threaded(spool.space.Space.check)
+    quarantined = _threaded(spool.space.Space.quarantined)
+    export = _threaded(spool.space.Space.export)
 
     # -- threads ----------------------------------------------------------------------------------------------------
 
@@ -251,8 +319,11 @@ class Space:
         return await self._loop.run_in_executor(self._threads, call)
 
     async def _to_the_end(self, call: Callable[[], T]) -> T:
-        """In a thread. Who is cancelled meanwhile hears the outcome, and is cancelled where he waits next."""
-        return await _finish(self._loop.run_in_executor(self._threads, call))
+        """In a thread. A task that is cancelled meanwhile hears the outcome, and is cancelled where it waits next."""
+        return await finish(self._loop.run_in_executor(self._threads, call))
+
+    def _joined(self, transaction: "Transaction | _Join | None") -> "spool.transaction.Transaction | None":
+        return self.sync._transaction_of(transaction.sync if isinstance(transaction, Transaction) else transaction)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -270,6 +341,9 @@ class Space:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<{self.sync!r}, for asyncio>"
+
 
 class Transaction:
     """A transaction of the task that entered it, and of tasks that it starts meanwhile; ``sync`` as threads see it."""
@@ -277,6 +351,16 @@ class Transaction:
     def __init__(self, space: Space, transaction: "spool.transaction.Transaction") -> None:
         self.sync = transaction
         self._space = space
+
+    @property
+    def xid(self) -> Xid:
+        """As ``spool.Transaction.xid``."""
+        return self.sync.xid
+
+    @property
+    def rollback_only(self) -> bool:
+        """As ``spool.Transaction.rollback_only``."""
+        return self.sync.rollback_only
 
     async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """As ``Space.put``, in this transaction."""
@@ -324,6 +408,10 @@ class Transaction:
         """As ``spool.Transaction.rollback``."""
         await self._space._to_the_end(partial(self.sync.rollback, reason))
 
+    async def abandon(self) -> None:
+        """As ``spool.Transaction.abandon``."""
+        await self._space._to_the_end(self.sync.abandon)
+
     async def __aenter__(self) -> Self:
         self.sync.enter()
         return self
@@ -335,6 +423,9 @@ class Transaction:
             await self._space._to_the_end(partial(self.sync.finish, kind, error))
         finally:
             self.sync.leave()
+
+    def __repr__(self) -> str:
+        return f"<{self.sync!r}, for asyncio>"
 
 
 class _Taking:
@@ -348,7 +439,7 @@ class _Taking:
 
     async def take(self) -> list[Message]:
         claiming = self.space._loop.run_in_executor(self.space._threads, self._claim)
-        return await _finish(claiming, self._give_up)
+        return await finish(claiming, self._give_up)
 
     def _give_up(self) -> bool:
         """False if its commit has begun: then it comes to its end."""
@@ -376,66 +467,18 @@ def _get_now(transaction: "spool.transaction.Transaction", wanted: Wanted) -> li
     )
 
 
-async def _finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
-    """Wait for what a thread does. Who is cancelled may ``give_up``; else he hears the outcome, and is cancelled where
-    he waits next."""
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError as error:
-            if cancelled is None and give_up():
-                work.add_done_callback(asyncio.Future.exception)  # nobody asks any more
-                raise
-            cancelled = error
-        except BaseException:
-            break  # it is the work's own
-    if cancelled is not None:
-        asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
-    return work.result()
+def open(path: str | os.PathLike[str]) -> Opening[Space]:
+    """An existing queue space, for ``async with`` or ``await``; errors as of ``spool.open``."""
+    return Opening(partial(spool.opening.open, path), Space)
 
 
-def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Unless who cancelled it (a timeout, say) has taken that back, because the task came to its end in time."""
-    if task is not None and task.cancelling():
-        task.uncancel()
-        task.cancel(*why)
+def create(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Opening[Space]:
+    """A new queue space, for ``async with`` or ``await``; options and errors as of ``spool.create``."""
+    return Opening(partial(spool.opening.create, path, **options), Space)
 
 
-class _Opening:
-    """``await`` it, or enter it with ``async with``."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        self._space: Space | None = None
-
-    def __await__(self) -> Generator[Any, None, Space]:
-        return self._open().__await__()
-
-    async def _open(self) -> Space:
-        opening = asyncio.get_running_loop().run_in_executor(None, spool.opening.open, self._path)
-        try:
-            return Space(await asyncio.shield(opening))
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unseen)
-            raise
-
-    async def __aenter__(self) -> Space:
-        self._space = await self._open()
-        return self._space
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._space is not None
-        await self._space.close()
-
-
-def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)
-
-
-def open(path: str | os.PathLike[str]) -> _Opening:
-    """An existing queue space, for ``async with`` or ``await``; errors as ``spool.open``."""
-    return _Opening(path)
+def import_space(
+    path: str | os.PathLike[str], file: BinaryIO, *, progress: Callable[[Progress], None] | None = None
+) -> Opening[Space]:
+    """A new space out of an export, for ``async with`` or ``await``; errors as of ``spool.import_space``."""
+    return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)

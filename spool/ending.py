@@ -80,6 +80,7 @@ class Ending:
 
     @property
     def xid(self) -> Xid:
+        """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
         return self._branch.xid
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
@@ -92,7 +93,11 @@ class Ending:
 
     @property
     def rollback_only(self) -> bool:
+        """Whether it was marked so that it will be rolled back."""
         return self._rollback_only is not None
+
+    def __repr__(self) -> str:
+        return f"<transaction {self.xid} of {self._store.disk.root}: {self.state.value}>"
 
     @step
     def commit(self, adopt: Sequence[Xid] = ()) -> None:
@@ -216,10 +221,8 @@ class Ending:
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Roll back unless it has ended; for the engine's own transactions, whose failed gets count no try.
-
-        What a closed space left is rolled back by the next who looks.
-        """
+        """Undo it all unless it has ended, without counting a try of the messages that it took: for a program that has
+        not begun to handle them. (What a closed space left is rolled back by the next process that looks.)"""
         if self.state is State.ACTIVE:
             with suppress(NotOpen), self._store.gate, self._lock:
                 self._branch.abandon_file()

@@ -24,11 +24,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
 from spool.opening import open as open_space
-from spool.space import Space
+from spool.options import PutOptions
+from spool.space import JOIN, Space, _Join
+from spool.transaction import Transaction
 
 _MAX_RULES_BYTES = 4 << 20
 _MISSING = object()
@@ -96,6 +98,10 @@ class Router:
         self._spaces: dict[str, Space] = {}
         self._opening = threading.Lock()
 
+    def __repr__(self) -> str:
+        by = f"field {self._field}" if self._field is not None else f"header {self._header}"
+        return f"<router by {by} to {', '.join(sorted({route.space for route in self._routes}))}>"
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The rules in a TOML file; InvalidArgument names the file, the key and what is allowed."""
@@ -127,9 +133,17 @@ class Router:
         shown = "there is none" if value is _MISSING else f"it is {value!r:.80}"
         raise NoRoute(f"no route matches the message by its {by} ({shown}): add one, or a default")
 
-    def put(self, queue: str, body: Any, **options: Any) -> str:
+    def put(
+        self,
+        queue: str,
+        body: Any,
+        *,
+        transaction: Transaction | _Join | None = JOIN,
+        **options: Unpack[PutOptions],
+    ) -> str:
         """Put a message where it belongs, as ``Space.put`` does; returns its id."""
-        return self.space(self.space_for(body, options.get("headers"))).put(queue, body, **options)
+        space = self.space(self.space_for(body, options.get("headers")))
+        return space.put(queue, body, transaction=transaction, **options)
 
     def space(self, path: str) -> Space:
         """That space, open."""

@@ -1,0 +1,84 @@
+"""How a task waits for what a thread does, and for a space that is being opened.
+
+A task that is cancelled while a thread works for it hears the outcome first, and is cancelled where it waits next.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+import spool.space
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A space for tasks, as far as its opening knows it."""
+
+    async def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Closable)
+
+
+async def finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
+    """The outcome of a thread's work. A task that is cancelled may ``give_up``, if the work says so; else it hears the
+    outcome, and is cancelled where it waits next."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError as error:
+            if cancelled is None and give_up():
+                work.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
+                raise
+            cancelled = error
+        except BaseException:
+            break  # it is the work's own
+    if cancelled is not None:
+        asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), *cancelled.args)
+    return work.result()
+
+
+def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
+    """Unless what cancelled it (a timeout, say) has taken that back, because the task came to its end in time."""
+    if task is not None and task.cancelling():
+        task.uncancel()
+        task.cancel(*why)
+
+
+class Opening(Generic[S]):
+    """A space that is being opened: ``await`` it, or enter it with ``async with``."""
+
+    def __init__(self, begin: "Callable[[], spool.space.Space]", end: "Callable[[spool.space.Space], S]") -> None:
+        """``begin``: opens it, in a thread; ``end``: makes of it what the loop's tasks use."""
+        self._begin = begin
+        self._end = end
+        self._space: S | None = None
+
+    def __await__(self) -> Generator[Any, None, S]:
+        return self._open().__await__()
+
+    async def _open(self) -> S:
+        opening = asyncio.get_running_loop().run_in_executor(None, self._begin)
+        try:
+            return self._end(await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unseen)
+            raise
+
+    async def __aenter__(self) -> S:
+        self._space = await self._open()
+        return self._space
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._space is not None
+        await self._space.close()
+
+
+def _close_unseen(opening: "asyncio.Future[spool.space.Space]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.get_loop().run_in_executor(None, opening.result().close)
