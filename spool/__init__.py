@@ -72,9 +72,12 @@ def __getattr__(name: str) -> object:
 
         return import_module("spool.aio")
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib import metadata
 
-        return version("xaspool")
+        try:
+            return metadata.version("xaspool")
+        except metadata.PackageNotFoundError:
+            return "unknown"  # run from a tree that is not installed
     raise AttributeError(f"module 'spool' has no attribute {name!r}")
 
 
