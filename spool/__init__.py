@@ -40,6 +40,8 @@ from spool.errors import (
     UnsafeFileSystem,
 )  # fmt: skip
 from spool.findings import Finding, RecoveryReport
+from spool.holders import Holder
+from spool.listing import QueueEntry
 from spool.message import Message, Position
 from spool.opening import create, import_space, open
 from spool.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
@@ -56,12 +58,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
-    "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
-    "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueExists", "QueueNotEmpty", "QueueNotFound",
-    "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists",
-    "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack",
-    "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "aio", "create", "import_space", "open",
-    "register_codec",
+    "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
+    "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty",
+    "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig",
+    "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
+    "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "aio", "create",
+    "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 

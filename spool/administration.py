@@ -1,5 +1,6 @@
 """What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, Unpack
@@ -7,16 +8,20 @@ from typing import BinaryIO, Unpack
 from spool import archive, consume, rearrange
 from spool.arguments import check_queue
 from spool.browse import Filter, Look, Seen
-from spool.errors import CorruptedFile, InvalidArgument
+from spool.errors import InvalidArgument
 from spool.expiry import expire
 from spool.gate import step
-from spool.message import Message, Position, attributes_of
+from spool.holders import IN_DOUBT, Holder, holders
+from spool.listing import QueueEntry, entries_of, unread
+from spool.message import Message, attributes_of
 from spool.notes import Undertaker
 from spool.options import MessageFilters, QueueOptions
 from spool.queues import add_queue, change_queue, delete_queue, open_drop
 from spool.settings import QueueConfig
 from spool.store import Store, speaking
 from spool.visibility import catch_up, list_prepared
+
+log = logging.getLogger("spool")
 
 _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 
@@ -92,18 +97,27 @@ class Administration:
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
         """The queue's messages in the order of delivery, delayed ones last, without claiming any.
 
-        Filters: ``spool.MessageFilters`` tells each.
+        Filters: ``spool.MessageFilters`` tells each. A damaged message is left out, with a warning in the
+        log; ``entries`` has it, too.
         """
+        for entry in self.entries(queue, **filters):
+            if entry.damage is not None:
+                log.warning("%s", entry.damage)
+            elif entry.message is not None and entry.state != IN_DOUBT:
+                yield entry.message
+
+    def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
+        """What stands in the queue, as ``browse`` goes through it, with the state of each message and its holder; those
+        in doubt and those that are damaged are among them. Nothing is claimed."""
         self._look(queue)
         look = Look(queue, Filter.of(filters))
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
-            for seen in some:
-                for ordinal in seen.ordinals:
-                    message = self._peek(queue, Position(seen.number, ordinal))
-                    if message is not None:
-                        yield message
+            found = entries_of(self._store, queue, some)
+            while (entry := self._following(found)) is not None:
+                yield entry
+        yield from self._unread(look, queue)
 
     @step
     @speaking("reading messages")
@@ -113,18 +127,21 @@ class Administration:
 
     @step
     @speaking("reading messages")
-    def _peek(self, queue: str, position: Position) -> Message | None:
-        store = self._store
-        store.check_usable()
-        with store.mutex:
-            run = store.index.find(position)
-            past = run is not None and run.is_past(store.clock.now())
-            if run is None or run.queue.name != queue or past or position in store.prepared.held:
-                return None  # taken since we looked, past its time, or in doubt
-        try:
-            return consume.peek(store, position)
-        except CorruptedFile:
-            return None  # a get sets it aside, check names it
+    def _following(self, found: Iterator[QueueEntry]) -> QueueEntry | None:
+        self._store.check_usable()
+        return next(found, None)
+
+    @step
+    @speaking("reading messages")
+    def _unread(self, look: Look, queue: str) -> list[QueueEntry]:
+        return unread(self._store, look, queue)
+
+    @step
+    @speaking("looking for holders of messages")
+    def holders(self, queue: str) -> dict[str, Holder]:
+        """By message id, what holds those messages of the queue that are held or in doubt. QueueNotFound."""
+        self._look(queue)
+        return holders(self._store, queue)
 
     @step
     @speaking("looking for a message")

@@ -76,6 +76,7 @@ class Look:
         self._last: Key | None = None  # the place of what was seen last
         self._newest: int | None = None  # the last commit that counts: a look has an end, whoever puts meanwhile
         self._ends: dict[Segment, Key] = {}  # of segments that were read: the place of their last message
+        self.unread: dict[Segment, str] = {}  # whose tables are damaged, and how: their messages are not seen
 
     def next(self, index: Index, now: float, count: int) -> list[Seen]:
         """The next ``count`` or fewer pieces; [] at the end. The caller holds the mutex."""
@@ -145,8 +146,9 @@ class Look:
         """What is left of a segment behind what was seen last; it stays there."""
         try:
             found = index.runs_of(segment)
-        except (CorruptedFile, FileNotFoundError):
-            return iter(())  # a get loses it, check names it
+        except (CorruptedFile, FileNotFoundError) as error:
+            self.unread.setdefault(segment, str(error))  # it stays: a get loses it, check names it
+            return iter(())
         if not segment.delayed:
             for run in found:
                 run.due = None

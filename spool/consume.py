@@ -27,6 +27,8 @@ from spool.visibility import catch_up, list_prepared, look_again
 
 # How long who waits for a message leaves it to the bell. Ctrl-C and closing the space wait as long at most.
 IDLE_SECONDS = 0.1
+# About a damaged message that is only looked at.
+WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, with the reason"
 # The shortest time between two looks of who was woken for nothing.
 BUSY_SECONDS = 0.002
 
@@ -239,14 +241,16 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         if run is None:
             return
         branch_id, place = store.index.branch_of(position)
+        id_, queue = message_id(branch_id, place), run.queue.name
         name = layout.committed(run.source.number, run.source.adoption)
-        described: dict[str, Any] = {"queue": run.queue.name, "id": message_id(branch_id, place), **run.attributes}
+        described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
             described["body"] = store.sources.unproven(run.source, run.section, run.row_of(position.ordinal))
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
-    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", msgpack.packb(described), reason)
+    text = f"the body of message {id_} of queue {queue} is damaged, and it was not delivered: {reason}; put it again"
+    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")
     commit_draft(store, draft, deadline, flush=True)
@@ -278,7 +282,13 @@ def peek(store: Store, position: Position) -> Message | None:
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         catch_up(store)
-    raise CorruptedFile(f"message {position.ordinal} of commit {position.number} cannot be read: {problem}")
+    with store.mutex:
+        run = store.index.find(position)
+        if run is None:
+            return None
+        id_, queue = message_id(*store.index.branch_of(position)), run.queue.name
+    place = f"{position.number}/{position.ordinal}"
+    raise CorruptedFile(f"message {id_} of queue {queue} (position {place}) is damaged: {problem}; {WHAT_TO_DO}")
 
 
 def wait_for(

@@ -7,6 +7,7 @@ owner, whose bytes in the claim files tell the living from the dead.
 import logging
 import zlib
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -18,11 +19,27 @@ from spool.message import Position
 from spool.publication import settle_all, with_number_lock
 from spool.store import Store
 from spool.visibility import catch_up
+from spool.writer import writer_name
 from spool.xid import Xid
 
 log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
+_VERSION = 2
+
+
+class Note(NamedTuple):
+    """What a note says. ``owner``: 0 if it says nothing; ``ranges``: (number, first ordinal, count).
+
+    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None in the
+    notes of version 1.
+    """
+
+    owner: int
+    ranges: list[tuple[int, int, int]]
+    pid: int | None = None
+    program: str | None = None
+    since: float | None = None
 
 
 class ClaimNote:
@@ -48,7 +65,9 @@ class ClaimNote:
         if self._handle is None:
             _become_owner(self.store)
             self._handle = self.store.disk.create(self.name)
-            self._append(["xaspool-claims", 1, self.store.claims.owner])
+            writer = writer_name()
+            about = [writer["pid"], writer["program"], self.store.clock.now()]
+            self._append(["xaspool-claims", _VERSION, self.store.claims.owner, *about])
         for number, first, count in ranges:
             self._append([number, first, count])
 
@@ -103,7 +122,7 @@ class Undertaker:
 
 
 def _notes_of(store: Store, owner: int) -> list[Xid]:
-    return [xid for xid in all_notes(store) if read_note(store, xid)[0] == owner]
+    return [xid for xid in all_notes(store) if read_note(store, xid).owner == owner]
 
 
 def all_notes(store: Store) -> list[Xid]:
@@ -117,18 +136,18 @@ def _is_regular(store: Store, name: str) -> bool:
     return identity is not None and identity.is_regular
 
 
-def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
-    """(owner, ranges); a torn end is left out, and a note that is gone is nobody's: (0, [])."""
+def read_note(store: Store, xid: Xid) -> Note:
+    """A torn end is left out, and a note that is gone says nothing."""
     try:
         handle = store.disk.open(layout.note(xid))
     except FileNotFoundError:
-        return 0, []
+        return Note(0, [])
     try:
         data = store.disk.read_at(handle, 0, min(store.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     finally:
         store.disk.close(handle)
-    owner, ranges = 0, []
-    unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=3, max_map_len=0)
+    note = Note(0, [])
+    unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
         while True:
@@ -138,12 +157,23 @@ def read_note(store: Store, xid: Xid) -> tuple[int, list[tuple[int, int, int]]]:
             if unpacker.unpack() != zlib.crc32(packed):
                 break
             if start == 0:
-                owner = int(record[2])
+                note = _first(*record)
             else:
-                ranges.append(_range(*record))
+                note.ranges.append(_range(*record))
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
-    return owner, ranges
+    return note
+
+
+def _first(_name: Any, _version: Any, owner: Any, pid: Any = None, program: Any = None, since: Any = None) -> Note:
+    """A note's first record; version 1 ends with the owner."""
+    return Note(
+        int(owner),
+        [],
+        pid if isinstance(pid, int) else None,
+        program if isinstance(program, str) else None,
+        since if isinstance(since, float) else None,
+    )
 
 
 def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
@@ -163,7 +193,7 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
     else:
         return False
     try:
-        _, ranges = read_note(store, xid)
+        ranges = read_note(store, xid).ranges
         if not store.disk.exists(layout.prepared(xid)):  # a branch that voted holds them by its file, and is not dead
             settle_all(store, deadline)
             catch_up(store)

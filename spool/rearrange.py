@@ -16,6 +16,7 @@ from spool.choosing import Wanted
 from spool.draft import Draft
 from spool.errors import BadMessageId
 from spool.groups import GroupHolds
+from spool.holders import claimed_positions
 from spool.limits import room_for
 from spool.message import parse_message_id
 from spool.notes import Undertaker
@@ -132,7 +133,7 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
             free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store, one)]
         if not seen:
             return done
-        done += sum(count for _, _, count in free) if bulk.dry_run else _act(store, bulk, free, do)
+        done += _count_unclaimed(store, free) if bulk.dry_run else _act(store, bulk, free, do)
         if bulk.progress is not None:
             bulk.progress(done)
 
@@ -150,6 +151,13 @@ def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
         if position not in store.prepared.held:
             append(found, number, position.ordinal, 1)
     return found
+
+
+def _count_unclaimed(store: Store, wanted: Ranges) -> int:
+    """How many could be claimed now. A look at the locks: a dry run takes none."""
+    claimed = claimed_positions(store)
+    there = sum(count for _, _, count in wanted)
+    return there - sum(position in claimed for position in positions(wanted)) if claimed else there
 
 
 def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.holders import claimed_positions
 from spool.limits import Load, in_doubt
 from spool.line import Line
 from spool.message import Position
@@ -17,7 +18,10 @@ from spool.visibility import catch_up, list_prepared
 class QueueStats:
     """A queue at one moment. ``bytes``: bodies that live; ``oldest_age``: seconds, None if nothing is ready.
 
-    ``enqueued``, ``dequeued``, ``failed`` and ``expired`` count since the space was created.
+    ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
+    is what left the queue in another way: deleted, purged, or moved or redriven to another queue, which counts it as
+    enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed + expired + deleted; only messages
+    that a transaction in doubt puts are in ``in_doubt`` and not yet in ``enqueued``.
     """
 
     ready: int
@@ -30,6 +34,7 @@ class QueueStats:
     dequeued: int
     failed: int
     expired: int
+    deleted: int
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
@@ -52,12 +57,13 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
             times = [run.committed_at for run in (*line.ready, *line.waiting) if run.live > here.get(run, 0)]
             oldest = min(times + [segment.oldest for segment in line.swept], default=None)
             counts = totals.get(name, [0, 0, 0, 0])
+            gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
             found[name] = QueueStats(
                 ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
                 in_doubt=_of(held, line) + added.get(name, Load()).messages,
                 bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
-                expired=counts[EXPIRED],
+                expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - line.live),
             )  # fmt: skip
     return found
 
@@ -68,9 +74,7 @@ def _of(counts: Counter[Run], line: Line) -> int:
 
 def _claimed(store: Store) -> Counter[Run]:
     """Claimed messages per run, ours and others'."""
-    places = store.claims.held_ranges()
-    places += [(n, o) for n, first, count in store.claims.held_elsewhere() for o in range(first, first + count)]
-    return _per_run(store, (Position(number, ordinal) for number, ordinal in places))
+    return _per_run(store, claimed_positions(store))
 
 
 def _held_in_doubt(store: Store) -> Counter[Run]:

@@ -195,7 +195,7 @@ def try_file(directory: Path, original: bytes, content: bytes, tried: dict[str, 
 
 # -- notes, settings, dropped files -----------------------------------------------------------------------------------
 
-NOTE = [["xaspool-claims", 1, 12], [5, 0, 3], [5, 9, 1], [6, 2, 7]]
+NOTE = [["xaspool-claims", 2, 12, 77, "worker.py", 1.5e9], [5, 0, 3], [5, 9, 1], [6, 2, 7]]
 
 
 def note_bytes(records: list[Any]) -> bytes:
@@ -208,7 +208,11 @@ def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, in
     (tmp_path / layout.ACTIVE).mkdir(exist_ok=True)
     (tmp_path / layout.note(XID)).write_bytes(data)
     with little_memory():
-        owner, ranges = notes.read_note(SimpleNamespace(disk=Disk(str(tmp_path))), XID)  # type: ignore[arg-type]
+        note = notes.read_note(SimpleNamespace(disk=Disk(str(tmp_path))), XID)  # type: ignore[arg-type]
+    owner, ranges = note.owner, note.ranges
+    assert isinstance(note.pid, int | None)
+    assert isinstance(note.program, str | None)
+    assert isinstance(note.since, float | None)
     assert isinstance(owner, int)
     for number, first, count in ranges:
         assert whole(number, 1, MAX_NUMBER)

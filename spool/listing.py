@@ -1,0 +1,86 @@
+"""What stands in a queue, entry by entry: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from spool import consume, layout
+from spool.browse import Look, Seen
+from spool.errors import CorruptedFile
+from spool.holders import Holder, by_position
+from spool.message import Message, Position, due_time, message_id
+from spool.runs import Run
+from spool.store import Store
+from spool.visibility import catch_up
+
+READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One message of a queue as it stands. ``state``: ready, delayed, held, in doubt or damaged.
+
+    ``message``: None if it is damaged; ``holder``: of one that is held or in doubt; ``damage``: what is wrong, and what
+    to do, else None. ``id`` and ``position`` are None for a damaged table, whose messages cannot be told apart.
+    """
+
+    id: str | None
+    position: Position | None
+    state: str
+    message: Message | None = None
+    holder: Holder | None = None
+    damage: str | None = None
+
+
+def entries_of(store: Store, queue: str, seen: list[Seen]) -> Iterator[QueueEntry]:
+    """Of what a look saw; what has left the queue since, or is past its time, is left out."""
+    held = by_position(store)
+    for some in seen:
+        for ordinal in some.ordinals:
+            found = _entry(store, queue, Position(some.number, ordinal), held)
+            if found is not None:
+                yield found
+
+
+def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
+    run, id_ = _present(store, queue, position)
+    if run is None:
+        return None
+    try:
+        message = consume.peek(store, position)
+    except CorruptedFile as error:
+        return QueueEntry(id_, position, DAMAGED, damage=str(error))
+    if message is None:
+        return None
+    holder = held.get(position)
+    if holder is not None:
+        return QueueEntry(id_, position, holder.state, message, holder)
+    due = due_time(run.attributes, run.committed_at)
+    return QueueEntry(id_, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
+
+
+def _present(store: Store, queue: str, position: Position) -> tuple[Run | None, str]:
+    with store.mutex:
+        run = store.index.find(position)
+        if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
+            return None, ""
+        return run, message_id(*store.index.branch_of(position))
+
+
+def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:
+    """The tables that the look could not read: their messages are in the queue, and nothing more is known of them."""
+    if not look.unread:
+        return []
+    catch_up(store)  # what was reclaimed meanwhile is no damage
+    with store.mutex:
+        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.index.segments]
+    return [
+        QueueEntry(
+            None,
+            None,
+            DAMAGED,
+            damage=f"{segment.live} of the messages of queue {queue} cannot be read: their table in "
+            f"{layout.committed(segment.source.number, segment.source.adoption)} is damaged ({why}); "
+            f"{consume.WHAT_TO_DO}",
+        )
+        for segment, why in lost
+    ]

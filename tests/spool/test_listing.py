@@ -1,0 +1,250 @@
+"""What an administrator sees of messages: held, in doubt and damaged ones, by whom and where; and counts that add up."""
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spool
+import xa
+from spool.reclaim import reclaim
+from spool.transaction import Transaction
+from tests.spool.sweeping import swept_by_few
+
+XID = xa.Xid(7, b"order", b"1")
+
+HOLD = """
+import sys, spool
+space = spool.open(sys.argv[1])
+transaction = space.transaction(timeout=None)
+message = transaction.get("orders")
+print(message.id, transaction.xid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+        space.create_queue("errors")
+        yield space
+
+
+@contextmanager
+def held_by_another(path: str, *, kill: bool = False) -> Iterator[tuple[str, str, int]]:
+    """Another process holds the next message of ``orders``: (the message's id, the transaction, the process)."""
+    command = [sys.executable, "-c", HOLD, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        message_id, xid = process.stdout.readline().split()
+        if kill:
+            process.kill()
+            process.wait()
+        try:
+            yield message_id, xid, process.pid
+        finally:
+            process.kill()
+
+
+def states(space: spool.Space, queue: str = "orders") -> list[str]:
+    return [entry.state for entry in space.entries(queue)]
+
+
+def test_a_dry_run_counts_what_the_real_run_does_beside_a_process_that_holds_a_message(space: spool.Space) -> None:
+    space.put_many("orders", [b"1", b"2", b"3"])
+    with held_by_another(space.path):
+        assert space.purge("orders", dry_run=True) == 2
+        assert space.redrive("orders", "errors", dry_run=True) == 2
+        assert space.stats("orders").ready == 2  # and nothing was done
+        assert space.redrive("orders", "errors") == 2
+        assert space.purge("orders", dry_run=True) == space.purge("orders") == 0
+
+
+def test_a_dry_run_leaves_out_what_this_process_holds(space: spool.Space) -> None:
+    space.put_many("orders", [b"1", b"2", b"3"])
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        assert space.purge("orders", dry_run=True) == 2
+        transaction.rollback()
+
+
+def test_a_held_message_is_named_with_its_process_its_program_its_transaction_and_since_when(
+    space: spool.Space,
+) -> None:
+    space.put_many("orders", [b"1", b"2"])
+    with held_by_another(space.path) as (message_id, xid, pid):
+        found = space.holders("orders")
+        entries = list(space.entries("orders"))
+        assert [message.id for message in space.browse("orders")] == [entry.id for entry in entries]
+    assert list(found) == [message_id]
+    holder = found[message_id]
+    assert (holder.state, holder.xid, holder.pid, holder.program) == ("held", xid, pid, "-c")
+    assert holder.since is not None
+    assert 0 <= time.time() - holder.since < 600
+    assert [(entry.id == message_id, entry.state, entry.holder) for entry in entries] == [
+        (True, "held", holder),
+        (False, "ready", None),
+    ]
+
+
+def test_a_holder_that_left_no_note_is_not_taken_for_a_dead_one(space: spool.Space) -> None:
+    space.put("orders", b"1")
+    with held_by_another(space.path, kill=True):
+        space._store.claims.claim(1, 0, 1)
+        assert list(space.holders("orders").values()) == [spool.Holder("held")]
+        space._store.claims.release(1, 0, 1)
+
+
+def test_a_message_in_doubt_is_named_with_its_transaction(space: spool.Space) -> None:
+    space.put("orders", b"1")
+    space.put("orders", b"2", delay=3600)
+    manager = xa.ResourceManager(space)
+    manager.start(XID)
+    taken = space.get("orders")
+    manager.end(XID)
+    manager.prepare(XID)
+    assert states(space) == ["in doubt", "delayed"]
+    assert list(space.browse("orders", message_id=taken.id)) == []
+    holder = space.holders("orders")[taken.id]
+    assert (holder.state, holder.xid) == ("in doubt", str(XID))
+    assert holder.pid is not None
+    assert holder.since is not None
+    manager.rollback(XID)
+    assert space.holders("orders") == {}
+
+
+def flip_body(space: spool.Space, number: int) -> None:
+    file = Path(space.path, "committed", f"{number:016d}.msgpack")
+    data = bytearray(file.read_bytes())
+    data[data.index(b"to be damaged")] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_damaged_message_is_named_by_those_who_look_and_by_who_takes_it(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = [space.put("orders", body) for body in (b"1", b"to be damaged", b"3")]
+    flip_body(space, 2)
+    with caplog.at_level(logging.WARNING, "spool"):
+        assert [message.id for message in space.browse("orders")] == [ids[0], ids[2]]
+    assert f"message {ids[1]} of queue orders (position 2/0) is damaged" in caplog.text
+    assert "spool-admin check --repair" in caplog.text
+    caplog.clear()
+    _, damaged, _ = space.entries("orders")
+    assert (damaged.id, damaged.position, damaged.state, damaged.message) == (ids[1], (2, 0), "damaged", None)
+    with pytest.raises(spool.CorruptedFile, match=f"message {ids[1]} of queue orders"):
+        space.show(ids[1])
+    with caplog.at_level(logging.WARNING, "spool"):
+        assert [message.body for message in space.get_many("orders", 3)] == [b"1", b"3"]
+    assert f"message {ids[1]} of queue orders is damaged" in caplog.text
+
+
+def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    with swept_by_few():
+        for _ in range(8):
+            space.put("orders", b"x")
+        space._housekeeper.sweep()
+        segments = list(space._store.index.segments)
+
+        def unreadable(_: object) -> list[object]:
+            raise spool.CorruptedFile("its table is damaged")
+
+        monkeypatch.setattr(space._store.index, "runs_of", unreadable)
+        found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
+    assert len(found) == len(segments) > 0
+    for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
+        assert damage is not None
+        assert damage.startswith(
+            f"{segment.live} of the messages of queue orders cannot be read: their table in commit"
+        )
+
+
+def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with swept_by_few(), spool.open(space.path) as other:
+        for _ in range(8):
+            space.put("orders", b"x")
+        space._housekeeper.sweep()
+
+        def gone(segment: object) -> list[object]:
+            other.purge("orders")
+            raise FileNotFoundError(f"{segment}: reclaimed")
+
+        monkeypatch.setattr(space._store.index, "runs_of", gone)
+        assert "damaged" not in states(space)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    what=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "get", "delete", "purge", "move", "fail", "expire", "hold", "doubt", "reclaim"]),
+            st.sampled_from(["orders", "errors"]),
+        ),
+        max_size=12,
+    )
+)
+def test_what_was_enqueued_is_there_or_went_in_one_of_the_ways_that_are_counted(
+    what: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with spool.create(tmp_path_factory.mktemp("counts") / "space") as space:
+        space.create_queue("orders", retries=0, error_queue="errors")
+        space.create_queue("errors", retries=0)
+        deleted = {"orders": 0, "errors": 0}
+        held: list[Transaction] = []
+        for place, (name, queue) in enumerate(what):
+            other = {"orders": "errors", "errors": "orders"}[queue]
+            space.put_many(queue, [b"1", b"2"])
+            _do(space, name, queue, other, deleted, held, place)
+        found = space.stats()
+        for queue, stats in found.items():
+            assert stats.deleted == deleted[queue]
+            there = stats.ready + stats.delayed + stats.claimed + stats.in_doubt
+            gone = stats.dequeued + stats.failed + stats.expired + stats.deleted
+            assert stats.enqueued == there + gone
+        for one in held:
+            one.rollback()
+
+
+def _do(
+    space: spool.Space, name: str, queue: str, other: str, deleted: dict[str, int], held: list[Transaction], place: int
+) -> None:
+    with suppress(spool.Empty, spool.MessageInUse):
+        if name == "get":
+            space.get(queue)
+        elif name == "delete":
+            space.delete(next(space.browse(queue)).id)
+            deleted[queue] += 1
+        elif name == "purge":
+            deleted[queue] += space.purge(queue)
+        elif name == "move":
+            deleted[queue] += space.redrive(queue, other)
+        elif name == "fail":
+            with space.transaction() as transaction:
+                transaction.get(queue)
+                transaction.rollback()
+        elif name == "expire":
+            space.put(queue, b"", time_to_live=0.0001)
+            space.put(queue, b"", delay=1000)
+        elif name == "hold":
+            held.append(space.transaction(timeout=None))
+            held[-1].get(queue)
+        elif name == "doubt":
+            manager, xid = xa.ResourceManager(space), xa.Xid(7, b"%d" % place, b"")
+            manager.start(xid)
+            try:
+                space.get(queue)
+            finally:
+                manager.end(xid)
+                manager.prepare(xid)
+        elif name == "reclaim":
+            reclaim(space._store)
