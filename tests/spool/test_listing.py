@@ -1,4 +1,4 @@
-"""What an administrator sees of messages: held, in doubt and damaged ones, by whom and where; and counts that add up."""
+"""What an administrator sees of messages: held, in doubt and damaged ones, by whom and where; counts that add up."""
 
 import logging
 import subprocess
