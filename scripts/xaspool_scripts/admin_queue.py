@@ -1,16 +1,19 @@
 """``spool-admin queue``: make, change, empty and delete queues, and see how they stand."""
 
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.options import dry_run_option, filter_options, filters, given, progress, queue_options
+from xaspool_scripts.options import dry_run_option, duration, filter_options, filters, given, progress, queue_options
 from xaspool_scripts.output import messages, pairs, show, table, write_json
+from xaspool_scripts.wording import age, on_terminal, span
 
 if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats
+    from spool.space import Space
 
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
@@ -106,17 +109,35 @@ def delete(queue: str) -> None:
 
 
 @queue.command("list")
+@click.option(
+    "--watch",
+    type=duration,
+    is_flag=False,
+    flag_value="2",
+    metavar="[TIME]",
+    help="List the queues again each time this time has passed, in seconds or e.g. 1m, until Ctrl-C; 2s if not given.",
+)
 @json_option
 @space_option
-def list_(as_json: bool) -> None:
+def list_(watch: float | None, as_json: bool) -> None:
     """List the queues, and how many messages are in each.
 
     \b
-    Example:
+    Examples:
       spool-admin queue list
+      spool-admin queue list --watch 5
     """
     with opened() as space:
-        configs, stats = space.queues(), space.stats()
+        _list(space, as_json)
+        while watch is not None:
+            time.sleep(watch)
+            if on_terminal() and not as_json:
+                click.clear()
+            _list(space, as_json)
+
+
+def _list(space: "Space", as_json: bool) -> None:
+    configs, stats = space.queues(), space.stats()
     found = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
     if as_json:
         for each in found:
@@ -125,8 +146,13 @@ def list_(as_json: bool) -> None:
     if not found:
         note("the space has no queues yet: make one with spool-admin queue create NAME")
         return
-    columns = ("name", "ready", "delayed", "claimed", "in_doubt", "bytes", "oldest_age")
-    table([column.replace("_", " ") for column in columns], ([each[column] for column in columns] for each in found))
+    columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
+    rows = ([*(each[column.replace(" ", "_")] for column in columns), _oldest(each["oldest_age"])] for each in found)
+    table([*columns, "oldest" if on_terminal() else "oldest (s)"], rows)
+
+
+def _oldest(seconds: float | None) -> object:
+    return age(seconds) if on_terminal() and seconds is not None else seconds
 
 
 @queue.command("show")
@@ -156,4 +182,6 @@ def _object(config: "QueueConfig", stats: "QueueStats") -> dict[str, Any]:
 def _in_words(name: str, value: object) -> str:
     if name == "retries" and value is None:
         return "for ever"
-    return f"{show(value)} s" if isinstance(value, float) else show(value)
+    if isinstance(value, float):
+        return span(value) if on_terminal() else f"{show(value)} s"
+    return show(value)

@@ -1,10 +1,11 @@
 """The words of the command line: errors of the engine with arguments as options, and numbers of things."""
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_SECOND_BELOW = 60
+_LONG_SECONDS = 60
 _QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
@@ -34,15 +35,25 @@ def plural(count: int, one: str, many: str = "") -> str:
     return names.plural(count, one, many)
 
 
-def span(seconds: float, most: int = 4) -> str:
-    """A time span for people, e.g. ``31 min 22 s``, in at most so many units."""
-    if seconds < _SECOND_BELOW:
+def span(seconds: float) -> str:
+    """A time span for people, e.g. ``1 min 30 s``."""
+    if seconds < _LONG_SECONDS:
         return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
-    left, said = round(seconds), []
+    return " ".join(_in_units(round(seconds)))
+
+
+def age(seconds: float) -> str:
+    """How long ago, for people: ``31 min``, ``2 d``."""
+    return next(_in_units(round(seconds)), "0 s")
+
+
+def _in_units(left: int) -> Iterator[str]:
     for unit, length in _UNITS:
         number, left = divmod(left, length)
         if number:
-            said.append(f"{number} {unit}")
-        elif said and most < len(_UNITS):
-            break
-    return " ".join(said[:most])
+            yield f"{number} {unit}"
+
+
+def on_terminal() -> bool:
+    """Whether standard output is read by a person."""
+    return sys.stdout is not None and sys.stdout.isatty()
