@@ -35,6 +35,7 @@ def missing(python: str, machine: str) -> str:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "--quiet"]
         where = [
             "--ignore-installed",
+            "--ignore-requires-python",  # which pip holds against the Python that it runs on
             "--no-deps",
             "--only-binary=:all:",
             "--implementation=cp",
