@@ -50,6 +50,7 @@ from spool.settings import QueueConfig, SpaceConfig
 from spool.space import JOIN, Space
 from spool.stats import QueueStats
 from spool.transaction import Transaction
+from spool.work import Worker, WorkSummary
 
 if TYPE_CHECKING:
     from spool import aio as aio
@@ -62,8 +63,8 @@ __all__ = [
     "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty",
     "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig",
     "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
-    "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "aio", "create",
-    "import_space", "open", "register_codec",
+    "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
+    "create", "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 

@@ -118,6 +118,15 @@ class Branch:
         if self.file is not None:
             self.file.abandon()
 
+    def begin_anew(self) -> None:
+        """Forget what was put and what was to be done; the claims and their note stay. What is put from now on gets
+        other ids: the old ones were told to the caller."""
+        self.abandon_file()
+        self.file, self.draft, self.id = None, Draft(), os.urandom(BRANCH_ID_BYTES)
+        if self._keys is not None:
+            self._keys.let_go()
+            self._keys = None
+
     # -- claims -----------------------------------------------------------------------------------------------------
 
     def write_note(self, ranges: Ranges) -> None:

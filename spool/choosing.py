@@ -19,13 +19,14 @@ Places = set[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a get asks for: the front of a queue, one message by id, or the first with a correlation id. ``spread``:
-    messages that are not to be handled in turn, so one at most of each group."""
+    messages that are not to be handled in turn, so one at most of each group. ``passed``: not these."""
 
     queue: str
     count: int = 1
     message_id: str | None = None
     correlation_id: str | None = None
     spread: bool = False
+    passed: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def by_key(self) -> bool:

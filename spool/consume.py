@@ -53,7 +53,7 @@ def claim(
     line = store.index.queues.get(wanted.queue)
     if line is not None and line.expiring:
         expire(store, wanted.queue, deadline)
-    skip: Places = set()
+    skip: Places = set(wanted.passed)
     before, kept = tuple(holds.names), Ranges()
     try:
         while not kept:

@@ -60,11 +60,7 @@ def record(
 
     ``now``: seconds since the epoch, for delays.
     """
-    if isinstance(outcome, Rejected) and rules.on_failure == "retry":
-        outcome = Retried(outcome.reason)
-    missing = _missing_queue(rules, message, outcome)
-    if missing is not None:
-        outcome = Retried(f"the queue {missing} that its answer goes to does not exist: create it")
+    outcome = settled(rules, message, outcome)
     if isinstance(outcome, Rejected):
         return _reject(draft, rules, held, message, outcome), outcome.reason
     if isinstance(outcome, Retried):
@@ -75,6 +71,16 @@ def record(
         _answer(draft, rules, message.reply_queue, message, outcome)
     draft.remove(*held.position, 1, "dequeued")
     return Effect.DELIVERED, ""
+
+
+def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
+    """What the outcome is by the rules: an answer that has no queue to go to is a try that failed."""
+    if isinstance(outcome, Rejected) and rules.on_failure == "retry":
+        outcome = Retried(outcome.reason)
+    missing = _missing_queue(rules, message, outcome)
+    if missing is not None:
+        return Retried(f"the queue {missing} that its answer goes to does not exist: create it")
+    return outcome
 
 
 def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | None:

@@ -239,14 +239,17 @@ class Ending:
 
     def _keep_promises(self, why: str) -> None:
         """Of what was submitted in this transaction, which has ended."""
+        self._settle_promises(self.state, why)
+
+    def _settle_promises(self, state: State, why: str) -> None:
         promised, self._promised = self._promised, []
         self._store.at_end.pop(self._break_promises, None)
         for future, id in promised:
-            if self.state is State.COMMITTED:
+            if state is State.COMMITTED:
                 future.set_result(id)
-            elif self.state is State.ROLLED_BACK:
+            elif state is State.ROLLED_BACK:
                 future.set_exception(TransactionRolledBack(f"its transaction was rolled back: {why}"))
-            elif self.state is State.UNKNOWN:
+            elif state is State.UNKNOWN:
                 future.set_exception(CommitUnknown(f"its transaction may or may not have been committed: {why}", (id,)))
             else:
                 future.set_exception(ProtocolError("its branch was prepared: the coordinator knows its outcome"))

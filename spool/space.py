@@ -1,6 +1,7 @@
 """An open queue space, as an application uses it: puts, gets and transactions. ``administration`` has the rest."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -13,6 +14,7 @@ from spool.association import associated
 from spool.clock import Clock
 from spool.disk import Disk
 from spool.draft import is_large
+from spool.ending import State
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.filesystem import check_kind, check_stages
 from spool.findings import Finding, RecoveryReport
@@ -28,6 +30,7 @@ from spool.stats import QueueStats, queue_stats
 from spool.store import Store, log, speaking
 from spool.transaction import Transaction
 from spool.visibility import catch_up
+from spool.work import Worker, WorkSummary
 
 
 class _Join:
@@ -230,9 +233,11 @@ class Space(Administration):
         return Transaction(self._store, self._undertaker, timeout=timeout)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
-        """One transaction a message: commits at the end of the loop's body, rolls back if it raises or breaks.
+        """One transaction a message, without a time limit: it commits at the end of the loop's body.
 
-        Ends when no message came for ``timeout`` seconds.
+        An exception in the body rolls it back, with one try more, and so do ``break`` and ``return``, because Python
+        does not tell a generator which of them it was: call ``tx.commit()`` before. Ends when no message came for
+        ``timeout`` seconds (None: never). ``work`` keeps the reason of a failure, and goes on after it.
         """
         while True:
             with self.transaction(timeout=None) as tx:
@@ -242,9 +247,30 @@ class Space(Administration):
                     return
                 try:
                     yield tx, message
-                except GeneratorExit:  # Python does not tell why
-                    tx.rollback("the loop over its messages was left, by an exception or otherwise")
+                except GeneratorExit:  # (with no exception as its context, whichever it was)
+                    if tx.state is State.ACTIVE:
+                        tx.rollback("the loop was left before its body ended (break, return or an exception)")
                     raise
+
+    def work(
+        self,
+        queue: str,
+        function: Callable[[Message], Any],
+        *,
+        threads: int = 1,
+        once: bool = False,
+        timeout: float | None = 30.0,
+        stop: threading.Event | None = None,
+    ) -> WorkSummary:
+        """Call ``function`` with each message of the queue, each in a transaction of its own that puts and gets join.
+
+        What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is a try that
+        failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one commit; after a
+        failure nothing of what the function put is there. ``threads`` call it side by side. ``once``: until each
+        message was looked at once; else until the event ``stop`` is set. A call that takes longer than ``timeout``
+        seconds (None: any) is given up: the message goes back with one try more, and the thread is left to itself.
+        """
+        return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
     @overload
     def stats(self) -> dict[str, QueueStats]: ...

@@ -1,0 +1,347 @@
+"""The loop that takes messages from a queue and calls a function for each, in threads.
+
+The caller's thread supervises: it waits for the threads that call the function, and sees to the time limit. Python can
+end no thread. So a call that takes too long is given up: its message goes back, its thread is left to itself and
+replaced, and what it still asks of its transaction is refused.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spool.arguments import check_timeout
+from spool.consume import IDLE_SECONDS
+from spool.effects import Effect
+from spool.errors import InvalidArgument, SystemFailure, TransactionTimeout
+from spool.handling import Handling
+from spool.message import Message
+from spool.names import no_queue
+from spool.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
+from spool.settings import check_queue_name
+
+if TYPE_CHECKING:
+    from spool.space import Space
+
+log = logging.getLogger("spool")
+
+MOST_ABANDONED = 8
+"""Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
+
+MOST_THREADS = 1000
+
+
+@dataclass
+class WorkSummary:
+    """What became of how many messages, as ``Effect`` has it. ``left``: of a run with ``once``, those that it leaves
+    in the queue because they failed, or others hold them. ``abandoned``: calls that took too long. ``reasons``: by a
+    count's name, why it was so the last time."""
+
+    delivered: int = 0
+    retried: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    set_aside: int = 0
+    left: int = 0
+    abandoned: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def handled(self) -> int:
+        """Messages that were taken, each time that they were."""
+        return sum(getattr(self, effect.value, 0) for effect in Effect)
+
+    def add(self, effect: Effect, reason: str) -> None:
+        setattr(self, effect.value, getattr(self, effect.value) + 1)
+        if reason:
+            self.reasons[effect.value] = reason
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of the function. ``until``: when it has taken too long, in monotonic time."""
+
+    handling: Handling
+    message: Message
+    until: float
+    thread: threading.Thread
+
+
+class Worker:
+    """Calls ``function`` with each message of ``queue``; what it returns or raises tells what becomes of the message.
+
+    ``threads`` call it side by side. ``timeout``: seconds for a call, None for any. ``once``: until each message that
+    can be taken was looked at once; otherwise until ``stop``, or until the event ``stop`` is set. ``told`` is called
+    after each message, in a thread of the worker's. QueueNotFound and InvalidArgument come at once.
+    """
+
+    def __init__(
+        self,
+        space: "Space",
+        queue: str,
+        function: Callable[[Message], Any],
+        *,
+        threads: int = 1,
+        once: bool = False,
+        timeout: float | None = 30.0,
+        stop: threading.Event | None = None,
+        told: Callable[[], object] | None = None,
+    ) -> None:
+        check_work(space, queue, function, timeout)
+        if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+            raise InvalidArgument(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
+        self.queue = queue
+        self.summary = WorkSummary()
+        self._space = space
+        self._function = function
+        self._threads = threads
+        self._once = once
+        self._timeout = timeout
+        self._event = stop
+        self._told = told
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        # Guards all that follows; what waits for it waits for a thread or a call to end.
+        self._changed = threading.Condition()
+        self._serving: set[threading.Thread] = set()
+        self._abandoned: list[threading.Thread] = []
+        self._calls: set[Call] = set()
+        self._engaged = 0  # threads that look for a message, or have one
+        self._ended = 0  # calls so far
+        self._passed: set[tuple[int, int]] = set()  # in a run with ``once``: messages that are not looked at again
+
+    def run(self) -> WorkSummary:
+        """Work until the end. SystemFailure if too many calls hang; DiskFailure and the like end it, too.
+
+        KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised when all is tidy.
+        """
+        with self._changed:
+            for _ in range(self._threads):
+                self._start()
+        try:
+            self._supervise()
+        except KeyboardInterrupt:
+            self._finish()
+            raise
+        if self._error is not None:
+            raise self._error
+        if self._once:
+            stats = self._space.stats(self.queue)
+            self.summary.left = len(self._passed) + stats.claimed + stats.in_doubt
+        return self.summary
+
+    def stop(self) -> None:
+        """Take no more messages, and return from ``run`` when the calls that are under way have ended. For handlers of
+        signals, too."""
+        self._is_stopping = True
+
+    def end(self) -> None:
+        """Stop without waiting for the calls that are under way: their messages go back, with one try more."""
+        self.stop()
+        with self._changed:
+            calls = list(self._calls)
+        for call in calls:
+            self._give_up(call, "the worker was ended while its function was called")
+
+    @property
+    def stopping(self) -> bool:
+        return self._is_stopping or (self._event is not None and self._event.is_set())
+
+    # -- the caller's thread ----------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """After a Ctrl-C: within the time that each call has, or at once if there is a second one."""
+        try:
+            if self.stopping:
+                self.end()
+            self.stop()
+            self._supervise()
+        except KeyboardInterrupt:
+            self.end()
+            self._supervise()
+
+    def _supervise(self) -> None:
+        """Until no thread serves any more. Calls that take too long are given up."""
+        while True:
+            with self._changed:
+                now = self._space._store.clock.monotonic()
+                late = [call for call in self._calls if call.until <= now]
+                if not late:
+                    if not self._serving:
+                        return
+                    self._changed.wait(self._pause(now))
+                    continue
+            for call in late:
+                self._give_up(call, f"took longer than {self._timeout:g} s")
+
+    def _pause(self, now: float) -> float | None:
+        """Seconds until a call may take too long: one that begins later has at least the whole time limit."""
+        if self._timeout is None:
+            return None
+        return min((call.until - now for call in self._calls), default=self._timeout)
+
+    def _give_up(self, call: Call, reason: str) -> None:
+        with self._changed:
+            if call not in self._calls:  # it has just come to its end
+                return
+            self._calls.discard(call)
+            self._serving.discard(call.thread)
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
+            hanging = len(self._abandoned)
+        effect, told = call.handling.expel(reason)
+        log.error(
+            "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
+            call.message.id, self.queue, reason, hanging, MOST_ABANDONED,
+        )  # fmt: skip
+        with self._changed:
+            self.summary.abandoned += 1
+            self._count(call, effect, told)
+            if hanging > MOST_ABANDONED and self._error is None:
+                self._error = SystemFailure(
+                    f"{hanging} calls for messages of queue {self.queue} took too long and have not ended; Python can "
+                    "end no thread: end this process, and mend the function or give it more time"
+                )
+                self.stop()
+            if not self.stopping:
+                self._start()
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._serve, name=f"spool-work-{self.queue}", daemon=True)
+        self._serving.add(thread)
+        thread.start()
+
+    # -- the threads that call the function -------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while (call := self._next()) is not None:
+                if not self._handle(call):
+                    return  # given up: another thread does this one's work
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+            self.stop()
+        finally:
+            with self._changed:
+                self._serving.discard(threading.current_thread())
+                self._changed.notify_all()
+
+    def _next(self) -> Call | None:
+        """A message, or None when there is nothing more to do."""
+        while not self.stopping:
+            with self._changed:
+                self._engaged += 1
+                seen, passed = self._ended, frozenset(self._passed)
+            call = None
+            try:
+                call = self._take(passed)
+            finally:
+                if call is None:
+                    with self._changed:
+                        self._engaged -= 1
+                        self._changed.notify_all()
+            if call is not None:
+                return call
+            if self._once and not self._is_worth_a_look(seen):
+                return None
+        return None
+
+    def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
+        handling = Handling(self._space._store, self._space._undertaker)
+        try:
+            found = handling.take(self.queue, 0.0 if self._once else IDLE_SECONDS, passed)
+            if found is not None:
+                with self._changed:
+                    self._tell(found, "its body was damaged: it is in quarantine")
+                    self._ended += 1
+            if handling.message is None:
+                return None
+            limit = float("inf") if self._timeout is None else self._timeout
+            until = handling.store.clock.monotonic() + limit
+            call = Call(handling, handling.message, until, threading.current_thread())
+            with self._changed:
+                self._calls.add(call)
+                if self._once:
+                    self._passed.add(call.message.position)
+            return call
+        except TransactionTimeout as error:  # somebody holds a lock for very long: look again
+            log.warning("taking from queue %s: %s", self.queue, error)
+            return None
+        finally:
+            if handling.message is None:
+                handling.abandon()
+
+    def _is_worth_a_look(self, seen: int) -> bool:
+        """Of a run with ``once`` that found nothing: whether what other threads do may leave something to take."""
+        with self._changed:
+            while self._engaged and self._ended == seen and not self.stopping:
+                self._changed.wait()
+            return self._ended != seen
+
+    def _handle(self, call: Call) -> bool:
+        """Call the function and commit what it came to. False if the call was given up meanwhile."""
+        outcome = self._call(call.handling)
+        with self._changed:
+            if call not in self._calls:
+                return False
+            self._calls.discard(call)
+        effect, reason = call.handling.conclude(outcome)
+        with self._changed:
+            self._count(call, effect, reason)
+            self._changed.notify_all()
+        return True
+
+    def _count(self, call: Call, effect: Effect, reason: str) -> None:
+        self._tell(effect, reason)
+        if effect is not Effect.RETRIED:
+            self._passed.discard(call.message.position)
+        self._engaged -= 1
+        self._ended += 1
+
+    def _call(self, handling: Handling) -> Outcome:
+        message = handling.message
+        assert message is not None
+        if handling.unreadable:
+            return Retried(handling.unreadable)
+        most = handling.store.config.max_body_bytes
+        handling.enter()
+        try:
+            return of_value(self._function(message), most)
+        except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
+            log_failure(message, error)
+            return of_error(error, most)
+        finally:
+            handling.leave()
+
+    def _tell(self, effect: Effect, reason: str) -> None:
+        self.summary.add(effect, reason)
+        if self._told is not None:
+            self._told()
+
+
+def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:
+    """What is known to go wrong before a message is taken: QueueNotFound, InvalidArgument."""
+    check_timeout(timeout, "a number of seconds for a call, or None for any")
+    if timeout is not None and timeout <= 0:
+        raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
+    if not callable(function):
+        raise InvalidArgument(f"function is one to be called with each message, not {function!r:.80}")
+    check_queue_name(queue)
+    queues = space.queues()
+    if queue not in queues:
+        raise no_queue(queue, queues)
+
+
+def log_failure(message: Message, error: BaseException) -> None:
+    """What a function raised; with its traceback, unless that is how it says its outcome."""
+    if isinstance(error, Retry | Reject):
+        log.info("message %s of queue %s: %s: %s", message.id, message.queue, type(error).__name__, error)
+    else:
+        log.warning(
+            "message %s of queue %s: the function failed, try %s: %s: %s",
+            message.id, message.queue, message.attempts + 1, type(error).__name__, error,
+            exc_info=(type(error), error, error.__traceback__),
+        )  # fmt: skip

@@ -1,0 +1,468 @@
+"""``space.work``: each outcome of a function, in one commit with what it put; time limits, ends, and what is left."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool import codecs, work
+from spool.clock import Clock
+from spool.handling import Handling
+from spool.work import Worker
+
+WAIT = 60.0
+"""Seconds after which a test that waits in vain fails; none waits as long."""
+
+
+class SteppedClock(Clock):
+    """The machine's, and as many seconds later as it was told."""
+
+    def __init__(self) -> None:
+        self.later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
+
+    def let_pass(self, seconds: float, worker: Worker) -> None:
+        """And the worker looks what time it is."""
+        with worker._changed:
+            self.later += seconds
+            worker._changed.notify_all()
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def space(tmp_path: Path, clock: SteppedClock) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", clock=clock) as found:
+        for queue in ("replies", "failures", "errors", "other"):
+            found.create_queue(queue)
+        found.create_queue(
+            "orders", retry_delay=0, retry_delay_max=None, error_queue="errors", reply_queue="replies",
+            failure_queue="failures",
+        )  # fmt: skip
+        yield found
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """What a function waits for that hangs; set at the end, so that no thread is left behind."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def fail(message: spool.Message) -> None:
+    raise ValueError("no such article")
+
+
+def counts(summary: work.WorkSummary) -> dict[str, int]:
+    return {name: value for name, value in vars(summary).items() if name != "reasons" and value}
+
+
+# -- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "reply"), [({"a": 1}, {"a": 1}), ("text", "text"), (None, b"")])
+def test_a_value_is_the_reply_in_one_commit_with_the_removal(space: spool.Space, value: Any, reply: Any) -> None:
+    sent = space.put("orders", "x", client_id="me")
+    assert counts(space.work("orders", lambda message: value, once=True)) == {"delivered": 1}
+    answer = space.get("replies")
+    assert (answer.body, answer.correlation_id, answer.client_id) == (reply, sent, "me")
+    assert sum(stats.ready for stats in space.stats().values()) == 0
+
+
+def test_what_the_function_puts_joins_and_is_there_only_if_it_succeeds(space: spool.Space) -> None:
+    space.put_many("orders", [1, 2])
+
+    def half(message: spool.Message) -> None:
+        space.put("other", message.body)
+        assert space.stats("other").ready == message.body - 1
+        if message.body == 2:
+            raise RuntimeError
+
+    summary = space.work("orders", half, once=True)
+    assert counts(summary) == {"delivered": 1, "retried": 1, "left": 1}
+    assert [message.body for message in space.browse("other")] == [1]
+
+
+def test_the_reason_of_a_failure_is_kept_and_logged_with_its_traceback_and_the_loop_goes_on(
+    space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    """2.5: the main worker loop loses the reason of a failure; 15: how often it was tried is gone."""
+    space.change_queue("orders", retries=0)
+    space.put_many("orders", ["bad", "good"])
+    summary = space.work("orders", lambda message: fail(message) if message.body == "bad" else None, once=True)
+    assert counts(summary) == {"delivered": 1, "dead_lettered": 1}
+    assert summary.reasons == {"dead_lettered": "ValueError: no such article"}
+    dead = space.get("errors")
+    assert (dead.body, dead.failure_reason) == ("bad", "ValueError: no such article")
+    assert (dead.origin_queue, dead.origin_attempts) == ("orders", 1)
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert (record.name, record.levelno) == ("spool", logging.WARNING)
+    assert "no such article" in record.getMessage()
+    assert dead.id in record.getMessage()
+
+
+def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
+    space.put("orders", "x")
+
+    def later(message: spool.Message) -> None:
+        raise spool.Retry("later", delay=3600)
+
+    summary = space.work("orders", later, once=True)
+    assert (counts(summary), summary.reasons) == ({"retried": 1, "left": 1}, {"retried": "later"})
+    [message] = space.browse("orders")
+    assert message.attempts == 1
+    assert message.not_before is not None
+    assert message.not_before > message.enqueued_at + 3500
+    assert space.stats("orders").delayed == 1
+
+
+def test_reject_is_final_and_nobody_gets_the_message_in_between(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = space.put("orders", "x")
+    ids: list[str] = []
+
+    def reject(message: spool.Message) -> None:
+        ids.append(space.put("failures", "not this"))
+        raise spool.Reject("no such account", reply="try elsewhere")
+
+    begin_anew = Handling._forget
+
+    def look(self: Handling, *args: Any) -> None:
+        begin_anew(self, *args)
+        with pytest.raises(spool.Empty):
+            space.get("orders", transaction=None)
+
+    monkeypatch.setattr(Handling, "_forget", look)
+    assert counts(space.work("orders", reject, once=True)) == {"rejected": 1}
+    failure = space.get("failures")
+    assert (failure.body, failure.correlation_id) == ("try elsewhere", sent)
+    assert failure.id not in ids
+    request = space.get("errors")
+    assert (request.id, request.failure_reason, request.origin_attempts) == (sent, "no such account", 1)
+    assert space.stats("failures").ready == 0
+
+
+def test_other_messages_that_a_failing_function_took_go_back_with_one_try(space: spool.Space) -> None:
+    space.put("orders", "x")
+    space.put("other", "y")
+
+    def take_and_fail(message: spool.Message) -> None:
+        space.get("other")
+        raise ValueError("no such article")
+
+    space.work("orders", take_and_fail, once=True)
+    [other] = space.browse("other")
+    assert other.attempts == 1
+
+
+def test_what_a_failing_function_submitted_is_told(space: spool.Space) -> None:
+    space.put("orders", "x")
+    futures = []
+
+    def submit_and_fail(message: spool.Message) -> None:
+        futures.append(space.submit("other", 1))
+        raise ValueError("no such article")
+
+    space.work("orders", submit_and_fail, once=True)
+    [future] = futures
+    assert isinstance(future.exception(WAIT), spool.TransactionRolledBack)
+
+
+def test_an_answer_that_finds_no_queue_or_no_room_is_a_try(space: spool.Space) -> None:
+    space.create_queue("small", max_messages=1)
+    space.put("small", "full")
+    space.put("orders", "x", reply_queue="small")
+    summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
+    assert (counts(summary), "small" in summary.reasons["retried"]) == ({"retried": 1, "left": 1}, True)
+    assert space.get("orders").attempts == 1
+    space.put("orders", "y", reply_queue="small")
+    space.purge("small")
+    space.delete_queue("small")
+    summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
+    assert "the queue small that its answer goes to does not exist" in summary.reasons["retried"]
+    assert space.get("orders").attempts == 1
+    assert space.stats("other").ready == 0
+
+
+def test_a_large_branch_of_a_failing_function_leaves_nothing(space: spool.Space, tmp_path: Path) -> None:
+    space.put("orders", "x")
+
+    def put_much_and_fail(message: spool.Message) -> None:
+        space.put_many("other", [b"x" * 1024] * (17 << 10))
+        raise ValueError("no such article")
+
+    assert counts(space.work("orders", put_much_and_fail, once=True)) == {"retried": 1, "left": 1}
+    assert space.stats("other").ready == 0
+    assert list((tmp_path / "space" / "active").iterdir()) == []
+
+
+def test_a_body_that_cannot_be_read_here_is_a_try_and_a_damaged_one_goes_to_quarantine(
+    space: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put("orders", {"a": 1}, content_type="application/json")
+    monkeypatch.delitem(codecs.CODECS, "json")
+    space.put("orders", "whole")
+    space.put("orders", "damaged body")
+    [file] = [path for path in (tmp_path / "space" / "committed").iterdir() if b"damaged body" in path.read_bytes()]
+    file.write_bytes(file.read_bytes().replace(b"damaged body", b"damagid body"))
+    assert counts(space.work("orders", lambda message: None, once=True)) == {
+        "delivered": 1, "retried": 1, "set_aside": 1, "left": 1,
+    }  # fmt: skip
+    assert len(space.quarantined()) == 1
+
+
+# -- once, threads, groups --------------------------------------------------------------------------------------------
+
+
+def test_once_looks_at_each_message_once_and_at_what_comes_of_it(space: spool.Space) -> None:
+    """A queue without a retry delay would be hammered for ever."""
+    space.put_many("orders", range(5))
+    seen: list[Any] = []
+
+    def function(message: spool.Message) -> None:
+        seen.append(message.body)
+        if message.body == 4:
+            space.put("orders", "follows")
+        if message.body in (0, 3):
+            raise ValueError("no such article")
+
+    assert counts(space.work("orders", function, once=True, threads=3)) == {"delivered": 4, "retried": 2, "left": 2}
+    assert sorted(seen, key=str) == [0, 1, 2, 3, 4, "follows"]
+
+
+def test_threads_call_it_side_by_side(space: spool.Space) -> None:
+    space.put_many("orders", range(4))
+    together = threading.Barrier(4)
+    space.work("orders", lambda message: together.wait(WAIT) and None, threads=4, once=True, timeout=None)
+    assert space.stats("orders").ready == 0
+
+
+def test_groups_and_ordered_queues_stay_in_order_with_several_threads(space: spool.Space) -> None:
+    for number in range(40):
+        space.put("orders", number, group=f"g{number % 4}")
+    seen: list[int] = []
+    space.work("orders", lambda message: seen.append(message.body), threads=4, once=True)
+    for group in range(4):
+        assert [number for number in seen if number % 4 == group] == list(range(group, 40, 4))
+
+
+def test_what_fails_in_a_group_keeps_those_behind_it_waiting(space: spool.Space) -> None:
+    for number in range(3):
+        space.put("orders", number, group="g")
+    seen: list[int] = []
+
+    def function(message: spool.Message) -> None:
+        seen.append(message.body)
+        fail(message)
+
+    space.work("orders", function, threads=2, once=True)
+    assert seen == [0]
+
+
+# -- the time limit ---------------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_hangs_does_not_hang_the_worker(
+    space: spool.Space, clock: SteppedClock, hang: threading.Event
+) -> None:
+    """Its message goes back with the try counted; what its thread still asks of the transaction is refused."""
+    space.change_queue("orders", retries=0)
+    space.put_many("orders", ["hangs", "works"])
+    late: list[BaseException] = []
+    ended = threading.Event()
+
+    def function(message: spool.Message) -> str | None:
+        if message.body == "works":
+            return "done"
+        space.put("other", "before")
+        clock.let_pass(31, worker)
+        hang.wait(WAIT)
+        try:
+            space.put("other", "late")
+        except spool.SpoolError as error:
+            late.append(error)
+        ended.set()
+        return "too late"
+
+    worker = Worker(space, "orders", function, once=True)
+    assert counts(worker.run()) == {"delivered": 1, "dead_lettered": 1, "abandoned": 1}
+    dead = space.get("errors")
+    assert (dead.body, dead.failure_reason, dead.origin_attempts) == ("hangs", "took longer than 30 s", 1)
+    hang.set()
+    assert ended.wait(WAIT)
+    assert [type(error) for error in late] == [spool.ProtocolError]
+    assert space.stats("other").ready == 0
+    assert [message.body for message in space.browse("replies")] == ["done"]
+
+
+def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: spool.Space) -> None:
+    space.put("orders", "x")
+    ended = threading.Event()
+
+    def function(message: spool.Message) -> None:
+        try:
+            space.get("other", timeout=None)
+        finally:
+            ended.set()
+
+    summary = space.work("orders", function, once=True, timeout=0.05)
+    assert counts(summary) == {"retried": 1, "abandoned": 1, "left": 1}
+    assert ended.wait(WAIT)
+    [message] = space.browse("orders")
+    assert message.attempts == 1
+
+
+def test_too_many_calls_that_hang_end_the_worker(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "MOST_ABANDONED", 2)
+    space.put_many("orders", range(9))
+    with pytest.raises(spool.SystemFailure, match=r"3 calls .* end this process"):
+        space.work("orders", lambda message: hang.wait(WAIT) and None, once=True, timeout=0.02, threads=3)
+    assert space.stats("orders").claimed == 0
+    assert sum(message.attempts for message in space.browse("orders")) >= 3
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
+    stop, taken = threading.Event(), threading.Event()
+    found: list[work.WorkSummary] = []
+    thread = in_thread(lambda: found.append(space.work("orders", lambda message: taken.set(), threads=2, stop=stop)))
+    space.put("orders", "x")
+    assert taken.wait(WAIT)
+    stop.set()
+    thread.join(WAIT)
+    assert counts(found[0]) == {"delivered": 1}
+
+
+def test_an_interrupt_finishes_what_is_under_way(space: spool.Space) -> None:
+    space.put_many("orders", ["first", "second"])
+    stopping = threading.Event()
+    worker = Worker(space, "orders", lambda message: interrupt(), threads=1)
+    stop = worker.stop
+
+    def told() -> None:
+        stop()
+        stopping.set()
+
+    worker.stop = told  # type: ignore[method-assign]
+
+    def interrupt() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.wait(WAIT)
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert counts(worker.summary) == {"delivered": 1}
+    assert [message.body for message in space.browse("replies")] == ["done"]
+    assert [message.body for message in space.browse("orders")] == ["second"]
+
+
+def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space, hang: threading.Event) -> None:
+    space.put("orders", "x")
+    stopping = threading.Event()
+    worker = Worker(space, "orders", lambda message: interrupt_twice(), timeout=None)
+    stop = worker.stop
+
+    def told() -> None:
+        stop()
+        stopping.set()
+
+    worker.stop = told  # type: ignore[method-assign]
+
+    def interrupt_twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.wait(WAIT)
+        os.kill(os.getpid(), signal.SIGINT)
+        hang.wait(WAIT)
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert counts(worker.summary) == {"retried": 1, "abandoned": 1}
+    assert [(message.body, message.attempts) for message in space.browse("orders")] == [("x", 1)]
+
+
+def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: spool.Space) -> None:
+    space.put("orders", "x")
+    child = os.fork()
+    if not child:
+        with spool.open(space.path) as mine:
+            mine.work("orders", lambda message: os._exit(7), once=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    seen: list[int] = []
+    space.work("orders", lambda message: seen.append(message.attempts), once=True)
+    assert seen == [1]
+
+
+def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    space.put("orders", "x")
+
+    def gone(self: Handling, *args: Any) -> None:
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    monkeypatch.setattr(Handling, "take", gone)
+    with pytest.raises(spool.DiskFailure, match="the disk is gone"):
+        space.work("orders", lambda message: None, threads=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"queue": "order"}, spool.QueueNotFound, "did you mean orders"),
+        ({"threads": 0}, spool.InvalidArgument, "threads is a whole number from 1"),
+        ({"timeout": 0}, spool.InvalidArgument, "timeout is a number of seconds"),
+        ({"timeout": "soon"}, spool.InvalidArgument, "timeout is a number of seconds"),
+        ({"function": None}, spool.InvalidArgument, "function is one to be called"),
+    ],
+)
+def test_what_cannot_work_is_told_before_a_message_is_taken(
+    space: spool.Space, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        space.work(**{"queue": "orders", "function": fail, "once": True, **options})
+
+
+# -- consume ----------------------------------------------------------------------------------------------------------
+
+
+def test_consume_tells_what_it_knows_when_its_loop_is_left(space: spool.Space) -> None:
+    """2.5: a generator is told neither break nor the exception."""
+    space.change_queue("orders", retries=0)
+    space.put("orders", "x")
+    for _ in space.consume("orders"):
+        break
+    assert space.get("errors").failure_reason == (
+        "the loop was left before its body ended (break, return or an exception)"
+    )
+
+
+def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:
+    space.put("orders", "x")
+    for transaction, _ in space.consume("orders"):
+        transaction.put("other", "y")
+        transaction.commit()
+        break
+    assert (space.stats("orders").dequeued, space.stats("other").ready) == (1, 1)
