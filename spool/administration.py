@@ -45,19 +45,25 @@ class Administration:
     # -- queues ----------------------------------------------------------------------------------------------------
 
     @step
-    def create_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:
+    def create_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
         """A new queue, durable when this returns. Options: ``spool.QueueOptions`` tells each. QueueExists,
-        InvalidArgument."""
+        InvalidArgument.
+
+        A queue that the options name must be there (QueueNotFound), unless ``create_missing``: then it is made as well.
+        """
         self._store.check_usable()
         with self._store.disk_errors(f"creating queue {name}"):
-            return add_queue(self._store, name, **options)
+            return add_queue(self._store, name, create_missing=create_missing, **options)
 
     @step
-    def change_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueConfig:
-        """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument."""
+    def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
+        """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument.
+
+        A queue that the options name must be there, unless ``create_missing``: then it is made as well.
+        """
         self._store.check_usable()
         with self._store.disk_errors(f"changing queue {name}"):
-            return change_queue(self._store, name, **options)
+            return change_queue(self._store, name, create_missing=create_missing, **options)
 
     @step
     def delete_queue(self, name: str) -> None:

@@ -63,8 +63,10 @@ class QueueOptions(TypedDict, total=False):
     out_of_order: what a put may ask for: "top", "before", both or none; () by default.
     retries: how often a message may come back after a rollback, before it moves to ``error_queue``, or is dropped with
         a warning if there is none; None, the default: for ever.
-    retry_delay: seconds before the next try; 0 by default.
-    retry_delay_max: seconds; the delay doubles with each try up to this; None, the default: it does not grow.
+    retry_delay: seconds before the next try; 1 for a queue that is made now, 0 for one that stands in ``space.toml``
+        without it.
+    retry_delay_max: seconds; the delay doubles with each try up to this; None: it does not grow. For a queue that is
+        made now 300, or ``retry_delay`` if that is more; None for one that stands in ``space.toml`` without it.
     first_delay: seconds before the first try, unless the put says when; 0 by default.
     error_queue: the name of the queue for messages whose tries are used up, that were rejected, or are past their time;
         None by default.
@@ -84,6 +86,7 @@ class QueueOptions(TypedDict, total=False):
         below the high one.
     capacity_command: what the shell is given to run when the queue reaches ``capacity_high``; None by default.
     capacity_timeout: seconds after which that command is ended; 60 by default.
+    durability: "flush", the default: what was put is on the disk when the call returns. There is no other yet.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"
@@ -104,6 +107,7 @@ class QueueOptions(TypedDict, total=False):
     capacity_low: str | None
     capacity_command: str | None
     capacity_timeout: float | None
+    durability: Literal["flush"] | None
 
 
 class SpaceOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ by hand is noticed by the housekeeping of any of them.
 
 import grp
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +25,7 @@ from spool.locks import CONFIG, NUMBER, PREPARED_LIST
 from spool.names import no_queue, plural
 from spool.publication import settle_all, with_number_lock
 from spool.reader import FileImage
-from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, queue_config, queue_options
+from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
 from spool.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
@@ -35,26 +35,28 @@ log = logging.getLogger("spool")
 _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 
 
-def add_queue(store: Store, name: str, **options: Any) -> QueueConfig:
-    """A new queue in the settings, with its directory. QueueExists, InvalidArgument."""
-    queue_config(name, options)
+def add_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
+    """A new queue in the settings, with its directory. QueueExists, InvalidArgument; QueueNotFound if it names a queue
+    that is not there, unless ``create_missing``: then that is made, too, with the options that a new queue has."""
+    made_queue(name, options, {})
 
     def edit(text: str, known: SpaceConfig) -> str:
         if name in known.queues:
             raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
-        keep_directory(store.disk, f"{layout.DROP}/{name}")
-        return with_queue(text, queue_config(name, options, defaults=known.defaults), known.defaults)
+        config = made_queue(name, options, known.defaults)
+        return _written(store, text, known, config, _REFERRING, create_missing)
 
     with _editing(store):
-        return _edit(store, edit).queues[name]
+        return _told(_edit(store, edit).queues[name])
 
 
-def change_queue(store: Store, name: str, **options: Any) -> QueueConfig:
-    """Other options for a queue; the rest stays as it is. None takes an option away, or sets it to what the space's
-    queues have by default. QueueNotFound, InvalidArgument."""
+def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
+    """Other options for a queue; the rest stays as it is. None takes an option away, or sets it to what a new queue of
+    the space has. QueueNotFound, for a queue that it names as well unless ``create_missing``; InvalidArgument."""
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= MAY_BE_LEFT_OUT
     given = {option: value for option, value in options.items() if option not in reset}
+    check_queue_name(name)
     queue_options(given, f"queue {name}: ")
 
     def edit(text: str, known: SpaceConfig) -> str:
@@ -62,10 +64,45 @@ def change_queue(store: Store, name: str, **options: Any) -> QueueConfig:
             raise no_queue(name, known.queues)
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
-        return with_queue(text, queue_config(name, {**current, **given}, defaults=known.defaults), known.defaults)
+        config = made_queue(name, given, known.defaults, current)
+        return _written(store, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
     with _editing(store):
-        return _edit(store, edit).queues[name]
+        changed = _edit(store, edit).queues[name]
+        return _told(changed) if {"retries", "error_queue"} & options.keys() else changed
+
+
+def _written(
+    store: Store, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
+) -> str:
+    """The text of the settings with that queue in it, and with those that its options ``referring`` name and that are
+    not there; QueueNotFound for one of them unless ``create_missing``."""
+    made = {config.name: config}
+    named = [(option, getattr(config, option)) for option in sorted(referring)]
+    for option, queue in named:  # which grows meanwhile
+        if queue is None or queue in known.queues or queue in made:
+            continue
+        if not create_missing:
+            advice = "create it first, or at once with --create-missing, in Python create_missing=True"
+            raise no_queue(queue, known.queues, f"queue {config.name}: {option}: ", advice)
+        made[queue] = made_queue(queue, {}, known.defaults)
+        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
+    for each in made.values():
+        if each.name not in known.queues:
+            keep_directory(store.disk, f"{layout.DROP}/{each.name}")
+        text = with_queue(text, each, known.defaults)
+    return text
+
+
+def _told(config: QueueConfig) -> QueueConfig:
+    """A warning for a queue that will drop messages for good."""
+    if config.retries is not None and config.error_queue is None:
+        log.warning(
+            "queue %s has retries, %d, and no error_queue: what fails more often is deleted; name one to keep it",
+            config.name,
+            config.retries,
+        )
+    return config
 
 
 def delete_queue(store: Store, name: str) -> None:

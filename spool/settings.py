@@ -25,6 +25,10 @@ TOP, BEFORE = "top", "before"
 EXPIRY_MODES = ("error", "drop")
 FLUSH_MODES = ("auto", "ordered", "strict")
 
+# What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
+# that stand there without it, made by an earlier version or by hand, go on as they are.
+_OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
+
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 _MOST_SECONDS = 1e10
 _MOST = 2**31
@@ -54,6 +58,7 @@ class QueueConfig:
     capacity_low: str | None = None
     capacity_command: str | None = None
     capacity_timeout: float = 60.0
+    durability: str = "flush"
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,7 @@ _QUEUE_RULES = {
     "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
     "ordered": Rule("true or false", _flag),
     "on_expiry": Rule(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
+    "durability": Rule('"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")),
 }
 _SPACE_RULES = {
     "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
@@ -273,6 +279,21 @@ def queue_config(
             f"{where}retry_delay_max is at least retry_delay, {config.retry_delay:g}, not {config.retry_delay_max:g}"
         )
     return config
+
+
+def made_queue(
+    name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], known: Mapping[str, Any] | None = None
+) -> QueueConfig:
+    """A checked queue that is made now, or changed: ``options`` over those that are ``known`` of it, over the space's
+    ``defaults``. A ``retry_delay`` beyond the longest one raises that, too, unless that is given as well."""
+    check_queue_name(name)
+    given = queue_options(options, f"queue {name}: ")
+    own = {option: value for option, value in _OF_NEW_QUEUES.items() if option not in defaults}
+    together = {**own, **(known or {}), **given}
+    delay, longest = ({**defaults, **together}.get(option) for option in ("retry_delay", "retry_delay_max"))
+    if "retry_delay_max" not in given and longest is not None and delay is not None:
+        together["retry_delay_max"] = max(delay, longest)
+    return queue_config(name, together, defaults=defaults)
 
 
 def _check_marks(config: QueueConfig, where: str) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from spool import QueueConfig, QueueStats
     from spool.space import Space
 
+_CREATE_MISSING = click.option(
+    "--create-missing", is_flag=True, help="Make the queues that these options name and that are not there yet."
+)
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
@@ -27,29 +30,32 @@ def queue() -> None:
 @queue.command()
 @click.argument("queue", metavar="QUEUE")
 @queue_options
+@_CREATE_MISSING
 @space_option
-def create(queue: str, **options: Any) -> None:
+def create(queue: str, create_missing: bool, **options: Any) -> None:
     """Make a new queue.
 
     \b
-    Example:
-      spool-admin queue create orders --order priority,fifo --retries 5 --retry-delay 60 --error-queue errors
+    Examples:
+      spool-admin queue create orders
+      spool-admin queue create orders --order priority,fifo --retries 5 --error-queue errors --create-missing
     """
     with opened() as space:
-        space.create_queue(queue, **given(options))
+        space.create_queue(queue, create_missing=create_missing, **given(options))
         note(f"made queue {queue}")
 
 
 @queue.command()
 @_QUEUE
 @queue_options
+@_CREATE_MISSING
 @click.option(
     "--drop-group",
     metavar="GROUP",
     help="The group whose users may drop files for the queue; none takes that back.",
 )
 @space_option
-def change(queue: str, drop_group: str | None, **options: Any) -> None:
+def change(queue: str, create_missing: bool, drop_group: str | None, **options: Any) -> None:
     """Change options of a queue; the others stay as they are. The value none removes an option.
 
     Programs that have the space open act by it at once.
@@ -64,7 +70,7 @@ def change(queue: str, drop_group: str | None, **options: Any) -> None:
         raise click.UsageError("name what to change: see spool-admin queue change --help")
     with opened() as space:
         if chosen:
-            space.change_queue(queue, **chosen)
+            space.change_queue(queue, create_missing=create_missing, **chosen)
         if drop_group is not None:
             space.open_drop(queue, None if drop_group == "none" else drop_group)
         note(f"changed queue {queue}")

@@ -14,6 +14,7 @@ from spool import decide, draft, layout, reclaim, writer
 from spool.locks import coordinator_byte, taken_byte
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
+from tests.at_once import AT_ONCE
 
 FOREIGN = 7
 QUEUES = ("left", "right")
@@ -64,7 +65,7 @@ def body(name: str, size: int = 40) -> bytes:
 def make(root: Path) -> Zoo:
     """The space, closed."""
     zoo = Zoo(root)
-    space = spool.create(root)
+    space = spool.create(root, defaults=AT_ONCE)
     for queue in QUEUES:
         space.create_queue(queue, retries=9, error_queue="errors")
     space.create_queue("errors")

@@ -11,6 +11,7 @@ from spool import layout
 from spool.decide import in_doubt
 from spool.findings import Finding, Kind
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror
 from tests.crash.worlds import AFTER, QUEUES, History, Ledger, World, deadline, decide, look
@@ -130,7 +131,7 @@ class Explorer:
         self._empty = new_space(self._machine(NO_FILES, boot=1), QUEUES)
         machine = self._machine(NO_FILES, boot=1)
         options = {"mirror": MIRROR} if self.history.mirrored else {}
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, **options) as space:
+        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             self.history.setup(space)

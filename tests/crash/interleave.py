@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import spool
 from spool.findings import Kind
+from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored
@@ -130,7 +131,7 @@ class Interleaver:
         self._empty = new_space(Machine(NO_FILES, boot=1, **self.rules.told), QUEUES)
         machine = Machine(NO_FILES, boot=1, **self.rules.told)
         options = {"mirror": MIRROR} if self.scenario.mirrored else {}
-        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, **options) as space:
+        with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE, **options) as space:
             for queue in QUEUES:
                 space.create_queue(queue)
             for body in self.scenario.there:

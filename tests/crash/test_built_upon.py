@@ -14,6 +14,7 @@ from spool.format import stamp
 from spool.intake import Intake
 from spool.reader import read_header
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
@@ -42,7 +43,7 @@ def _bodies(space: spool.Space) -> list[object]:
 
 def _with_one(rules: Rules) -> Image:
     machine = Machine(NO_FILES, **rules.told)
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put("a", "one")
     return machine.image()
@@ -216,7 +217,7 @@ def test_what_was_set_aside_lies_in_quarantine_whatever_happens(
 @BY_RULES
 def test_the_directories_of_a_space_and_of_a_queue_are_there_once_they_were_made(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
-    space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE)
     for made in (*layout.DIRECTORIES, f"{layout.DROP}/a"):
         if made == f"{layout.DROP}/a":
             space.create_queue("a")

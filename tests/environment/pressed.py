@@ -13,6 +13,7 @@ import spool
 import xa
 from spool.disk import Disk
 from spool.intake import Intake
+from tests.at_once import AT_ONCE
 
 _NO_CALLS = {"path", "close_all", "disown", "boot_id", "network_file_system", "exclusively"}
 CALLS = [name for name, found in inspect.getmembers(Disk, inspect.isfunction) if name[0] != "_"]
@@ -71,7 +72,7 @@ for _name in CALLS:
 
 def furnish(path: Path, consumed: int = 1) -> None:
     """Make a space with the messages ``OLD``, some that were consumed, and one file in ``drop/``."""
-    with spool.create(path, disk=PressedDisk(_made(path))) as space:
+    with spool.create(path, disk=PressedDisk(_made(path)), defaults=AT_ONCE) as space:
         space.create_queue("orders", retries=100)
         for n in range(consumed):
             space.put("orders", f"gone {n}")

@@ -19,6 +19,7 @@ import pytest
 
 import spool
 from forwarder import Forwarder
+from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, expect_whole, furnish
 from xaspool_scripts import common, forward
 
@@ -196,7 +197,7 @@ def test_signals_to_spool_forward_let_the_round_finish(tmp_path: Path) -> None:
         "    while not os.path.exists('go_on'): time.sleep(0.01)\n"
         "    return b'answer'\n"
     )
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("replies")
         space.create_queue("requests", reply_queue="replies")
         space.put_many("requests", ["one", "two"])

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.environment.pressed import OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of, take_in
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         yield space
 

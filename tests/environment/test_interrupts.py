@@ -20,6 +20,7 @@ from spool.association import associated
 from spool.intake import Intake
 from spool.outcome import Replied
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.test_round import forward
 from xa.codes import TMONEPHASE
@@ -311,7 +312,7 @@ def create_and_close(path: Path, disk: PressedDisk) -> None:
     if (path / "space.toml").exists():
         spool.open(path, disk=disk).close()
     else:
-        spool.create(path, disk=disk).close()
+        spool.create(path, disk=disk, defaults=AT_ONCE).close()
 
 
 @pytest.mark.parametrize("press", [once, twice])

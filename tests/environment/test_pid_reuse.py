@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 
 pytestmark = pytest.mark.root
 
@@ -50,7 +51,7 @@ with spool.open(sys.argv[1]) as space:  # so that nobody is alone, and recovers
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")
         for body in ("one", "two"):
             space.put("a", body)

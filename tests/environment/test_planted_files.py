@@ -19,6 +19,7 @@ from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
 from spool.reclaim import reclaim
 from spool.xid import Xid
+from tests.at_once import AT_ONCE
 
 PATIENCE_SECONDS = 20
 STRANGER = Xid(4711, b"planted", b"1")
@@ -84,7 +85,7 @@ def outside(tmp_path: Path) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "space"
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         for queue in ("a", "b"):
             space.create_queue(queue)
         space.put_many("a", ["first", "second"])

@@ -16,6 +16,7 @@ import spool
 from spool import layout, locks, presence
 from spool.errors import SpaceStopped
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.crash.book import Unexplained
 from tests.crash.harness import SEED, Explorer
 from tests.crash.interleave import Interleaver, Stage
@@ -172,7 +173,7 @@ def test_a_newcomer_beside_a_deleted_run_would_be_noticed(bug: Bug, file: str, w
 
 def test_nobody_reclaims_by_a_lock_that_was_made_anew(tmp_path: Path) -> None:
     """Or two would, and count what goes twice."""
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")
         for _ in range(3):
             space.put("a", "one")
@@ -223,7 +224,7 @@ space.close()
 def test_real_processes_stop_when_run_is_deleted_and_lose_nothing(seed: int, tmp_path: Path, record_property) -> None:
     numbers = random.Random(seed)
     root = tmp_path / "space"
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         for queue in ("a", "b", "nothing"):
             space.create_queue(queue)
         first = [space.put("a", f"first-{place}") and f"first-{place}" for place in range(30)]

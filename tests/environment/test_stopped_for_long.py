@@ -16,6 +16,7 @@ from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
 from spool.notes import _become_owner
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Unexplained, text
 from tests.crash.interleave import Interleaver, Stage
 from tests.crash.planted import BUGS, planted
@@ -196,7 +197,7 @@ def test_a_real_process_goes_on_when_all_that_it_saw_is_gone(
 ) -> None:
     root, logs = tmp_path / "space", tmp_path / "logs"
     logs.mkdir()
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         worker.make_queues(space)
     log = Log(str(logs / "bystander.log"), "bystander")
     disk = WindowDisk(str(root), log, random.Random(0), {}, lambda window: None)

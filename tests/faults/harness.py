@@ -10,6 +10,7 @@ from spool.decide import settle_the_dead
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.findings import Kind
 from spool.publication import settle_all
+from tests.at_once import AT_ONCE
 from tests.crash.worlds import AFTER, QUEUES, World
 from tests.crash.worlds import look as look_now
 from tests.faults.disks import FaultySimulatedDisk
@@ -40,7 +41,7 @@ class Tally:
 def base_of(history: History, *, ordered: bool = True, carries: bool = False) -> Image:
     """The disk on which a history begins."""
     machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries)
-    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
+    with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
         for queue in QUEUES:
             space.create_queue(queue, **history.options.get(queue, {}))
         history.setup(space)

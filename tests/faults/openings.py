@@ -11,6 +11,7 @@ from spool.errors import SpaceExists, SpoolError
 from spool.intake import Intake
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
+from tests.at_once import AT_ONCE
 from tests.crash.worlds import QUEUES, XID, World, branch
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Tally, Violation, drain, expect, expect_no_damage, look, telling, told
@@ -151,7 +152,7 @@ def creating(plan: Plan, tally: Tally) -> bool:
     with telling(f"creating: {plan}", plan), repeatable(2):
         disk = FaultySimulatedDisk(machine, plan)
         try:
-            spool.create(ROOT, disk=disk, clock=machine.clock).close()
+            spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE).close()
             tally.survived += bool(plan.failed)
         except SpoolError:
             tally.raised += 1
@@ -163,7 +164,7 @@ def creating(plan: Plan, tally: Tally) -> bool:
         expect(not machine.handles, "descriptors are left open")
         healthy = SimulatedDisk(machine)
         try:
-            space = spool.create(ROOT, disk=healthy, clock=machine.clock)
+            space = spool.create(ROOT, disk=healthy, clock=machine.clock, defaults=AT_ONCE)
         except SpaceExists:
             space = spool.open(ROOT, disk=healthy, clock=machine.clock)
         with space:

@@ -10,6 +10,7 @@ import pytest
 
 import spool
 from spool.errors import DiskFailure
+from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, error_of
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -39,7 +40,7 @@ def test_every_message_can_be_taken_from_a_full_disk(in_transactions: bool) -> N
     machine = Machine(NO_FILES)
     disk = FullDisk(machine)
     bodies = [f"message {place}" for place in range(40)]
-    with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
+    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
         space.create_queue("a")
         for body in bodies:
             space.put("a", body)
@@ -66,7 +67,7 @@ def test_what_cannot_be_taken_from_a_full_disk_stays() -> None:
     """Many messages of one commit: each get needs a file, and none is free before the last message is taken."""
     machine = Machine(NO_FILES)
     disk = FullDisk(machine)
-    with spool.create(ROOT, disk=disk, clock=machine.clock) as space:
+    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put_many("a", [f"message {place}" for place in range(10)])
         disk.full = True
@@ -85,7 +86,7 @@ def test_a_real_file_system_without_room(tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("this machine may not mount a tmpfs")
     try:
-        with spool.create(tmp_path / "space") as space:
+        with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
             space.create_queue("a")
             put = 0
             with pytest.raises(DiskFailure) as refused:

@@ -10,6 +10,7 @@ import pytest
 import spool
 from spool.disk import Disk
 from spool.errors import DiskFailure, SpoolError
+from tests.at_once import AT_ONCE
 from tests.crash.worlds import QUEUES, World
 from tests.faults.disks import FaultyDisk
 from tests.faults.harness import drain, look, play
@@ -24,7 +25,7 @@ def _descriptors() -> int:
 
 
 def _template(path: Path, history: History) -> Path:
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         for queue in QUEUES:
             space.create_queue(queue)
         history.setup(space)
@@ -79,7 +80,7 @@ def test_short_reads_and_writes_go_on(history: History, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("then", [0, errno.ENOSPC])
 def test_a_write_that_stays_short_is_a_full_disk(then: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put("a", "there")
         calls = []
@@ -103,7 +104,7 @@ def test_a_write_that_stays_short_is_a_full_disk(then: int, tmp_path: Path, monk
 
 def test_no_descriptors_left(tmp_path: Path) -> None:
     """EMFILE by the kernel itself: the call fails clearly, and works again when descriptors are free."""
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("a")
         space.put_many("a", ["one", "two"])
         taken = []

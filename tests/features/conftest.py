@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool.clock import Clock
+from tests.at_once import AT_ONCE
 
 
 class MovedClock(Clock):
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def space(path: Path, clock: MovedClock) -> Iterator[spool.Space]:
-    with spool.create(path, clock=clock) as found:
+    with spool.create(path, clock=clock, defaults=AT_ONCE) as found:
         yield found
 
 

@@ -14,6 +14,7 @@ import spool
 import xa
 from spool.errors import DiskFailure
 from spool.retries import retry_delay
+from tests.at_once import AT_ONCE
 from tests.features.conftest import MovedClock, Reopen, drained, seen
 
 PATIENT_SECONDS = 60
@@ -58,7 +59,7 @@ def test_e02_removal_and_update_travel_as_commands_that_the_commit_applies(space
 
 def test_e03_in_doubt_messages_stay_locked_over_any_number_of_restarts(path: Path) -> None:
     xid = xa.Xid(1, b"global", b"branch")
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put("q", "taken")
         rm = xa.ResourceManager(space)
@@ -77,7 +78,7 @@ def test_e03_in_doubt_messages_stay_locked_over_any_number_of_restarts(path: Pat
 
 
 def test_e03_one_damaged_file_stops_no_space(path: Path) -> None:
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
         for n in range(3):
             space.put("q", n)
@@ -191,7 +192,7 @@ def test_e10_settings_that_people_edit_are_read_while_programs_run(
     ],
 )
 def test_e10_a_wrong_key_or_type_is_named_with_file_key_and_what_is_allowed(path: Path, line: str, text: str) -> None:
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
     file = path / "space.toml"
     file.write_text(f"{file.read_text()}\n{line}\n")
@@ -214,7 +215,7 @@ def test_e11_a_commit_is_visible_all_at_once(space: spool.Space, again: Reopen) 
 
 
 def test_e12_a_flipped_byte_of_a_body_is_found_and_the_rest_is_served(path: Path) -> None:
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put_many("q", [b"first " * 10, b"second " * 10, b"third " * 10])
     (file,) = (path / "committed").iterdir()
@@ -247,7 +248,7 @@ def test_e15_on_a_full_disk_a_put_fails_and_leaves_nothing_and_gets_succeed_late
     os.makedirs(tmp_path / "disk")
     assert os.system(f"mount -t tmpfs -o size=1m none {tmp_path / 'disk'}") == 0
     try:
-        with spool.create(tmp_path / "disk" / "space") as space:
+        with spool.create(tmp_path / "disk" / "space", defaults=AT_ONCE) as space:
             space.create_queue("q")
             space.put("q", b"small")
             with pytest.raises(DiskFailure, match="free space"):
@@ -263,7 +264,7 @@ def test_e15_on_a_full_disk_a_put_fails_and_leaves_nothing_and_gets_succeed_late
 
 
 def test_e16_foreign_files_are_ignored_and_reported(path: Path) -> None:
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put("q", 1)
     for stage in ("active", "prepared", "committed"):

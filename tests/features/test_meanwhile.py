@@ -15,6 +15,7 @@ from spool.clock import WaitExpired
 from spool.decide import commit_prepared
 from spool.transaction import Transaction
 from spool.xid import Xid
+from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -44,7 +45,7 @@ class Two:
 
     def __init__(self, prepare: Action) -> None:
         self.machine = Machine(NO_FILES, ordered=True)
-        spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock).close()
+        spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock, defaults=AT_ONCE).close()
         self.disk = AtCall(self.machine)
         self.one, self.other = (
             spool.open(ROOT, disk=disk, clock=self.machine.clock) for disk in (self.disk, SimulatedDisk(self.machine))

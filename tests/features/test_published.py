@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.features.conftest import MovedClock, drained
 
 PATIENT_SECONDS = 120
@@ -56,7 +57,7 @@ def test_e09_a_due_delayed_message_is_found_by_its_correlation_id_and_by_its_pla
 
 def test_e03_300_rounds_of_three_queues_in_one_transaction_over_a_restart(path: Path) -> None:
     queues = ("a", "b", "c")
-    with spool.create(path) as space:
+    with spool.create(path, defaults=AT_ONCE) as space:
         for queue in queues:
             space.create_queue(queue)
         with space.transaction(timeout=None) as tx:

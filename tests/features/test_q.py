@@ -12,6 +12,7 @@ import pytest
 
 import spool
 from spool import codecs
+from tests.at_once import AT_ONCE
 from tests.features.conftest import MovedClock, Reopen, drained, seen
 
 
@@ -112,7 +113,7 @@ def test_q07_in_the_callers_transaction_or_in_its_own(space: spool.Space) -> Non
 def test_q08_the_count_of_tries_survives_restarts_and_ends_in_the_error_queue(
     path: Path, clock: MovedClock, again: Reopen
 ) -> None:
-    with spool.create(path, clock=clock) as space:
+    with spool.create(path, clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("errors")
         space.create_queue("q", retries=2, retry_delay=10, error_queue="errors")
         space.put("q", "bad")
@@ -380,7 +381,7 @@ def test_q14_nothing_moves_into_a_queue_that_is_gone(space: spool.Space, again: 
 
 def test_q07_a_transaction_of_another_space_is_refused(space: spool.Space, tmp_path: Path) -> None:
     space.create_queue("q")
-    with spool.create(tmp_path / "other") as other, other.transaction() as tx:
+    with spool.create(tmp_path / "other", defaults=AT_ONCE) as other, other.transaction() as tx:
         for call in (lambda: space.put("q", 1, transaction=tx), lambda: space.get("q", transaction=tx)):
             with pytest.raises(spool.InvalidArgument, match="one of this space"):
                 call()

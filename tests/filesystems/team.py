@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.torture import worker
 from tests.torture.arena import TEAM
 from tests.torture.nursery import Child, Nursery
@@ -24,7 +25,7 @@ class Team:
 
     def make_space(self) -> bool:
         """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
-        with spool.create(self.space) as space:
+        with spool.create(self.space, defaults=AT_ONCE) as space:
             worker.make_queues(space)
             return space._store.disk.ordered
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.filesystems.devices import PROGRAMS, Device
 from tests.filesystems.volume import BTRFS, EXT4, EXT4_WITHOUT_JOURNAL, XFS, Kind, Volume, boot_anew, missing
 
@@ -57,7 +58,7 @@ def test_a_flush_that_fails_stops_the_space_for_everybody_and_nothing_acknowledg
     volume: Volume, fault: Path
 ) -> None:
     root = volume.path / "space"
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         space.create_queue("q")
     kept: list[str] = []
     for round_ in range(3):

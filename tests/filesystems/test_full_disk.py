@@ -8,6 +8,7 @@ import pytest
 
 import spool
 import xa
+from tests.at_once import AT_ONCE
 from tests.filesystems.volume import EXT4, EXT4_WITHOUT_JOURNAL, Kind, Volume, boot_anew, missing
 
 BALLAST_BYTES = 4 << 20
@@ -25,7 +26,7 @@ def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Volume]:
 
 @pytest.fixture
 def space(volume: Volume) -> Iterator[spool.Space]:
-    with spool.create(volume.path / "space") as space:
+    with spool.create(volume.path / "space", defaults=AT_ONCE) as space:
         for queue in ("q", "replies"):
             space.create_queue(queue)
         (volume.path / "ballast").write_bytes(b"x" * BALLAST_BYTES)
@@ -158,7 +159,7 @@ def test_branches_that_voted_can_be_finished_at_once_or_when_there_is_room(volum
 def test_a_full_disk_whose_power_goes_has_everything_when_there_is_room(volume: Volume) -> None:
     """Opening it copies the last commits, which takes a little room; without, it says so and changes nothing."""
     root = volume.path / "space"
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         space.create_queue("q")
         (volume.path / "ballast").write_bytes(b"x" * BALLAST_BYTES)
         put = fill(space)

@@ -15,6 +15,7 @@ import pytest
 import spool
 from forwarder import Forwarder, ServiceError
 from forwarder.forwarder import next_limit
+from tests.at_once import AT_ONCE
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -39,7 +40,7 @@ def picky(message):
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("forwarder")
     (directory / "shop_services.py").write_text(SERVICES)
-    with spool.create(directory / "space") as space:
+    with spool.create(directory / "space", defaults=AT_ONCE) as space:
         for queue in ("replies", "failures", "errors"):
             space.create_queue(queue)
         for queue in ("sample", "picky", "web", "chained"):

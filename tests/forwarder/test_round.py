@@ -22,6 +22,7 @@ from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.remote import RemoteBranch
 from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
+from tests.at_once import AT_ONCE
 
 Answer = Callable[[Request], Outcome]
 _answers: dict[str, Answer] = {}
@@ -49,7 +50,7 @@ class Scripted:
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         for queue in ("replies", "failures", "errors", "next"):
             space.create_queue(queue)
         space.create_queue("work", reply_queue="replies", failure_queue="failures", error_queue="errors", retries=2)
@@ -286,7 +287,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space
 def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(
     tmp_path: Path,
 ) -> None:
-    with spool.create(tmp_path / "full", max_messages=2) as space:
+    with spool.create(tmp_path / "full", max_messages=2, defaults=AT_ONCE) as space:
         space.create_queue("replies")
         space.create_queue("errors", max_messages=0)
         space.create_queue("work", reply_queue="replies", error_queue="errors", retries=0)

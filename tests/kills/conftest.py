@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.kills.scaffold import Scaffold
 from tests.torture import worker
 
@@ -43,7 +44,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new space of each way to flush."""
     directory = tmp_path_factory.mktemp("templates")
     for flush in ("ordered", "strict"):
-        with spool.create(directory / flush, flush=flush) as space:
+        with spool.create(directory / flush, flush=flush, defaults=AT_ONCE) as space:
             worker.make_queues(space)
     return directory
 

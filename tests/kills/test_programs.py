@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 
 pytestmark = [pytest.mark.strace, pytest.mark.spark, pytest.mark.root, pytest.mark.timeout(900)]
 
@@ -63,7 +64,7 @@ def test_spool_forward_answers_each_message_once_whoever_is_killed(
 ) -> None:
     path = tmp_path / "space"
     (tmp_path / "kill_services.py").write_text(SERVICES)
-    with spool.create(path, flush="ordered") as space:
+    with spool.create(path, flush="ordered", defaults=AT_ONCE) as space:
         space.create_queue("replies")
         space.create_queue("requests", reply_queue="replies")
         ids = [space.put("requests", f"message {n}") for n in range(MESSAGES)]

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
+from tests.at_once import AT_ONCE
 from xaspool_scripts.admin import main as spool_admin
 from xaspool_scripts.recover import main as spool_recover
 
@@ -52,7 +53,7 @@ def _no_space_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A space with the queues ``orders`` and ``errors``, closed."""
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.create_queue("errors")
     return tmp_path / "space"

@@ -11,6 +11,7 @@ from unittest import mock
 import spool
 from spool.disk import Disk, FlushFailed
 from spool.gathering import CommitLine, Work
+from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60
 
@@ -62,7 +63,7 @@ class Gathering:
     def __init__(self, path: Path, monkeypatch: Any) -> None:
         path.mkdir()
         self.disk = HeldDisk(str(path))
-        self.space = spool.create(path, disk=self.disk)
+        self.space = spool.create(path, disk=self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
         self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
         add = CommitLine._add

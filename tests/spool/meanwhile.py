@@ -7,6 +7,7 @@ import spool
 from spool import decide, layout
 from spool.transaction import Transaction
 from spool.xid import Xid
+from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -83,7 +84,7 @@ class Processes:
 
     def __init__(self, *, ordered: bool = True) -> None:
         self.machine = Machine(NO_FILES, ordered=ordered)
-        with spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock) as space:
+        with spool.create(ROOT, disk=SimulatedDisk(self.machine), clock=self.machine.clock, defaults=AT_ONCE) as space:
             space.create_queue("orders")
 
     def open(self) -> tuple[spool.Space, Meanwhile]:

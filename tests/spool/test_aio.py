@@ -11,6 +11,7 @@ import pytest
 
 import spool
 import spool.aio
+from tests.at_once import AT_ONCE
 from tests.spool.held import PATIENT_SECONDS, HeldDisk
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
@@ -28,7 +29,7 @@ class HeldReads(HeldDisk):
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
     return tmp_path / "space"
 

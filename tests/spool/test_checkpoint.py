@@ -9,6 +9,7 @@ import pytest
 import spool
 from spool import checkpoint, layout
 from spool.disk import Disk
+from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 
 
@@ -27,7 +28,7 @@ class Counting(Disk):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A closed space with a bit of everything, and its checkpoint."""
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders", retries=1, error_queue="errors")
         space.create_queue("errors", order=("priority", "fifo"))
         with swept_by_few():
@@ -150,7 +151,7 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
 
 def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:
     """A segment's table takes as long to read as hundreds of small files."""
-    with swept_by_few(), spool.create(tmp_path / "space") as space:
+    with swept_by_few(), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         for n in range(20):
             space.put("orders", n)
@@ -164,7 +165,7 @@ def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: 
 
 
 def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> None:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.put("orders", "one")
     assert not (tmp_path / "space" / layout.CHECKPOINT).exists()
@@ -172,7 +173,7 @@ def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> No
 
 def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path) -> None:
     """What was reclaimed since the last one makes that one useless."""
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         for n in range(700):
             space.put("orders", n)

@@ -11,6 +11,7 @@ from spool.claims import Claims
 from spool.disk import Disk
 from spool.notes import bury_the_dead
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_a_range_is_claimed_around_everything_that_others_hold(
 
 
 def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("q")
         wanted = space.put("q", b"x")
         doomed = spool.open(tmp_path / "space")

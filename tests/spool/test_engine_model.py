@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 import spool
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 
 QUEUES = ("plain", "ranked")
@@ -24,7 +25,7 @@ class Model(RuleBasedStateMachine):
     def open(self) -> None:
         self.directory = tempfile.mkdtemp(prefix="model-")
         self.path = Path(self.directory, "space")
-        first = spool.create(self.path)
+        first = spool.create(self.path, defaults=AT_ONCE)
         first.create_queue("plain")
         first.create_queue("ranked", order=("priority", "fifo"))
         self.spaces = [first, spool.open(self.path)]

@@ -15,6 +15,7 @@ from spool import layout
 from spool.disk import FlushFailed
 from spool.gathering import CommitLine
 from spool.reader import image_of
+from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 from tests.spool.held import PATIENT_SECONDS, Gathering, committed_here
@@ -298,7 +299,7 @@ def test_a02_each_future_is_done_exactly_once_and_all_counts_add_up(
 ) -> None:
     """Two threads do the same; what was promised is there, once, and nothing else."""
     told: list[Future] = []
-    with spool.create(tmp_path_factory.mktemp("property") / "space") as space:
+    with spool.create(tmp_path_factory.mktemp("property") / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         taken: list[str] = []
 
@@ -408,7 +409,7 @@ def test_a_stop_ends_the_wait_for_room(gathering: Gathering, monkeypatch: pytest
 def test_a06_a_queue_is_durable_when_its_creation_returns(rules: Rules) -> None:
     machine = Machine(NO_FILES, **rules.told)
     with repeatable(1):
-        space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+        space = spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE)
         space.create_queue("orders", retries=3)
     left = list(survivors(machine, rules, limit=50, seed=1))
     assert left

@@ -15,6 +15,7 @@ from spool import gathering as gathered
 from spool import interrupts
 from spool.gathering import CommitLine
 from spool.locks import NUMBER
+from tests.at_once import AT_ONCE
 from tests.spool.held import PATIENT_SECONDS, Gathering
 from tests.spool.shown import bodies
 
@@ -224,7 +225,7 @@ def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
 def test_a_space_that_nobody_holds_is_let_go(tmp_path: Path) -> None:
     """Its threads do not keep it in memory once it is closed."""
     before = {*threading.enumerate()}
-    space = spool.create(tmp_path / "space")
+    space = spool.create(tmp_path / "space", defaults=AT_ONCE)
     space.create_queue("orders")
     space.submit("orders", "a").result(PATIENT_SECONDS)
     threads, seen = {*threading.enumerate()} - before, weakref.ref(space._store)

@@ -10,13 +10,14 @@ from spool import decide, layout
 from spool.clock import WaitExpired
 from spool.locks import xid_byte
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 from tests.spool.meanwhile import XID, commit, prepare
 from tests.spool.shown import bodies
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         yield space
 

@@ -15,6 +15,7 @@ import spool
 from spool.clock import Clock
 from spool.disk import Disk
 from spool.reclaim import reclaim
+from tests.at_once import AT_ONCE
 
 
 class HandClock(Clock):
@@ -34,7 +35,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def space(tmp_path: Path, clock: HandClock) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", clock=clock) as space:
+    with spool.create(tmp_path / "space", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.create_queue("ranked", order=("priority", "fifo"))
         space.create_queue("errors")
@@ -46,7 +47,7 @@ def bodies(space: spool.Space, queue: str = "q") -> list[object]:
 
 
 def test_q01_several_spaces_with_many_queues_are_open_in_one_process(space: spool.Space, tmp_path: Path) -> None:
-    with spool.create(tmp_path / "other") as other:
+    with spool.create(tmp_path / "other", defaults=AT_ONCE) as other:
         other.create_queue("q")
         other.put("q", "there")
         space.put("q", "here")
@@ -117,7 +118,7 @@ def test_q07_a_transaction_sees_nothing_of_its_own_puts_and_a_rollback_leaves_no
 
 
 def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path: Path, clock: HandClock) -> None:
-    with spool.create(tmp_path / "s", clock=clock) as space:
+    with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("q", retries=2, retry_delay=60, error_queue="errors")
         space.create_queue("errors")
         wanted = space.put("q", "x")
@@ -235,7 +236,7 @@ def test_q20_a_transaction_that_takes_too_long_is_rolled_back_and_says_so(tmp_pa
             return super().monotonic() + self.ahead
 
     clock = Fast()
-    with spool.create(tmp_path / "s", clock=clock) as space:
+    with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put("q", "x")
         tx = space.transaction(timeout=5)
@@ -405,7 +406,7 @@ def test_counts_since_the_space_was_created_survive_reclaim_and_restarts(space: 
 
 def test_spaces_that_are_none_newer_or_there_already_are_named_errors(space: spool.Space, tmp_path: Path) -> None:
     with pytest.raises(spool.SpaceExists):
-        spool.create(space.path)
+        spool.create(space.path, defaults=AT_ONCE)
     with pytest.raises(spool.NotASpace, match="spool-admin init"):
         spool.open(tmp_path)
     with pytest.raises(spool.NotASpace):
@@ -433,7 +434,7 @@ def test_everything_in_a_space_is_its_owners_alone(space: spool.Space) -> None:
 
 
 def test_run_may_be_deleted_while_no_process_has_the_space_open(tmp_path: Path) -> None:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("q")
         space.put_many("q", [b"one", b"two"])
         space.get("q")

@@ -15,6 +15,7 @@ from spool.files import FileState
 from spool.reclaim import next_to_go, note_readers, reclaim
 from spool.segments import find_correlation, find_id
 from spool.sweep import KEPT_MESSAGES, is_slow, worn
+from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 
 MANY = 200
@@ -22,7 +23,7 @@ MANY = 200
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as found:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as found:
         found.create_queue("orders")
         found.create_queue("ranked", order=("priority", "fifo"))
         yield found

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.at_once import AT_ONCE
 
 PUTTERS = GETTERS = 4
 MESSAGES_PER_PUTTER = 60
@@ -17,7 +18,7 @@ MESSAGES_PER_PUTTER = 60
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.create_queue("replies")
         yield space

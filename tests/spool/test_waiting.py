@@ -16,6 +16,7 @@ from spool import layout
 from spool.clock import POLL_MAX_SECONDS, Clock
 from spool.consume import IDLE_SECONDS
 from spool.disk import Disk
+from tests.at_once import AT_ONCE
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.simdisk import ROOT, SimulatedDisk
@@ -43,7 +44,7 @@ class Patient(Clock):
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         for name in ("orders", "replies", "more"):
             space.create_queue(name)
     return tmp_path / "space"
@@ -197,7 +198,7 @@ class Recorded(SimulatedClock):
 @pytest.fixture
 def simulated() -> Iterator[tuple[spool.Space, Recorded, Machine]]:
     machine, clock = Machine(NO_FILES), Recorded()
-    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=clock) as space:
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("orders")
         yield space, clock, machine
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import spool
+from tests.at_once import AT_ONCE
 from tests.torture import worker
 from tests.torture.aftermath import Aftermath, look, records_of
 from tests.torture.nursery import Child, Nursery
@@ -80,7 +81,7 @@ class Arena:
 
     def run(self) -> Result:
         self.logs.mkdir()
-        with spool.create(self.space, flush=self._rng.choice(("ordered", "strict"))) as space:
+        with spool.create(self.space, flush=self._rng.choice(("ordered", "strict")), defaults=AT_ONCE) as space:
             worker.make_queues(space)
         try:
             for kind in TEAM:

@@ -8,6 +8,7 @@ import pytest
 
 import spool
 from spool.clock import Clock
+from tests.at_once import AT_ONCE
 from tests.torture import aftermath, windows, worker
 from tests.torture.history import Log
 from tests.torture.nursery import Nursery
@@ -41,7 +42,7 @@ class Hasty(Clock):
 def test_nobody_waits_for_ever_for_a_process_that_is_stopped(window: str, kind: str, tmp_path: Path) -> None:
     root, logs = tmp_path / "space", tmp_path / "logs"
     logs.mkdir()
-    with spool.create(root) as space:
+    with spool.create(root, defaults=AT_ONCE) as space:
         worker.make_queues(space)
     assert _work(root, logs, "before", Clock(), "putter", "putter", "transaction-putter") == []
     nursery = Nursery()

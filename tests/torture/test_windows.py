@@ -8,6 +8,7 @@ from spool import decide
 from spool.intake import Intake
 from spool.transaction import Transaction
 from spool.xid import Xid
+from tests.at_once import AT_ONCE
 from tests.torture import history, windows
 from tests.torture.history import Log
 from tests.torture.windows import WindowDisk
@@ -17,7 +18,7 @@ class Watched:
     """A space whose process is held in every window that it comes to, from the window's first call on."""
 
     def __init__(self, directory: Path) -> None:
-        spool.create(directory / "space").close()
+        spool.create(directory / "space", defaults=AT_ONCE).close()
         self.held: list[str] = []
         self.log = str(directory / "log")
         always = dict.fromkeys(windows.WINDOWS, 1.0)

@@ -10,11 +10,12 @@ import pytest
 import spool
 import xa
 from spool.disk import Disk, FlushFailed
+from tests.at_once import AT_ONCE
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space") as space:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("in")
         space.create_queue("out")
         space.put_many("in", [b"1", b"2", b"3"])
