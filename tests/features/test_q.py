@@ -13,7 +13,7 @@ import pytest
 import spool
 from spool import codecs
 from tests.at_once import AT_ONCE
-from tests.features.conftest import MovedClock, Reopen, drained, seen
+from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
 
 
 def test_q01_many_queues_one_storage_and_several_spaces_in_one_process(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_q08_the_count_of_tries_survives_restarts_and_ends_in_the_error_queue(
 ) -> None:
     with spool.create(path, clock=clock, defaults=AT_ONCE) as space:
         space.create_queue("errors")
-        space.create_queue("q", retries=2, retry_delay=10, error_queue="errors")
+        space.create_queue("q", retries=2, retry_delay=10, retry_delay_max=None, error_queue="errors")
         space.put("q", "bad")
     for attempt in range(3):
         space = again()
@@ -145,8 +145,8 @@ def test_q08_without_an_error_queue_it_is_dropped_logged_and_counted(
 
 def test_q08_the_spaces_error_queue_serves_every_queue_but_itself(tmp_path: Path) -> None:
     with spool.create(tmp_path / "space", defaults={"retries": 0, "error_queue": "errors"}) as space:
-        space.create_queue("q")
         space.create_queue("errors", retries=None)
+        space.create_queue("q")
         space.put("q", "bad")
         with space.transaction() as tx:
             tx.get("q")
@@ -158,7 +158,8 @@ def test_q08_the_spaces_error_queue_serves_every_queue_but_itself(tmp_path: Path
 def test_q08_an_error_queue_that_is_not_there_loses_nothing(
     space: spool.Space, caplog: pytest.LogCaptureFixture
 ) -> None:
-    space.create_queue("q", retries=0, error_queue="errors")
+    space.create_queue("q", retries=0)
+    edited(space, 'error_queue = "errors"')
     space.put("q", "bad")
     with space.transaction() as tx:
         tx.get("q")

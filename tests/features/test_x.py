@@ -14,7 +14,7 @@ from spool import sweep
 from spool.sweep import Sweeper
 from spool.transaction import Transaction
 from spool.xid import Xid
-from tests.features.conftest import MovedClock, Reopen, drained, seen
+from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
 from tests.spool.sweeping import swept_by_few
 
 PATIENT_SECONDS = 60
@@ -127,7 +127,8 @@ def test_x07_times_that_exclude_each_other_are_refused(space: spool.Space) -> No
 
 
 def test_x07_it_stays_undelivered_until_its_error_queue_is_there(space: spool.Space, clock: MovedClock) -> None:
-    space.create_queue("q", error_queue="errors")
+    space.create_queue("q")
+    edited(space, 'error_queue = "errors"')
     space.put("q", "late", time_to_live=10)
     clock.later += 11
     assert drained(space, "q") == []

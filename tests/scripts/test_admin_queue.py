@@ -59,6 +59,7 @@ def test_queue_create_passes_every_option_on(run: Run, path: Path) -> None:
             ("priority", "fifo"),
             retries=5,
             retry_delay=1.5,
+            retry_delay_max=300.0,
             error_queue="errors",
             reply_queue="orders",
             failure_queue="errors",
@@ -178,3 +179,21 @@ def test_a_broken_space_toml_is_named_with_what_is_wrong(run: Run, path: Path, t
     done = run("queue", "list")
     assert (done.code, done.out) == (1, b"")
     one_line(done, str(path / "space.toml"), *words)
+
+
+def test_a_queue_that_is_not_there_is_made_only_if_that_is_asked_for(run: Run, path: Path) -> None:
+    done = run("queue", "create", "q", "--retries", 1, "--error-queue", "erors")
+    assert done.code == 1
+    one_line(done, "error_queue: there is no queue 'erors'", "did you mean errors?", "--create-missing")
+    assert run("queue", "create", "q", "--retries", 1, "--error-queue", "bad", "--create-missing").code == 0
+    assert run("queue", "change", "q", "--reply-queue", "answers", "--create-missing").code == 0
+    with spool.open(path) as space:
+        assert {"q", "bad", "answers"} <= set(space.queues())
+
+
+def test_a_queue_that_will_drop_messages_is_made_with_one_line_of_warning(run: Run) -> None:
+    done = run("queue", "create", "q", "--retries", 3)
+    assert (done.code, done.out) == (0, b"")
+    warning, made = done.err.splitlines()
+    assert warning.startswith("spool-admin: warning: queue q has retries, 3, and no error_queue")
+    assert made == "spool-admin: made queue q"

@@ -29,8 +29,8 @@ class Counting(Disk):
 def path(tmp_path: Path) -> Path:
     """A closed space with a bit of everything, and its checkpoint."""
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        space.create_queue("orders", retries=1, error_queue="errors")
         space.create_queue("errors", order=("priority", "fifo"))
+        space.create_queue("orders", retries=1, error_queue="errors")
         with swept_by_few():
             for n in range(20):
                 space.put("orders", b"%d" % n, correlation_id=f"c{n % 3}")

@@ -119,8 +119,8 @@ def test_q07_a_transaction_sees_nothing_of_its_own_puts_and_a_rollback_leaves_no
 
 def test_q08_tries_are_counted_over_restarts_and_end_in_the_error_queue(tmp_path: Path, clock: HandClock) -> None:
     with spool.create(tmp_path / "s", clock=clock, defaults=AT_ONCE) as space:
-        space.create_queue("q", retries=2, retry_delay=60, error_queue="errors")
         space.create_queue("errors")
+        space.create_queue("q", retries=2, retry_delay=60, retry_delay_max=None, error_queue="errors")
         wanted = space.put("q", "x")
     for attempt in range(3):
         with spool.open(tmp_path / "s", clock=clock) as space:
@@ -348,7 +348,7 @@ def test_a_message_is_frozen_and_carries_every_field(space: spool.Space, clock: 
 
 
 def test_a_queues_reply_and_failure_queue_stand_in_for_a_messages_own(space: spool.Space) -> None:
-    space.create_queue("asking", reply_queue="answers", failure_queue="failures")
+    space.create_queue("asking", reply_queue="answers", failure_queue="failures", create_missing=True)
     space.put("asking", "x")
     space.put("asking", "y", reply_queue="mine")
     first, second = space.get("asking"), space.get("asking")

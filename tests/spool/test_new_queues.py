@@ -1,0 +1,127 @@
+"""What a queue has that is made now, and what making and changing one refuses or warns of."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+
+Make = Callable[..., spool.QueueConfig]
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as found:
+        yield found
+
+
+@pytest.fixture(params=["create_queue", "change_queue"])
+def make(request: pytest.FixtureRequest, space: spool.Space) -> Make:
+    """Both ways to give a queue its options."""
+    if request.param == "change_queue":
+        space.create_queue("q")
+    found: Make = getattr(space, request.param)
+    return found
+
+
+def delays(config: spool.QueueConfig) -> tuple[float, float | None]:
+    return config.retry_delay, config.retry_delay_max
+
+
+def test_a_new_queue_waits_longer_and_longer_between_tries(space: spool.Space) -> None:
+    assert delays(space.create_queue("q")) == (1, 300)
+    space.put("q", "bad")
+    with space.transaction() as tx:
+        tx.get("q")
+        tx.rollback()
+    with pytest.raises(spool.Empty):
+        space.get("q")
+
+
+def test_a_queue_that_stands_without_delays_in_the_settings_has_none(space: spool.Space) -> None:
+    path = Path(space.path)
+    space.close()
+    (path / "space.toml").write_text("format = 1\n[queues.q]\nretries = 3\n")
+    with spool.open(path) as space:
+        assert delays(space.queues()["q"]) == (0, None)
+        assert delays(space.change_queue("q", retries=4)) == (0, None)
+        assert delays(space.change_queue("q", retry_delay=None, retry_delay_max=None)) == (1, None)
+
+
+def test_the_spaces_defaults_come_before_those_of_new_queues(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space", defaults={"retry_delay": 0, "retry_delay_max": None}) as space:
+        assert delays(space.create_queue("q")) == (0, None)
+    with spool.create(tmp_path / "other", defaults={"retry_delay": 400}) as space:
+        assert delays(space.create_queue("q")) == (400, 400)
+
+
+def test_a_delay_beyond_the_longest_one_raises_that_too(make: Make) -> None:
+    assert delays(make("q", retry_delay=600)) == (600, 600)
+
+
+def test_a_shorter_delay_leaves_the_longest_one(make: Make) -> None:
+    assert delays(make("q", retry_delay=5)) == (5, 300)
+    assert delays(make.__self__.change_queue("q", retry_delay_max=None)) == (5, None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("option", ["error_queue", "reply_queue", "failure_queue"])
+def test_a_queue_that_an_option_names_must_be_there(space: spool.Space, make: Make, option: str) -> None:
+    space.create_queue("errors")
+    before = Path(space.path, "space.toml").read_text()
+    with pytest.raises(spool.QueueNotFound, match=rf"queue q: {option}: .*'erors'.*did you mean errors\?.*create it firs"):
+        make("q", **{option: "erors"})
+    assert Path(space.path, "space.toml").read_text() == before
+    assert getattr(make("q", **{option: "errors"}), option) == "errors"
+
+
+def test_queues_that_are_missing_are_made_if_that_is_asked_for(space: spool.Space, make: Make) -> None:
+    make("q", retries=3, error_queue="errors", reply_queue="answers", create_missing=True)
+    assert set(space.queues()) == {"q", "errors", "answers"}
+    assert delays(space.queues()["errors"]) == (1, 300)
+    assert sorted(entry.name for entry in Path(space.path, "drop").iterdir()) == ["answers", "errors", "q"]
+
+
+def test_what_the_spaces_defaults_name_is_made_too(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "space", defaults={"error_queue": "errors"}) as space:
+        with pytest.raises(spool.QueueNotFound, match="queue q: error_queue"):
+            space.create_queue("q")
+        space.create_queue("q", create_missing=True)
+        assert space.queues()["q"].error_queue == "errors"
+        assert space.queues()["errors"].error_queue is None
+
+
+def test_a_queue_may_name_itself_for_replies(space: spool.Space) -> None:
+    assert space.create_queue("q", reply_queue="q").reply_queue == "q"
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [({"retries": 3}, True), ({}, False), ({"retries": 3, "error_queue": "errors"}, False)],
+)
+def test_retries_without_an_error_queue_are_warned_of(
+    space: spool.Space, make: Make, caplog: pytest.LogCaptureFixture, options: dict[str, Any], warns: bool
+) -> None:
+    space.create_queue("errors")
+    make("q", **options)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == warns
+    assert not warns or "queue q has retries, 3, and no error_queue" in told[0]
+
+
+def test_a_change_of_something_else_does_not_warn_again(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
+    space.create_queue("q", retries=3)
+    caplog.clear()
+    space.change_queue("q", max_messages=100)
+    assert not caplog.records
+
+
+def test_durability_is_by_a_flush(make: Make) -> None:
+    assert make("q", durability="flush").durability == "flush"
+
+
+def test_durability_without_a_flush_is_not_there_yet(make: Make) -> None:
+    with pytest.raises(spool.InvalidArgument, match=r'durability is "flush" .*"none".*is not there yet'):
+        make("q", durability="none")
