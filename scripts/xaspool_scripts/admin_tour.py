@@ -72,7 +72,7 @@ class _Guide:
         self._says("Queues are named after the service that handles them. One says where answers and failures go.")
         self._does("queue", "create", "answers")
         self._does("queue", "create", "errors")
-        options = ("--reply-queue", "answers", "--retries", "2", "--error-queue", "errors")
+        options = ("--reply-queue", "answers", "--retries", "2", "--retry-delay", "0", "--error-queue", "errors")
         self._does("queue", "create", "strings", *options)
         self._says("Now a message is put. Once its id is printed, no power cut takes it back.")
         self._does("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")

@@ -160,6 +160,7 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         "--capacity-timeout", or_nothing(duration), _TIME,
         "How long the capacity command may run before it is ended, e.g. 1m.",
     ),
+    ("--durability", or_nothing(str), "HOW", "When a put is done: flush, as soon as its message is on the disk."),
 )  # fmt: skip
 
 

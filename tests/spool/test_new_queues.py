@@ -52,8 +52,8 @@ def test_a_queue_that_stands_without_delays_in_the_settings_has_none(space: spoo
 
 
 def test_the_spaces_defaults_come_before_those_of_new_queues(tmp_path: Path) -> None:
-    with spool.create(tmp_path / "space", defaults={"retry_delay": 0, "retry_delay_max": None}) as space:
-        assert delays(space.create_queue("q")) == (0, None)
+    with spool.create(tmp_path / "space", defaults={"retry_delay": 0, "retry_delay_max": 60}) as space:
+        assert delays(space.create_queue("q")) == (0, 60)
     with spool.create(tmp_path / "other", defaults={"retry_delay": 400}) as space:
         assert delays(space.create_queue("q")) == (400, 400)
 
@@ -71,7 +71,7 @@ def test_a_shorter_delay_leaves_the_longest_one(make: Make) -> None:
 def test_a_queue_that_an_option_names_must_be_there(space: spool.Space, make: Make, option: str) -> None:
     space.create_queue("errors")
     before = Path(space.path, "space.toml").read_text()
-    with pytest.raises(spool.QueueNotFound, match=rf"queue q: {option}: .*'erors'.*did you mean errors\?.*create it firs"):
+    with pytest.raises(spool.QueueNotFound, match=rf"queue q: {option}: .*'erors'.*did you mean errors\?"):
         make("q", **{option: "erors"})
     assert Path(space.path, "space.toml").read_text() == before
     assert getattr(make("q", **{option: "errors"}), option) == "errors"
