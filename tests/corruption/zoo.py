@@ -66,9 +66,9 @@ def make(root: Path) -> Zoo:
     """The space, closed."""
     zoo = Zoo(root)
     space = spool.create(root, defaults=AT_ONCE)
+    space.create_queue("errors")
     for queue in QUEUES:
         space.create_queue(queue, retries=9, error_queue="errors")
-    space.create_queue("errors")
     _reclaimed(space)
     _commits(space, zoo)
     _adoptions(space, zoo)

@@ -33,7 +33,7 @@ def directory() -> Iterator[Path]:
 def live(root: Path, flush: str, look: Callable[[], None]) -> None:
     """A whole life; ``look`` is called after each step of it."""
     space = spool.create(root, flush=flush)
-    for name, options in {"a": {"retries": 1, "error_queue": "b"}, "b": {}}.items():
+    for name, options in {"b": {}, "a": {"retries": 1, "retry_delay": 0, "error_queue": "b"}}.items():
         space.create_queue(name, **options)
         look()
     space.put_many("a", ["one", "two", "three", b"x" * 100_000])

@@ -42,7 +42,7 @@ def base_of(history: History, *, ordered: bool = True, carries: bool = False) ->
     """The disk on which a history begins."""
     machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries)
     with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
-        for queue in QUEUES:
+        for queue in reversed(QUEUES):  # one that another names comes first
             space.create_queue(queue, **history.options.get(queue, {}))
         history.setup(space)
     return machine.image()
