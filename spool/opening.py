@@ -147,7 +147,7 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
         missing.append(os.path.dirname(missing[-1].rstrip(os.sep)) or os.curdir)
     try:
         os.makedirs(root, mode=DIRECTORY_MODE, exist_ok=True)
-        if not os.listdir(root):  # (a directory with something in it is not only ours)
+        if len(missing) > 1 or not os.listdir(root):  # (a directory with something in it is not only ours)
             with suppress(PermissionError):
                 os.chmod(root, DIRECTORY_MODE)  # whatever the umask
     except FileExistsError:
