@@ -19,6 +19,7 @@ from xaspool_scripts.options import (
     progress,
 )  # fmt: skip
 from xaspool_scripts.options import headers as parse_headers
+from xaspool_scripts.options import message_id as typed_id
 from xaspool_scripts.output import (
     NOTHING,
     aligned,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from spool.message import Message
     from spool.space import Space
 
+_ID = click.argument("message_id", type=typed_id, metavar="ID")
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 _TIMEOUT_HELP = "How long to wait for a message: seconds, a time like 5m, or forever; 0 (the default) does not wait."
@@ -61,7 +63,7 @@ def message() -> None:
 @click.option("--time-to-live", type=duration, metavar="TIME", help="Never delivered after so long, e.g. 15m.")
 @click.option("--expires-at", type=moment, metavar="TIME", help="Never delivered from then on.")
 @click.option("--top", is_flag=True, default=None, help="At the top, where the queue allows it.")
-@click.option("--before", metavar="ID", help="Before that message, where the queue allows it.")
+@click.option("--before", type=typed_id, metavar="ID", help="Before that message, where the queue allows it.")
 @click.option("--group", metavar="TEXT", help="In order, and one at a time, with others of this group.")
 @click.option("--deduplication-key", metavar="TEXT", help="Put with the same key again, it is the same message.")
 @click.option("--correlation-id", metavar="TEXT")
@@ -122,7 +124,7 @@ def _read(space: "Space", file: BinaryIO | None) -> bytes:
 @message.command()
 @_QUEUE
 @click.option("--timeout", type=duration_or_forever, default="0", metavar="TIME", help=_TIMEOUT_HELP)
-@click.option("--id", "message_id", metavar="ID", help="Take this message.")
+@click.option("--id", "message_id", type=typed_id, metavar="ID", help="Take this message.")
 @click.option("--correlation-id", metavar="TEXT", help="Take the first with this correlation id.")
 @json_option
 @space_option
@@ -185,7 +187,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
 
 
 @message.command("show")
-@click.argument("message_id", metavar="ID")
+@_ID
 @json_option
 @space_option
 def show_(message_id: str, as_json: bool) -> None:
@@ -215,7 +217,7 @@ def show_(message_id: str, as_json: bool) -> None:
 
 
 @message.command()
-@click.argument("message_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("message_ids", type=typed_id, metavar="ID...", nargs=-1, required=True)
 @space_option
 def delete(message_ids: tuple[str, ...]) -> None:
     """Delete messages that nobody holds.
@@ -225,10 +227,7 @@ def delete(message_ids: tuple[str, ...]) -> None:
       spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
     """
     from spool.errors import BadMessageId, MessageInUse
-    from spool.message import parse_message_id
 
-    for message_id in message_ids:
-        parse_message_id(message_id)  # what is no id at all is said before anything is done
     failed = []
     with opened() as space:
         for message_id in dict.fromkeys(message_ids):
@@ -245,7 +244,7 @@ def delete(message_ids: tuple[str, ...]) -> None:
 
 
 @message.command()
-@click.argument("message_id", metavar="ID")
+@_ID
 @_QUEUE
 @json_option
 @space_option
@@ -261,7 +260,7 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
 
 
 @message.command()
-@click.argument("message_id", metavar="ID")
+@_ID
 @click.option("--priority", type=int, metavar="N", help="1 to 100, higher first.")
 @click.option("--not-before", type=or_nothing(moment), metavar="TIME", help="Invisible until then; none: at once.")
 @click.option("--expires-at", type=or_nothing(moment), metavar="TIME", help="Not delivered from then on; none: never.")

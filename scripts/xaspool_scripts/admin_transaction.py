@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.common import Failure, complete_prepared, json_option, note, opened, space_option
+from xaspool_scripts.common import BadValue, Failure, complete_prepared, json_option, note, opened, space_option
 from xaspool_scripts.output import moment, pairs, table, write_json
 
 if TYPE_CHECKING:
@@ -140,4 +140,4 @@ def _parsed(text: str) -> "Xid":
     try:
         return Xid.parse(text)
     except ValueError as error:
-        raise Failure(str(error)) from None
+        raise BadValue(str(error)) from None

@@ -12,6 +12,7 @@ import click
 from xaspool_scripts.common import AnyFunction, complete_queue
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
 
@@ -54,6 +55,13 @@ def size(text: str) -> int:
         if mark.unit == BYTES:
             return int(mark.amount)
     raise click.BadParameter(f"{text!r} is neither a number of bytes nor a size like 500 kB, 64 MiB or '1 GiB'")
+
+
+def message_id(text: str) -> str:
+    """The id of a message, there or not. The type of all options and arguments for ids."""
+    if _MESSAGE_ID.fullmatch(text) is None:
+        raise click.BadParameter(f"{text!r} is not a message id, which is 32 hexadecimal digits")
+    return text
 
 
 def whole(text: str) -> int:
@@ -195,7 +203,8 @@ def filter_options(function: AnyFunction) -> AnyFunction:
     decorated = click.option("--correlation-id", metavar="TEXT", help="Only messages with this correlation id.")(
         decorated
     )
-    return click.option("--id", "message_id", metavar="ID", help="Only the message with this id.")(decorated)  # type: ignore[no-any-return]
+    only = click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id.")
+    return only(decorated)  # type: ignore[no-any-return]
 
 
 def filters(options: dict[str, Any]) -> dict[str, Any]:

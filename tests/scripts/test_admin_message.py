@@ -177,9 +177,9 @@ def test_listing_an_empty_queue_is_fine(run: Run) -> None:
 
 
 def test_show_refuses_an_unknown_id_and_what_is_no_id(run: Run) -> None:
-    for message_id, word in (("0" * 32, "taken, or never committed"), ("zz", "32 hexadecimal digits")):
+    for message_id, code, word in (("0" * 32, 1, "taken, or never committed"), ("zz", 2, "32 hexadecimal digits")):
         done = run("message", "show", message_id)
-        assert (done.code, done.out) == (1, b"")
+        assert (done.code, done.out) == (code, b"")
         one_line(done, message_id, word)
 
 
