@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from forwarder.services import QueueService, Service
 from forwarder.task import Block, Chunk
 from spool.consume import HeldMessage, set_aside
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import settle_the_dead
 from spool.effects import Effect, Rules
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
@@ -24,7 +25,6 @@ from spool.locks import coordinator_byte
 from spool.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store import Store
-from spool.transaction import Transaction
 from spool.visibility import catch_up, list_prepared
 
 log = logging.getLogger("spool.forwarder")
@@ -85,7 +85,7 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
     """
     store = space._store
     round_id = os.urandom(_ROUND_ID_BYTES)
-    transaction = Transaction(store, space._undertaker, timeout=None, noted=False)
+    transaction = CoordinatedTransaction(store, space._undertaker, timeout=None, noted=False)
     with _coordinating(store, round_id, transaction):
         with store.gate:
             room, full = _room(store, route)
@@ -132,7 +132,7 @@ def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
 
 
 @contextmanager
-def _coordinating(store: Store, round_id: bytes, transaction: Transaction) -> Iterator[None]:
+def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransaction) -> Iterator[None]:
     """Hold the lock on a round's id, and its transaction; a space that was closed meanwhile has let go of both."""
     byte = coordinator_byte(round_id)
     with store.gate:
@@ -146,7 +146,7 @@ def _coordinating(store: Store, round_id: bytes, transaction: Transaction) -> It
             store.xids.unlock(byte)
 
 
-def _commit(store: Store, transaction: Transaction, blocks: list[Block]) -> RoundResult:
+def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> RoundResult:
     """Commit the branches that the tasks name, and set aside what they could not read."""
     result, adopt = RoundResult(), []
     for block in blocks:

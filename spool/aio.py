@@ -15,7 +15,7 @@ same time shares a flush.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
@@ -33,6 +33,7 @@ from spool.errors import Empty
 from spool.findings import RecoveryReport
 from spool.gate import step
 from spool.gathering import Puts, Work
+from spool.listing import QueueEntry
 from spool.message import Message
 from spool.options import MessageFilters, PutOptions, SpaceOptions
 from spool.space import JOIN, _Join
@@ -197,7 +198,7 @@ class Space:
             try:
                 return await asyncio.shield(taking)
             except asyncio.CancelledError:
-                transaction.doom("a get in it was cancelled")
+                transaction._doom("a get in it was cancelled")
                 taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
                 raise
 
@@ -284,10 +285,18 @@ class Space:
 
     async def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[Message]:
         """As ``spool.Space.browse``."""
-        messages = self.sync.browse(queue, **filters)
-        while some := await self._in_thread(lambda: list(islice(messages, _BROWSED_AT_ONCE))):
-            for message in some:
-                yield message
+        async for message in self._each(self.sync.browse(queue, **filters)):
+            yield message
+
+    async def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[QueueEntry]:
+        """As ``spool.Space.entries``."""
+        async for entry in self._each(self.sync.entries(queue, **filters)):
+            yield entry
+
+    async def _each(self, found: Iterator[T]) -> AsyncIterator[T]:
+        while some := await self._in_thread(lambda: list(islice(found, _BROWSED_AT_ONCE))):
+            for one in some:
+                yield one
 
     @overload
     async def stats(self) -> dict[str, QueueStats]: ...
@@ -302,6 +311,7 @@ class Space:
     change_queue = _threaded(spool.space.Space.change_queue)
     delete_queue = _threaded(spool.space.Space.delete_queue)
     open_drop = _threaded(spool.space.Space.open_drop)
+    holders = _threaded(spool.space.Space.holders)
     show = _threaded(spool.space.Space.show)
     delete = _threaded(spool.space.Space.delete)
     move = _threaded(spool.space.Space.move)
@@ -413,16 +423,16 @@ class Transaction:
         await self._space._to_the_end(self.sync.abandon)
 
     async def __aenter__(self) -> Self:
-        self.sync.enter()
+        self.sync._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._space._to_the_end(partial(self.sync.finish, kind, error))
+            await self._space._to_the_end(partial(self.sync._finish, kind, error))
         finally:
-            self.sync.leave()
+            self.sync._leave()
 
     def __repr__(self) -> str:
         return f"<{self.sync!r}, for asyncio>"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 
-from spool import decide, publication
+from spool import publication
 from spool.association import Association
 from spool.branch import Branch
 from spool.clock import WaitExpired
@@ -31,7 +31,7 @@ from spool.limits import room_for
 from spool.notes import Undertaker
 from spool.reader import FileImage
 from spool.store import Store
-from spool.visibility import apply_up_to, see_own
+from spool.visibility import see_own
 from spool.xid import Xid
 
 log = logging.getLogger("spool")
@@ -74,11 +74,6 @@ class Ending:
         self._promised: list[tuple[Future[str], str]] = []
 
     @property
-    def store(self) -> Store:
-        """Of its space."""
-        return self._store
-
-    @property
     def xid(self) -> Xid:
         """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
         return self._branch.xid
@@ -87,7 +82,7 @@ class Ending:
         """Whatever comes, this transaction will be rolled back."""
         self._rollback_only = reason
 
-    def doom(self, reason: str) -> None:
+    def _doom(self, reason: str) -> None:
         """Something in it was lost: the next call says so, whichever it is."""
         self._doomed = reason
 
@@ -100,19 +95,13 @@ class Ending:
         return f"<transaction {self.xid} of {self._store.disk.root}: {self.state.value}>"
 
     @step
-    def commit(self, adopt: Sequence[Xid] = ()) -> None:
-        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush.
-
-        ``adopt``: prepared branches, whose votes the caller was told, that commit together with this one.
-        """
+    def commit(self) -> None:
+        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush."""
         with self._lock, self._undo_on_failure("committing"):
             page = self._check_ending()
-            if adopt or self._branch.file is not None:
+            if self._branch.file is not None:
                 self._branch.lock_xid()
-                if adopt:
-                    self._commit_with(adopt)
-                else:
-                    self._commit_alone(page)
+                self._commit_alone(page)
             elif not self._branch.empty:
                 self._commit_in_line(page)
             self._end(State.COMMITTED)
@@ -176,41 +165,6 @@ class Ending:
         number = self.number = publication.commit(store, file, store.deadline(), check=room)
         image = FileImage(header._replace(number=number), tuple(file.tables))
         see_own(store, Commit(number, [Part(0, None, 0, image)]))
-
-    def _commit_with(self, adopt: Sequence[Xid]) -> None:
-        store = self._store
-        branch = self._branch
-        self.number = decide.adopt(store, branch.new_file(), branch.draft, branch.entry(), adopt, store.deadline())
-        self._refresh()
-        decide.move_adopted(store, self.number, enumerate(adopt, 1))
-
-    def _refresh(self) -> None:
-        """See our own commit. It is done, whatever happens to this look."""
-        assert self.number is not None
-        try:
-            apply_up_to(self._store, self.number)
-        except (OSError, SpoolError) as error:
-            log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)
-
-    @step
-    def prepare(self) -> bool:
-        """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
-
-        Raises like ``commit``; the transaction is then rolled back.
-        """
-        with self._lock, self._undo_on_failure("preparing"):
-            page = self._check_ending()
-            if self._branch.empty:
-                self._end(State.COMMITTED)
-                return False
-            self._branch.lock_xid()
-            file = self._branch.complete_file(page)[0]
-            self._store.refresh_settings()
-            room = room_for(self._store, lambda: file.tables, self._store.deadline())
-            limited = self._store.config.limited  # or the vote needs no number lock
-            decide.publish_prepared(self._store, file, self.xid, check=room if limited else None)
-            self._end(State.PREPARED)
-            return True
 
     @step
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
@@ -286,11 +240,6 @@ class Ending:
         self.state = state
         self._keep_promises(why)
         self._branch.let_go()
-
-    @step
-    def lock_xid_now(self) -> bool:
-        """For a branch of a coordinator: False if somebody else has this xid."""
-        return self._branch.lock_xid_now()
 
     def _check_ending(self) -> Page:
         """As ``_check_active``, for an ending that is not a rollback."""

@@ -249,7 +249,7 @@ class Intake:
                     continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
-                transaction.take_dropped(*taken.record)
+                transaction._take_dropped(*taken.record)
                 committed.append(taken)
                 messages += len(puts)
             self._taking.make_durable(committed)

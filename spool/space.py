@@ -345,7 +345,7 @@ class Space(Administration):
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
         if isinstance(transaction, _Join):
             return associated(self._store)
-        if transaction is not None and getattr(transaction, "store", None) is not self._store:
+        if transaction is not None and getattr(transaction, "_store", None) is not self._store:
             raise InvalidArgument(
                 f"transaction is JOIN, None, or one of this space, {self.path}, not {transaction!r:.80}"
             )

@@ -7,7 +7,6 @@ many, in a file in ``active/``); nothing of it was promised to anybody before ``
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -16,7 +15,6 @@ from spool.arguments import check_queue, check_wanted, described, encoded, liste
 from spool.association import associate, dissociate
 from spool.choosing import Wanted
 from spool.clock import WaitExpired
-from spool.consume import HeldMessage
 from spool.counters import Page
 from spool.deduplication import check_single
 from spool.ending import Ending, State
@@ -102,7 +100,7 @@ class Transaction(Ending):
         return future
 
     @step
-    def take_dropped(self, directory: str, name: bytes) -> None:
+    def _take_dropped(self, directory: str, name: bytes) -> None:
         """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
         with self._lock:
             self._check_active()
@@ -154,22 +152,6 @@ class Transaction(Ending):
                 if found:
                     return found
 
-    @step
-    def hold(self, queue: str, max_messages: int, *, timeout: float | None = 0) -> list[HeldMessage]:
-        """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
-
-        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. What no
-        adopted branch mentions is free again when the transaction ends.
-        """
-        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True)
-        with self._lock:
-            deadline = self._store.deadline(timeout)
-            got = consume.wait_for(
-                self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
-            )
-            self._branch.claims += got
-            return consume.held_messages(self._store, got)
-
     def _claim(self, wanted: Wanted) -> Ranges:
         page = self._check_queue(wanted.queue)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
@@ -194,8 +176,8 @@ class Transaction(Ending):
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with interrupts.deferred(self.leave):
-            self.enter()
+        with interrupts.deferred(self._leave):
+            self._enter()
             return self
 
     def __exit__(
@@ -203,15 +185,15 @@ class Transaction(Ending):
     ) -> None:
         with interrupts.deferred():  # (no step: who leaves a closed space leaves its transaction, too)
             try:
-                self.finish(kind, error)
+                self._finish(kind, error)
             finally:
-                self.leave()
+                self._leave()
 
-    def enter(self) -> None:
+    def _enter(self) -> None:
         """The caller's puts and gets join it."""
         self._associations.append(associate(self._store, self))
 
-    def finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    def _finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Unless it has ended: commit it, or roll it back if something was raised or it is rollback-only."""
         if self.state is State.ACTIVE:
             if kind is None and not self.rollback_only:
@@ -219,7 +201,7 @@ class Transaction(Ending):
             elif not self._store.closed:
                 self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """The caller is in whatever he was in before."""
         self._left = len(self._associations) == 1
         dissociate(self._associations.pop())

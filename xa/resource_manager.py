@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from spool import decide
 from spool.association import associate, associated
 from spool.clock import WaitExpired
+from spool.coordinated import CoordinatedTransaction
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -20,7 +21,6 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.space import Space
-from spool.transaction import Transaction
 from spool.xid import Xid
 from xa.codes import (
     TMENDRSCAN,
@@ -56,7 +56,7 @@ _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Cal
 
 @dataclass
 class _Branch:
-    transaction: Transaction
+    transaction: CoordinatedTransaction
     state: State = State.ACTIVE
     associations: int = 1
     suspended: set[int] = field(default_factory=set)
@@ -107,7 +107,7 @@ class ResourceManager:
             raise XAError(XAER_DUPID, f"there is a branch {xid} already: use TMJOIN, or another xid")
         if xid in self._store.index.adopted:  # its file would be taken for the one that was committed
             raise XAError(XAER_DUPID, f"a branch {xid} was committed a while ago: an xid is used once, take another")
-        transaction = Transaction(self._store, self._undertaker, timeout=self._timeout, xid=xid)
+        transaction = CoordinatedTransaction(self._store, self._undertaker, timeout=self._timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise XAError(XAER_DUPID, f"another process has the branch {xid}: use another xid")
         return _Branch(transaction)

@@ -11,8 +11,8 @@ from unittest import mock
 
 import spool
 from spool import decide, draft, layout, reclaim, writer
+from spool.coordinated import CoordinatedTransaction
 from spool.locks import coordinator_byte, taken_byte
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.at_once import AT_ONCE
 
@@ -132,8 +132,8 @@ def _id_of(space: spool.Space, wanted: bytes) -> str:
     return next(message.id for queue in QUEUES for message in space.browse(queue) if message.body == wanted)
 
 
-def _branch(space: spool.Space, xid: Xid, name: str) -> Transaction:
-    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
     branch.put("left", body(name))
     return branch
 

@@ -7,10 +7,10 @@ from typing import ParamSpec
 
 import spool
 from spool import decide, layout
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import UnknownBranch
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
 from spool.reclaim import reclaim
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
 from tests.crash.interleave import Stage
@@ -65,7 +65,7 @@ def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
 
 
 def _in_one_commit(
-    book: Book, name: str, work: Callable[[Book, Deed, Transaction], object], before: Program
+    book: Book, name: str, work: Callable[[Book, Deed, CoordinatedTransaction], object], before: Program
 ) -> Program:
     def run(space: spool.Space) -> None:
         deed = book.begin(name, from_queue="a")
@@ -99,14 +99,14 @@ def rolling_back(book: Book, name: str) -> Program:
     return run
 
 
-def _take(book: Book, deed: Deed, tx: Transaction) -> str:
+def _take(book: Book, deed: Deed, tx: CoordinatedTransaction) -> str:
     body = text(tx.get("a"))
     book.saw("a", body)
     deed.takes, deed.from_queue = [("a", body)], None
     return body
 
 
-def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
+def _take_and_reply(book: Book, deed: Deed, tx: CoordinatedTransaction, letter: str) -> None:
     body = _take(book, deed, tx)
     deed.puts = [("b", f"{letter}{body}")]
     tx.put("b", f"{letter}{body}")
@@ -123,7 +123,7 @@ def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
     deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
     deed.xid = str(xid)
-    tx = Transaction(space._store, space._undertaker, xid=xid, timeout=None)
+    tx = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=None)
     try:
         _take_and_reply(book, deed, tx, "r")
     except spool.Empty:

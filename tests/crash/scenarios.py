@@ -9,13 +9,13 @@ from unittest import mock
 import spool
 from spool import checkpoint, decide, draft, layout, remote
 from spool.consume import HeldMessage
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import UnknownBranch
 from spool.disk import FlushFailed
 from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
 from spool.locks import coordinator_byte
 from spool.reclaim import reclaim
-from spool.transaction import Transaction
 from tests.crash.book import DONE, NOTHING, Book, Deed, text
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.programs import (
@@ -153,7 +153,7 @@ def _round(book: Book) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
-        tx = Transaction(store, space._undertaker, timeout=None, noted=False)
+        tx = CoordinatedTransaction(store, space._undertaker, timeout=None, noted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.disk)(store.disk.machine, store.disk.schedule)  # type: ignore[attr-defined]

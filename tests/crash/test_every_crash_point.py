@@ -10,6 +10,7 @@ import pytest
 
 import spool
 from spool import checkpoint, draft, layout, sweep
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import decide_heuristically
 from spool.intake import Intake
 from spool.reclaim import reclaim
@@ -124,7 +125,7 @@ def _adoption(space: spool.Space, ledger: Ledger) -> None:
     """A transaction commits a prepared branch together with its own messages."""
     _prepare(space, ledger)
     with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
-        tx = space.transaction()
+        tx = CoordinatedTransaction(space._store, space._undertaker)
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])

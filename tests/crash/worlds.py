@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import spool
 from spool.clock import Deadline
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import commit_prepared, rollback_prepared
 from spool.index import DEQUEUED, ENQUEUED
 from spool.store import targets
-from spool.transaction import Transaction
 from spool.xid import Xid
 
 AFTER = "after"
@@ -135,6 +135,6 @@ def deadline(space: spool.Space) -> Deadline:
     return space._store.deadline()
 
 
-def branch(space: spool.Space) -> Transaction:
+def branch(space: spool.Space) -> CoordinatedTransaction:
     """A transaction that can be prepared."""
-    return Transaction(space._store, space._undertaker, xid=XID)
+    return CoordinatedTransaction(space._store, space._undertaker, xid=XID)

@@ -12,11 +12,11 @@ import pytest
 
 import spool
 from spool.clock import Clock
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import commit_prepared
 from spool.disk import Disk
 from spool.intake import Intake
 from spool.reclaim import reclaim
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.simdisk import ROOT, SimulatedDisk
@@ -131,7 +131,8 @@ class User:
 
     def vote(self) -> None:
         body = f"m{next(self._names)}"
-        branch = Transaction(self.space._store, self.space._undertaker, xid=Xid(7, body.encode(), b""), timeout=None)
+        xid = Xid(7, body.encode(), b"")
+        branch = CoordinatedTransaction(self.space._store, self.space._undertaker, xid=xid, timeout=None)
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()

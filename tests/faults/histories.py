@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import spool
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import coordinator_byte
 from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.reclaim import reclaim
 from spool.remote import RemoteBranch
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.crash.worlds import EMPTY, XID, World
 from tests.spool.held import committed_here
@@ -260,7 +260,7 @@ def _round(actor: Actor) -> None:
     store = space._store
     gtrid = os.urandom(16)
     assert store.xids.try_lock(coordinator_byte(gtrid))
-    tx = Transaction(store, space._undertaker, noted=False)
+    tx = CoordinatedTransaction(store, space._undertaker, noted=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.disk)

@@ -6,10 +6,10 @@ from unittest import mock
 
 import spool
 from spool import layout
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import coordinator_byte
 from spool.errors import SpaceExists, SpoolError
 from spool.intake import Intake
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.at_once import AT_ONCE
 from tests.crash.worlds import QUEUES, XID, World, branch
@@ -50,13 +50,13 @@ def _adopted(space: spool.Space) -> None:
     voted = branch(space)
     voted.put("b", "adopted")
     assert voted.prepare()
-    tx = space.transaction()
+    tx = CoordinatedTransaction(space._store, space._undertaker)
     tx.put("b", "own")
     _dying(space._store.disk, "rename", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:
-    tx = Transaction(space._store, space._undertaker, xid=Xid(4711, b"foreign", b"2"))
+    tx = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(4711, b"foreign", b"2"))
     tx.get("a")
     tx.put("b", "in doubt")
     assert tx.prepare()
@@ -65,7 +65,7 @@ def _voted(space: spool.Space) -> None:
 def _round(space: spool.Space) -> None:
     """A branch of a forwarding round."""
     assert space._store.xids.try_lock(coordinator_byte(b"round"))
-    tx = Transaction(space._store, space._undertaker, xid=Xid(FORMAT_ROUND, b"round", b"0"))
+    tx = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(FORMAT_ROUND, b"round", b"0"))
     tx.get("a")
     assert tx.prepare()
 

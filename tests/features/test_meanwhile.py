@@ -12,8 +12,8 @@ import pytest
 import spool
 from spool import capacity, layout
 from spool.clock import WaitExpired
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import commit_prepared
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
@@ -130,7 +130,7 @@ def test_q11_two_who_put_at_the_limit_do_not_go_beyond_it() -> None:
 
 
 def _vote(space: spool.Space, name: bytes = b"one") -> None:
-    branch = Transaction(space._store, space._undertaker, xid=Xid(7, name, b""))
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(7, name, b""))
     branch.put("q", 1)
     branch.prepare()
 
@@ -228,13 +228,13 @@ def test_x07_a_message_expires_once() -> None:
 
 @pytest.mark.parametrize("act", ["expire", "purge", "redrive"])
 def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
-    branches: list[Transaction] = []
+    branches: list[CoordinatedTransaction] = []
 
     def prepare(space: spool.Space) -> None:
         space.create_queue("q")
         space.create_queue("other")
         space.put("q", 1, time_to_live=1)
-        branches[:] = [Transaction(space._store, space._undertaker, xid=Xid(7, b"one", b""))]
+        branches[:] = [CoordinatedTransaction(space._store, space._undertaker, xid=Xid(7, b"one", b""))]
         branches[0].get("q")
         if act == "expire":
             space._store.clock.sleep(2)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import spool
+from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.features.conftest import Reopen, drained
 
@@ -84,13 +84,13 @@ def test_q11_a_put_is_refused_or_taken_as_things_stand_with_others(space: spool.
     assert drained(space, "q") == [3]
 
 
-@pytest.mark.parametrize("end", [Transaction.commit, Transaction.prepare])
+@pytest.mark.parametrize("end", [CoordinatedTransaction.commit, CoordinatedTransaction.prepare])
 def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_open(
-    space: spool.Space, again: Reopen, end: Callable[[Transaction], object]
+    space: spool.Space, again: Reopen, end: Callable[[CoordinatedTransaction], object]
 ) -> None:
     space.create_queue("q")
     space.put("q", 1)
-    branch = Transaction(space._store, space._undertaker, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 2)
     again().change_queue("q", max_messages=1)
     with pytest.raises(spool.Full):
@@ -100,12 +100,12 @@ def test_q11_a_limit_that_another_process_sets_holds_for_a_transaction_that_is_o
 
 def test_q11_a_vote_holds_its_place_until_it_is_decided(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q", max_messages=1)
-    branch = Transaction(space._store, space._undertaker, xid=Xid(7, b"one", b""), timeout=30.0)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(7, b"one", b""), timeout=30.0)
     branch.put("q", 1)
     assert branch.prepare()
     with pytest.raises(spool.Full):
         again().put("q", 2)
-    late = Transaction(space._store, space._undertaker, xid=Xid(7, b"two", b""), timeout=30.0)
+    late = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(7, b"two", b""), timeout=30.0)
     with pytest.raises(spool.Full):
         late.put("q", 3)
 

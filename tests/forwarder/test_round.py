@@ -14,13 +14,13 @@ from forwarder.services import Request, ServiceError
 from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk, deliver
 from spool import codecs, decide
+from spool.coordinated import CoordinatedTransaction
 from spool.decide import settle_the_dead
 from spool.effects import Effect
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.locks import coordinator_byte
 from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.remote import RemoteBranch
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.at_once import AT_ONCE
 
@@ -257,7 +257,7 @@ def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) 
     with spool.open(space.path) as other:
         other.change_queue("replies", max_messages=2)
         other.put("replies", b"there")
-        branch = Transaction(other._store, other._undertaker, xid=Xid(7, b"one", b""))
+        branch = CoordinatedTransaction(other._store, other._undertaker, xid=Xid(7, b"one", b""))
         branch.put("replies", b"voted for")
         branch.prepare()
         assert "queue replies is full" in forward(space, echo).down

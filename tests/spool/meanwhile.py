@@ -5,7 +5,7 @@ from typing import Any
 
 import spool
 from spool import decide, layout
-from spool.transaction import Transaction
+from spool.coordinated import CoordinatedTransaction
 from spool.xid import Xid
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
@@ -16,7 +16,7 @@ XID = Xid(7, b"one", b"")
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
-    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)

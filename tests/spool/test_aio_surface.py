@@ -14,8 +14,10 @@ from tests.spool.held import PATIENT_SECONDS
 
 EXCUSED = {
     "Space.submit": "put is awaitable, and what tasks await at the same time shares a flush",
+    "Transaction.submit": "put is awaitable",
+    "Transaction.commit_async": "commit is awaitable",
 }
-PAIRS = [(spool.Space, spool.aio.Space), (spool, spool.aio)]
+PAIRS = [(spool.Space, spool.aio.Space), (spool.Transaction, spool.aio.Transaction), (spool, spool.aio)]
 
 
 def _public(thing: object) -> set[str]:
@@ -28,13 +30,13 @@ def _inherited(thing: object) -> dict[str, object]:
     return {name: None for base in getattr(thing, "__mro__", ()) for name in vars(base)}
 
 
-@pytest.mark.parametrize(("threads", "tasks"), PAIRS, ids=["Space", "module"])
+@pytest.mark.parametrize(("threads", "tasks"), PAIRS, ids=["Space", "Transaction", "module"])
 def test_tasks_have_every_call_that_threads_have_and_the_excuses_are_needed(threads: type, tasks: type) -> None:
     missing = {f"{threads.__name__}.{name}" for name in _public(threads) - _public(tasks)}
     assert missing == {name for name in EXCUSED if name.startswith(f"{threads.__name__}.")}
 
 
-@pytest.mark.parametrize(("threads", "tasks"), PAIRS[:1], ids=["Space"])
+@pytest.mark.parametrize(("threads", "tasks"), PAIRS[:2], ids=["Space", "Transaction"])
 def test_a_call_takes_the_same_arguments_and_tells_what_it_does(threads: type, tasks: type) -> None:
     for name in _public(threads) & _public(tasks):
         call, awaited = getattr(threads, name), getattr(tasks, name)

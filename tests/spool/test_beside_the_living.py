@@ -6,10 +6,11 @@ import pytest
 
 import spool
 from spool import layout
+from spool.coordinated import CoordinatedTransaction
 from spool.errors import TransactionTimeout
 from spool.notes import bury_the_dead
 from spool.reclaim import reclaim
-from tests.spool.meanwhile import Processes, Watched, commit, prepare
+from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
 from tests.spool.shown import bodies
 
 # -- cleaning up ------------------------------------------------------------------------------------------------------
@@ -24,6 +25,13 @@ def _commit_a_branch(space: spool.Space) -> None:
     commit(space)
 
 
+def _adopt_a_branch(space: spool.Space) -> None:
+    prepare(space)
+    adopting = CoordinatedTransaction(space._store, space._undertaker)
+    adopting.put("orders", "two")
+    adopting.commit(adopt=[XID])
+
+
 def _roll_back_a_get(space: spool.Space) -> None:
     space.put("orders", "one")
     with space.transaction() as transaction:
@@ -31,7 +39,7 @@ def _roll_back_a_get(space: spool.Space) -> None:
         transaction.rollback()
 
 
-@pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _roll_back_a_get])
+@pytest.mark.parametrize("step", [_put, prepare, _commit_a_branch, _adopt_a_branch, _roll_back_a_get])
 def test_whoever_cleans_up_leaves_the_files_of_the_living(
     space: spool.Space, watched: Watched, step: Callable[[spool.Space], object]
 ) -> None:

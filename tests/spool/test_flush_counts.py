@@ -11,7 +11,7 @@ import pytest
 
 import spool
 from spool import decide
-from spool.transaction import Transaction
+from spool.coordinated import CoordinatedTransaction
 from spool.xid import Xid
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +43,9 @@ def get_and_put(space: spool.Space) -> None:
         transaction.put("replies", transaction.get("orders").body)
 
 
-def begin_branch(space: spool.Space) -> Transaction:
+def begin_branch(space: spool.Space) -> CoordinatedTransaction:
     xid = Xid(FOREIGN_FORMAT, b"one", b"")
-    branch = Transaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
     branch.put("orders", b"one")
     return branch
 

@@ -14,9 +14,9 @@ import pytest
 
 import spool
 from spool import decide
+from spool.coordinated import CoordinatedTransaction
 from spool.disk import Disk, FlushFailed
 from spool.reclaim import reclaim
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.spool.held import PATIENT_SECONDS
 from tests.spool.shown import bodies
@@ -67,8 +67,8 @@ def expect_same(path: Path) -> None:
     assert files(path / "mirror") == files(path / "space" / "committed")
 
 
-def branch(space: spool.Space) -> Transaction:
-    return Transaction(space._store, space._undertaker, xid=XID, timeout=30.0)
+def branch(space: spool.Space) -> CoordinatedTransaction:
+    return CoordinatedTransaction(space._store, space._undertaker, xid=XID, timeout=30.0)
 
 
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:

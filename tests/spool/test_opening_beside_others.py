@@ -5,12 +5,12 @@ import pytest
 import spool
 from spool import layout
 from spool.clock import WaitExpired
+from spool.coordinated import CoordinatedTransaction
 from spool.errors import SpoolError
 from spool.intake import Intake
 from spool.locks import coordinator_byte
 from spool.notes import bury_the_dead
 from spool.presence import Presence
-from spool.transaction import Transaction
 from spool.xid import FORMAT_ROUND, Xid
 from tests.simdisk import ROOT
 from tests.spool.meanwhile import XID, Meanwhile, Processes, Watched, prepare
@@ -60,9 +60,9 @@ def test_an_opener_leaves_the_number_of_a_writer_that_it_cannot_see_alive(proces
         processes.space()
 
 
-def start_streaming(space: spool.Space) -> Transaction:
+def start_streaming(space: spool.Space) -> CoordinatedTransaction:
     """A branch whose file lies in active/ before it ends."""
-    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=XID, timeout=None)
     branch.put_many("orders", [bytes(1 << 20)] * 20)
     return branch
 
@@ -74,7 +74,7 @@ def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
     doomed, disk = watched
     start_streaming(doomed)
     disk.die()
-    living: list[Transaction] = []
+    living: list[CoordinatedTransaction] = []
 
     def come_up() -> None:
         bury_the_dead(space._store, space._store.deadline())

@@ -9,8 +9,8 @@ import pytest
 
 import spool
 from spool import decide, layout
+from spool.coordinated import CoordinatedTransaction
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped
-from spool.transaction import Transaction
 from tests.spool.meanwhile import XID, Processes, Watched, prepare
 
 
@@ -116,7 +116,7 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    branch = Transaction(space._store, space._undertaker, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(space._store, space._undertaker, xid=XID, timeout=None)
     branch.put("orders", "one")
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):

@@ -1,5 +1,8 @@
 """What ``import spool`` offers: its names, its help, its version, and the program behind ``python -m spool``."""
 
+import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +12,7 @@ from unittest import mock
 import pytest
 
 import spool
+import spool.aio
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -55,3 +59,29 @@ def test_a_report_of_recovery_is_of_the_types_that_spool_names(tmp_path: Path) -
         assert all(isinstance(one, spool.Finding) for one in found)
     assert isinstance(spool.Space.recovery, property)
     assert spool.Space.recovery.__doc__
+
+
+TOLD_OF_A_TRANSACTION = {
+    "abandon", "commit", "commit_async", "get", "get_many", "put", "put_many", "rollback", "rollback_only",
+    "set_rollback_only", "submit", "xid",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transaction", [spool.Transaction, spool.aio.Transaction])
+def test_help_on_a_transaction_shows_what_applications_use_and_nothing_of_the_engine(transaction: type) -> None:
+    shown = pydoc.render_doc(transaction, renderer=pydoc.plaintext)
+    names = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))
+    assert names & set(dir(transaction)) >= TOLD_OF_A_TRANSACTION - {"commit_async", "submit"}
+    assert {name for name in dir(transaction) if not name.startswith("_")} <= TOLD_OF_A_TRANSACTION
+    for name in TOLD_OF_A_TRANSACTION & set(dir(transaction)):
+        assert inspect.getdoc(getattr(transaction, name)), name
+
+
+def test_help_on_the_package_begins_with_what_it_is_and_lists_what_may_be_used() -> None:
+    shown = pydoc.render_doc(spool, renderer=pydoc.plaintext)
+    assert shown.index("DESCRIPTION") < shown.index("PACKAGE CONTENTS")
+    for name in spool.__all__:
+        assert re.search(rf"\b{name}\b", shown), name
+    assert re.findall(r"^    class (\w+)", shown, re.MULTILINE) == sorted(
+        name for name in spool.__all__ if inspect.isclass(getattr(spool, name))
+    )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import spool
 from spool import decide
+from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.at_once import AT_ONCE
 from tests.torture import history, windows
@@ -63,7 +63,7 @@ def test_a_get_looks_again_before_it_commits(tmp_path: Path) -> None:
 def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     store, xid = watched.space._store, Xid(7, b"one", b"")
-    branch = Transaction(store, watched.space._undertaker, xid=xid)
+    branch = CoordinatedTransaction(store, watched.space._undertaker, xid=xid)
     branch.put("orders", b"one")
     assert watched.windows_of(branch.prepare) == [windows.PREPARE_TO_UNLOCK]
     seen = watched.windows_of(lambda: decide.commit_prepared(store, xid, store.deadline(), told=True))

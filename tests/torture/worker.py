@@ -16,10 +16,10 @@ from typing import Any
 
 import spool
 from spool import decide
+from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
 from spool.reclaim import reclaim
 from spool.store import Store
-from spool.transaction import Transaction
 from spool.xid import Xid
 from tests.torture import history
 from tests.torture.history import Log, Record
@@ -69,7 +69,7 @@ class Worker:
         """What becomes of messages that are moved: it shows which try moved them."""
         return [f"{key}>{self.log.tx}" for key in keys]
 
-    def put(self, transaction: Transaction, queue: str, keys: list[str], **options: int) -> None:
+    def put(self, transaction: CoordinatedTransaction, queue: str, keys: list[str], **options: int) -> None:
         self.log.write("put", queue=queue, keys=keys, **options)
         transaction.put_many(queue, keys, **options)
 
@@ -203,7 +203,7 @@ class Mover(Worker):
             except _Refused:
                 pass
 
-    def _move(self, transaction: Transaction) -> None:
+    def _move(self, transaction: CoordinatedTransaction) -> None:
         try:
             messages = transaction.get_many("in", self.rng.choice((1, 1, 3)), timeout=WAIT_SECONDS)
         except spool.Empty:
@@ -232,7 +232,7 @@ class XaWorker(Worker):
     def step(self) -> None:
         with self.named(noted=True) as name:
             xid = Xid(FOREIGN_FORMAT, name.encode(), b"")
-            transaction = Transaction(self.space._store, self.space._undertaker, xid=xid, timeout=30.0)
+            transaction = CoordinatedTransaction(self.space._store, self.space._undertaker, xid=xid, timeout=30.0)
             if not self.work(transaction):
                 self.log.write("rollback")
                 transaction.rollback()
@@ -242,14 +242,14 @@ class XaWorker(Worker):
             self.log.write("prepared")
             finish(self.space._store, self.log, xid, commit=self.rng.random() < 0.8, told=True)
 
-    def work(self, transaction: Transaction) -> bool:
+    def work(self, transaction: CoordinatedTransaction) -> bool:
         raise NotImplementedError
 
 
 class XaPutter(XaWorker):
     """Puts into two queues."""
 
-    def work(self, transaction: Transaction) -> bool:
+    def work(self, transaction: CoordinatedTransaction) -> bool:
         self.put(transaction, "in", self.new_keys(2))
         self.put(transaction, "out", self.new_keys(1))
         return True
@@ -258,7 +258,7 @@ class XaPutter(XaWorker):
 class XaMover(XaWorker):
     """Takes from one queue and puts into the other."""
 
-    def work(self, transaction: Transaction) -> bool:
+    def work(self, transaction: CoordinatedTransaction) -> bool:
         try:
             messages = transaction.get_many("in", self.rng.choice((1, 2)), timeout=WAIT_SECONDS)
         except spool.Empty:
