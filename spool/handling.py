@@ -109,7 +109,7 @@ class Handling(Transaction):
         on is refused by ProtocolError."""
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):  # the function waits for something in it
             self._left = True
-            self.doom(reason)
+            self._doom(reason)
             if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer
                 return Effect.RETRIED, reason
         try:

@@ -260,7 +260,7 @@ class Worker:
             if handling.message is None:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
-            until = handling.store.clock.monotonic() + limit
+            until = handling._store.clock.monotonic() + limit
             call = Call(handling, handling.message, until, threading.current_thread())
             with self._changed:
                 self._calls.add(call)
@@ -306,15 +306,15 @@ class Worker:
         assert message is not None
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = handling.store.config.max_body_bytes
-        handling.enter()
+        most = handling._store.config.max_body_bytes
+        handling._enter()
         try:
             return of_value(self._function(message), most)
         except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
             log_failure(message, error)
             return of_error(error, most)
         finally:
-            handling.leave()
+            handling._leave()
 
     def _tell(self, effect: Effect, reason: str) -> None:
         self.summary.add(effect, reason)

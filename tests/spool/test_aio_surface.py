@@ -14,6 +14,7 @@ from tests.spool.held import PATIENT_SECONDS
 
 EXCUSED = {
     "Space.submit": "put is awaitable, and what tasks await at the same time shares a flush",
+    "Space.work": "a task may await it in a thread: asyncio.to_thread(space.sync.work, …)",
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",
 }
