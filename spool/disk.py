@@ -26,10 +26,12 @@ import os
 import select
 import signal
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import filelock
 
@@ -48,6 +50,10 @@ _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
 _IN_MODIFY = 0x2
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
+_IN_DIRECTORY_ITSELF = 0x3000000  # neither another kind of file nor where a symlink leads
+_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DIRECTORY_ITSELF
+_EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
 _EVENTS_BYTES = 4096
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
@@ -57,6 +63,15 @@ _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class NameChange(NamedTuple):
+    """A name came to a watched directory, or went. ``renamed_in``: by a rename, not by a program that made the file
+    there. Without a name: some changes were lost."""
+
+    directory: int
+    name: str
+    renamed_in: bool
 
 
 class Disk(Descriptors):
@@ -302,6 +317,27 @@ class Disk(Descriptors):
             os.read(handle, _EVENTS_BYTES)
         return True
 
+    def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
+        """A handle for ``changes_of_names``, a new one for None, and the number of this directory in its changes, from
+        now on. OSError where that cannot be had."""
+        used = self._opened(_new_watcher) if handle is None else self._ours(handle)
+        number = _libc.inotify_add_watch(used, os.fsencode(self.path(directory)), _IN_NAMES)
+        if number < 0:
+            code = ctypes.get_errno()
+            if handle is None:
+                self._closed(used)
+            raise OSError(code, os.strerror(code), directory)
+        return used, number
+
+    def changes_of_names(self, handle: int) -> list[NameChange]:
+        """Those since the last time that this was asked, in their order. The kernel notes a change before the name can
+        change again, so the name of a file that was looked at before this is asked has no older change to come."""
+        found: list[NameChange] = []
+        with suppress(BlockingIOError):
+            while data := os.read(self._ours(handle), _EVENTS_BYTES):
+                found += _changes_in(data)
+        return found
+
     # -- one at a time ------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -369,6 +405,16 @@ def _new_watcher() -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return handle
+
+
+def _changes_in(events: bytes) -> Iterator[NameChange]:
+    at = 0
+    while at < len(events):
+        directory, mask, _, length = _EVENT.unpack_from(events, at)
+        name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+        at += _EVENT.size + length
+        if name or mask & _IN_OVERFLOW:
+            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
 
 
 def _set_mode(path: str, mode: int) -> None:

@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 
 class FileIdentity(NamedTuple):
-    """What tells one file from another, whatever their names."""
+    """What tells one file from another, whatever their names.
+
+    ``modified_ns``: when its bytes changed last, or what a program set since. ``changed_ns``: when anything of it
+    changed last, its name included; no program can set that. Both in nanoseconds since the epoch.
+    """
 
     device: int
     inode: int
@@ -15,6 +19,7 @@ class FileIdentity(NamedTuple):
     modified_ns: int
     mode: int
     owner: int
+    changed_ns: int
 
     @property
     def is_regular(self) -> bool:
@@ -43,5 +48,12 @@ class FileIdentity(NamedTuple):
 
 def identity_of(found: os.stat_result) -> FileIdentity:
     return FileIdentity(
-        found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
+        found.st_dev,
+        found.st_ino,
+        found.st_nlink,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_mode,
+        found.st_uid,
+        found.st_ctime_ns,
     )

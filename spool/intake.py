@@ -1,13 +1,14 @@
 """Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
-A file is *taken* first: nobody else can open it by name any more (see ``taking``). Then its messages are committed
-together with the fact that it was taken, and only then is it removed.
+A file is *taken* first, once it is believed to be complete (see ``writers``): nobody else can open it by name any more
+(see ``taking``). Then its messages are committed together with the fact that it was taken, and only then is it removed,
+or looked at for a while longer if it may still have a writer (see ``late``).
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,13 @@ from spool.arguments import described
 from spool.dropped import Put, is_unfinished, puts_of
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.gate import step
+from spool.identity import FileIdentity
 from spool.quarantine import quarantine
+from spool.renames import Renames
 from spool.space import Space
 from spool.store import speaking
 from spool.taking import Taken, Taking
+from spool.writers import Complete, Evidence, Writers
 
 if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver
@@ -29,16 +33,17 @@ log = logging.getLogger("spool")
 _BATCH_FILES = 512
 _BATCH_BYTES = 16 << 20
 _RESCAN_SECONDS = 1.0
-_SETTLED_SECONDS = 2.0
 
 
 @dataclass
 class IntakeCounts:
-    """What an intake did so far."""
+    """What an intake did so far. ``files`` became ``messages``; ``quarantined`` files lie in ``quarantine/``; ``left``:
+    how many files, or things that are none, the last look left where they are."""
 
     files: int = 0
     messages: int = 0
     quarantined: int = 0
+    left: int = 0
 
 
 class Intake:
@@ -53,8 +58,11 @@ class Intake:
         self._store = space._store
         self._disk = space._store.disk
         self._progress = progress
-        self._taking = Taking(space._store, space.queues, self._report)
+        self._renames = Renames(self._disk)
+        self._writers = Writers(space._store, self._leave, self._report)
+        self._taking = Taking(space._store, space.queues, self._report, self._set_aside)
         self._waiting: list[Taken] = []
+        self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()
         # No Event: a signal's handler that sets one can wait for the very thread that it interrupts.
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -63,15 +71,19 @@ class Intake:
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self, once: bool = False) -> IntakeCounts:
-        """Take what is there; then, unless ``once``, what comes, until ``stop`` is called."""
+        """Take what is there; then, unless ``once``, what comes, until ``stop`` is called. ``once`` reports all that it
+        leaves; a running intake does not report what only waits for its writer."""
         try:
+            self._left.clear()
             self._waiting += self._taking.finish_dead_intakes()
             if once:
                 self.take_all()
+                self._report_left()
             else:
                 self._run_until_stopped()
         finally:
             with suppress(NotOpen):  # closing the space let go of them, too
+                self._renames.close()
                 self._taking.leave()
             self._waiting.clear()  # whoever gets the directories' bytes next finds them there
         return self.counts
@@ -82,6 +94,9 @@ class Intake:
             while not self._stop:
                 while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
                     self._wake.get()
+                self._left.clear()
+                for queue in self._queues():
+                    self._renames.watch(queue)  # before the scan: what is there already may have been made in place
                 self.take_all()
                 with suppress(Empty):
                     self._wake.get(timeout=0 if self._stop else _RESCAN_SECONDS)
@@ -95,7 +110,8 @@ class Intake:
         self._wake.put(None)
 
     def _watch(self) -> "BaseObserver":
-        """Events are hints and may be lost; they only shorten the wait for the next scan."""
+        """Events are hints and may be lost; they only shorten the wait for the next scan. (They come in a thread of
+        their own and later, so ``renames`` asks the kernel itself.)"""
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 
@@ -113,6 +129,7 @@ class Intake:
 
     def take_all(self) -> None:
         """Everything that is complete now."""
+        self._look_at_late()
         batch: list[Taken] = []
         size = 0
         for taken, length in self._ready():
@@ -125,11 +142,12 @@ class Intake:
                 break
         if batch:
             self._commit(batch)
+        self.counts.left = len(self._left)
 
     # -- taking -----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> Iterator[tuple[Taken, int]]:
-        """(file, bytes) of files that are taken and have no writer, oldest first."""
+        """(file, bytes) of files that are taken and complete, oldest first."""
         waiting, self._waiting = self._waiting, []
         for taken in waiting:
             yield from self._if_complete(taken)
@@ -148,15 +166,22 @@ class Intake:
             if name in known:
                 found.append(name)
             elif not is_unfinished(name):
-                self._report(f"{layout.DROP}/{name}", f"there is no queue {name}: create it, or remove the folder")
+                self._report(f"{layout.DROP}/{name}", self._stranger(name))
         return found
+
+    def _stranger(self, name: str) -> str:
+        """Why an entry of ``drop/`` that belongs to no queue is left."""
+        identity = self._disk.identity(f"{layout.DROP}/{name}")
+        if identity is not None and identity.is_directory:
+            return f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the folder"
+        return f"files are taken from the folders of queues only: move it into one, {layout.DROP}/QUEUE/"
 
     @step
     @speaking("looking for dropped files")
-    def _arrivals(self, queue: str) -> list[str]:
-        """Complete files, by the time of their last change, then by name."""
+    def _arrivals(self, queue: str) -> list[tuple[str, Complete]]:
+        """Names of complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
-        here, there = self._disk.identity(layout.ACTIVE), self._disk.identity(folder)
+        there = self._disk.identity(folder)
         if there is not None and not there.is_directory:
             self._report(folder, "it is no directory of the space's own, and is left alone")
             return []
@@ -167,54 +192,54 @@ class Intake:
             self._report(folder, f"it cannot be listed: {error.strerror}")
             return []
         for name in names:
-            if is_unfinished(name):
-                continue
-            path = f"{folder}/{name}"
-            identity = self._disk.identity(path)
-            if identity is None:
-                continue
-            if not identity.is_regular:
-                self._report(path, "it is no regular file, and is left alone")
-            elif here is not None and identity.device != here.device:
-                self._report(path, "it lies on another device, and is left alone")
-            elif not self._has_writer(path):
-                found.append((identity.modified_ns, name))
-        return [name for _, name in sorted(found)]
+            if not is_unfinished(name):
+                complete = self._arrival(queue, name)
+                if complete is not None:
+                    found.append((complete.identity.modified_ns, name, complete))
+        return [(name, complete) for _, name, complete in sorted(found)]
 
-    def _has_writer(self, path: str) -> bool:
-        try:
-            writer = self._disk.has_writer(path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            self._report(path, f"it cannot be read ({error.strerror}), and is left alone")
-            return True
-        if writer is not None:
-            return writer
-        # This user may not ask: a file that has not changed for a while is complete. So is one from the future: it was
-        # not changed since the clock was put back.
-        identity = self._disk.identity(path)
-        return identity is not None and abs(self._store.clock.now() - identity.modified_ns / 1e9) < _SETTLED_SECONDS
+    def _arrival(self, queue: str, name: str) -> Complete | None:
+        path = f"{layout.DROP}/{queue}/{name}"
+        here, identity = self._disk.identity(layout.ACTIVE), self._disk.identity(path)
+        if identity is None:
+            return None
+        if not identity.is_regular:
+            self._report(path, "it is no regular file, and is left alone")
+        elif here is not None and identity.device != here.device:
+            self._report(path, "it lies on another device, and is left alone: copy it into the folder")
+        else:
+            return self._writers.judge(path, identity, path, lambda: self._renames.include(queue, name))
+        return None
 
     def _if_complete(self, taken: Taken) -> Iterator[tuple[Taken, int]]:
-        size = self._complete_size(taken)
-        if size is not None:
-            yield taken, size
+        found = self._complete(taken)
+        if found is not None and found.seen is not None:
+            yield found, found.seen.identity.size
 
     @step
     @speaking("looking at a dropped file")
-    def _complete_size(self, taken: Taken) -> int | None:
-        """In bytes; None if the file is gone, is none, or still has a writer and waits."""
+    def _complete(self, taken: Taken) -> Taken | None:
+        """None if the file is gone, is none, or is not complete any more and waits: a writer may have come before it
+        was taken."""
         identity = self._disk.identity(taken.path)
         if identity is None:
             return None
         if not identity.is_regular:  # it became so after we had looked at it
             self._quarantine(taken, "it is no regular file")
             return None
-        if self._has_writer(taken.path):
-            self._waiting.append(taken)
+        seen = taken.seen
+        if seen is not None and seen.evidence is not Evidence.ASKED and seen.is_still(identity):
+            return taken
+        complete = self._writers.judge(taken.path, identity, taken.first, lambda: False)
+        if complete is None:
+            self._waiting.append(replace(taken, seen=None))
             return None
-        return identity.size
+        return replace(taken, seen=complete)
+
+    @step
+    @speaking("looking at files that were taken")
+    def _look_at_late(self) -> None:
+        self._taking.late.look()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -225,7 +250,7 @@ class Intake:
             self._commit_together(batch)
         except (Full, MessageInUse, BadMessageId) as error:
             if len(batch) == 1:
-                self._report(batch[0].path, f"it waits: {error}")
+                self._report(batch[0].first, f"it waits: {error}")
                 return
             self._waiting = [taken for taken in self._waiting if taken not in batch]
             for taken in batch:
@@ -244,8 +269,12 @@ class Intake:
                     self._quarantine(taken, str(error))
                     continue
                 except OSError as error:
-                    self._report(taken.path, f"it cannot be read ({error.strerror}), and waits")
+                    self._report(taken.first, f"it cannot be read ({error.strerror}), and waits")
                     self._waiting.append(taken)
+                    continue
+                if puts is None:
+                    self._leave(taken.first, "a program has just written to it: it waits")
+                    self._waiting.append(replace(taken, seen=None))
                     continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
@@ -265,33 +294,51 @@ class Intake:
         if self._progress is not None:
             self._progress(self.counts)
 
-    def _puts_of(self, taken: Taken) -> list[Put]:
+    def _puts_of(self, taken: Taken) -> list[Put] | None:
+        """None if the file is not as it was when it was found complete."""
         store = self._store
         if taken.queue not in store.config.queues:
             raise InvalidArgument("that queue was deleted")
+        data, identity = self._read(taken)
+        if taken.seen is not None and not taken.seen.is_still(identity):
+            return None
         return puts_of(
-            taken.name, self._read(taken), store.config.max_body_bytes,
-            lambda **options: described(store, taken.queue, options),
-        )  # fmt: skip
+            taken.name, data, store.config.max_body_bytes, lambda **options: described(store, taken.queue, options)
+        )
 
-    def _read(self, taken: Taken) -> bytes:
+    def _read(self, taken: Taken) -> tuple[bytes, FileIdentity]:
+        """The file's bytes, and how it was afterwards."""
         limit = max(self._store.config.max_body_bytes, _BATCH_BYTES)
         handle = self._disk.open(taken.path)
         try:
             data = self._disk.read_at(handle, 0, limit + 1)
+            identity = self._disk.handle_identity(handle)
         finally:
             self._disk.close(handle)
         if len(data) > limit:
             raise InvalidArgument(f"it is larger than the space's max_body_bytes, {self._store.config.max_body_bytes}")
-        return data
+        return data, identity
+
+    # -- what is left, and what is set aside -------------------------------------------------------------------------
+
+    def _quarantine(self, taken: Taken, reason: str) -> None:
+        self._set_aside(taken.path, taken.queue, reason)
 
     @speaking("setting a dropped file aside")
-    def _quarantine(self, taken: Taken, reason: str) -> None:
-        quarantine(self._disk, taken.path, f"dropped for queue {taken.queue}: {reason}")
+    def _set_aside(self, path: str, queue: str, reason: str) -> None:
+        quarantine(self._disk, path, f"dropped for queue {queue}: {reason}")
         self.counts.quarantined += 1
 
+    def _leave(self, name: str, text: str) -> None:
+        self._left[name] = text
+
     def _report(self, name: str, text: str) -> None:
-        """Once each."""
+        """Of what is left: once each."""
+        self._leave(name, text)
         if name not in self._reported:
             self._reported.add(name)
             log.warning("%s: %s", name, text)
+
+    def _report_left(self) -> None:
+        for name, text in self._left.items():
+            self._report(name, text)

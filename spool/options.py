@@ -119,6 +119,8 @@ class SpaceOptions(TypedDict, total=False):
     max_body_bytes: the largest body in bytes, up to 4 GiB - 1; 268,435,456 (256 MiB) by default.
     max_headers: the most headers of a message; 64 by default.
     max_headers_bytes: the most bytes of all names and values of a message's headers together; 8,192 by default.
+    drop_settle: seconds; a file in ``drop/`` that was written in place is taken once it has not changed for so long,
+        where the intake may not ask the kernel whether a program still writes it; 60 by default.
     flush: what makes a commit durable: "auto", the default, asks the file system; "ordered" relies on one flush of the
         commit's file, "strict" flushes the directory as well.
     network_file_system: the kind of network file system, by name, e.g. "nfs", where the space lies on one; None, the
@@ -133,6 +135,7 @@ class SpaceOptions(TypedDict, total=False):
     max_body_bytes: int
     max_headers: int
     max_headers_bytes: int
+    drop_settle: float
     flush: Literal["auto", "ordered", "strict"]
     network_file_system: str | None
     mirror: str | None

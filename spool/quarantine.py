@@ -36,12 +36,19 @@ def kept(disk: Disk, name: str) -> bool:
     there = f"{layout.QUARANTINE}/{_stem(name)}"
     if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):
         return False
-    return not disk.exists(name) or _same_bytes(disk, name, there)
+    return not disk.exists(name) or same_bytes(disk, name, there)
 
 
 def keep_copy(disk: Disk, name: str, reason: str) -> str:
     """The same bytes there, while the file goes on to serve what can be read of it; returns the copy's name."""
     target = _free_name(disk, name, reason)
+    copy_file(disk, name, target)
+    log.warning("a copy of %s was kept as %s: %s", name, target, reason)
+    return target
+
+
+def copy_file(disk: Disk, name: str, target: str) -> None:
+    """The same bytes in a new file, durable when this returns."""
     with ExitStack() as opened:
         source = disk.open(name)
         opened.callback(disk.close, source)
@@ -51,12 +58,11 @@ def keep_copy(disk: Disk, name: str, reason: str) -> str:
         while data := disk.read_at(source, offset, _CHUNK_BYTES):
             disk.write_at(copy, offset, data)
             offset += len(data)
-        disk.make_durable(copy, layout.QUARANTINE)
-    log.warning("a copy of %s was kept as %s: %s", name, target, reason)
-    return target
+        disk.make_durable(copy, target.rpartition("/")[0])
 
 
-def _same_bytes(disk: Disk, one: str, other: str) -> bool:
+def same_bytes(disk: Disk, one: str, other: str) -> bool:
+    """False also if one of the two cannot be opened."""
     with ExitStack() as opened:
         handles = []
         for name in (one, other):

@@ -144,21 +144,15 @@ def _flush_unflushed(store: Store) -> None:
 
 
 def _finish_taken(store: Store) -> None:
-    """A commit that took a dropped file is needed until that file is durably gone."""
+    """A commit that took a dropped file is needed until that file is durably gone. Only an intake removes it: it knows
+    whether the file may still have a writer."""
     with store.mutex:
-        pending = [(number, list(state.taken)) for number, state in store.index.files.items() if state.taken]
+        noted = [(number, list(state.taken)) for number, state in store.index.files.items() if state.taken]
+    pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
     if not pending:
         return
-    directories = set()
-    for _, taken in pending:
-        for directory, name in taken:
-            try:
-                store.disk.unlink(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                pass
-            directories.add(directory)
     store.disk.flush_directory(layout.ACTIVE)
-    for directory in directories:
+    for directory in {directory for _, taken in pending for directory, _ in taken}:
         if store.disk.exists(f"{layout.ACTIVE}/{directory}"):
             store.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
     with store.mutex:
@@ -167,6 +161,11 @@ def _finish_taken(store: Store) -> None:
             if state is not None:
                 state.taken = tuple(one for one in state.taken if one not in taken)
             store.index.taken.difference_update(taken)
+
+
+def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
+    directory, name = taken
+    return not store.disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:

@@ -72,6 +72,7 @@ class SpaceConfig:
     max_body_bytes: int = BODY_LIMIT_BYTES
     max_headers: int = HEADERS_LIMIT
     max_headers_bytes: int = HEADERS_LIMIT_BYTES
+    drop_settle: float = 60.0
     flush: str = "auto"
     network_file_system: str | None = None
     mirror: str | None = None
@@ -210,6 +211,7 @@ _SPACE_RULES = {
     "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", _whole(1, HARD_BODY_LIMIT_BYTES)),
     "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", _whole(0, HARD_HEADERS_LIMIT)),
     "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", _whole(0, HARD_HEADERS_LIMIT_BYTES)),
+    "drop_settle": Rule(_A_DELAY, _seconds),
     "flush": Rule(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
     "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(_text)),
     "mirror": Rule("the absolute path of a directory", _optional(_absolute)),

@@ -9,30 +9,40 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from spool import layout
+from spool import layout, spares
+from spool.descriptors import Unsupported
+from spool.dropped import is_unfinished
 from spool.errors import SpoolError
 from spool.gate import step
+from spool.late import Late, grown
 from spool.locks import dropping_byte, taken_byte
 from spool.publication import settle_all
 from spool.store import Store, speaking
 from spool.visibility import catch_up
+from spool.writers import Complete, Evidence
 
 log = logging.getLogger("spool")
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A file in a taking directory: ``active/<directory>/<name>``."""
+    """A file in a taking directory: ``active/<directory>/<name>``. ``seen``: as it was when it was found complete; None
+    of what a dead intake had taken."""
 
     queue: str
     directory: str
     name: str
+    seen: Complete | None = field(default=None, compare=False)
+
+    @property
+    def folder(self) -> str:
+        return f"{layout.ACTIVE}/{self.directory}"
 
     @property
     def path(self) -> str:
-        return f"{layout.ACTIVE}/{self.directory}/{self.name}"
+        return f"{self.folder}/{self.name}"
 
     @property
     def first(self) -> str:
@@ -47,53 +57,112 @@ class Taken:
 
 class Taking:
     """The taking directories of one intake. ``queues`` names the queues there are; ``report`` is told of what is left
-    alone, by name and reason."""
+    alone, by name and reason; ``set_aside`` moves a file to quarantine, by path, queue and reason."""
 
-    def __init__(self, store: Store, queues: Callable[[], Collection[str]], report: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queues: Callable[[], Collection[str]],
+        report: Callable[[str, str], None],
+        set_aside: Callable[[str, str, str], None],
+    ) -> None:
+        self.late = Late(store, set_aside)
         self._store = store
         self._disk = store.disk
         self._queues = queues
         self._report = report
+        self._set_aside = set_aside
         self._directories: dict[str, str] = {}
         self._used: set[tuple[str, str]] = set()
+        self._folders: set[str] = set()  # queues of which this intake has the ``dropping_byte``
 
     @step
     @speaking("taking dropped files")
-    def take(self, queue: str, names: list[str]) -> list[Taken]:
-        """Move dropped files where nobody else can open them by name; what can be had of them, and what turned out to
-        be a dead intake's.
+    def take(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
+        """Move dropped files, by name, where nobody else can open them by name; what can be had of them, and what
+        turned out to be a dead intake's.
 
         Where renames are not ordered, a power cut could lose both names of a file: there the new one is durable before
-        the old one goes, and while a file has both, no other intake may look.
+        the old one goes, or a copy is (``spares``), and meanwhile no other intake may look.
         """
         if self._disk.ordered:
-            return [taken for name in names for taken in self._take_one(queue, name, self._disk.rename_new)]
+            return [taken for name, seen in arrivals for taken in self._take_one(queue, name, seen, self._rename)]
         byte = dropping_byte(queue)
         self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        self._folders.add(queue)
         try:
-            found = [taken for name in names for taken in self._take_one(queue, name, self._disk.link)]
-            for directory in {taken.directory for taken in found}:
-                self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
-            for taken in found:
+            return self._take_in_turn(queue, arrivals)
+        finally:
+            self._folders.remove(queue)
+            self._store.xids.unlock(byte)
+
+    def _take_in_turn(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
+        found = self.finish_dead_intakes() if self._spared(queue) else []
+        spared = self._spared(queue)  # another intake is about to finish those
+        copied: list[Taken] = []
+
+        def link_or_copy(taken: Taken) -> None:
+            try:
+                self._disk.link(taken.first, taken.path)
+            except Unsupported:
+                spares.make(self._disk, taken.first, taken.folder)
+                copied.append(taken)
+
+        for name, seen in arrivals:
+            if name not in spared:
+                found += self._take_one(queue, name, seen, link_or_copy)
+        for folder in {taken.folder for taken in found}:
+            self._disk.flush_directory(folder)
+        for taken in found:
+            if taken not in copied:
                 with suppress(FileNotFoundError):  # its owner removed it; or it was a dead intake's
                     self._disk.unlink(taken.first)
-        finally:
-            self._store.xids.unlock(byte)
-        return found
+        gone = self._rename_copied(copied)
+        return [taken for taken in found if taken not in gone]
 
-    def _take_one(self, queue: str, name: str, move: Callable[[str, str], None]) -> list[Taken]:
-        taken = Taken(queue, self._directory(queue, name), name)
+    def _rename_copied(self, copied: list[Taken]) -> list[Taken]:
+        """Files whose copies are durable; those that could not be had."""
+        gone = []
+        for taken in copied:
+            try:
+                self._rename(taken)
+            except FileNotFoundError:
+                gone.append(taken)
+            except OSError as error:
+                self._cannot_take(taken, error)
+                gone.append(taken)
+        for folder in {taken.folder for taken in copied}:
+            self._disk.flush_directory(folder)
+            for spare in spares.folders(self._disk, folder):
+                spares.remove(self._disk, spare)
+        return gone
+
+    def _take_one(self, queue: str, name: str, seen: Complete, move: Callable[[Taken], None]) -> list[Taken]:
+        taken = Taken(queue, self._directory(queue, name), name, seen)
         try:
             if self._is_taken(taken):
                 return self.finish_dead_intakes()
-            move(taken.first, taken.path)
+            move(taken)
         except FileNotFoundError:
             return []  # its owner thought better of it, or another intake was faster
         except OSError as error:
-            self._report(taken.first, f"it cannot be taken: {error.strerror}")
+            self._cannot_take(taken, error)
             return []
         self._used.add((taken.directory, name))
         return [taken]
+
+    def _rename(self, taken: Taken) -> None:
+        self._disk.rename_new(taken.first, taken.path)
+
+    def _cannot_take(self, taken: Taken, error: OSError) -> None:
+        self._report(taken.first, f"it cannot be taken: {error.strerror}")
+
+    def _spared(self, queue: str) -> set[str]:
+        """Names of files of which intakes have copies."""
+        prefix = f"{layout.TAKEN_PREFIX}{queue}."
+        directories = [f"{layout.ACTIVE}/{name}" for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+        folders = [folder for directory in directories for folder in spares.folders(self._disk, directory)]
+        return {name for folder in folders for name in self._disk.names(folder)}
 
     def _is_taken(self, taken: Taken) -> bool:
         """Whether an intake that died had given the file its new name already."""
@@ -135,12 +204,25 @@ class Taking:
                     self._disk.flush_directory(folder)
 
     def remove(self, taken: Taken) -> None:
+        """A file whose messages are committed; one that may still have a writer is looked at for a while (``late``)."""
         try:
-            self._disk.unlink(taken.path)
+            if taken.seen is None or taken.seen.evidence is Evidence.ASKED:
+                self._disk.unlink(taken.path)
+            elif taken.seen.evidence is Evidence.STILL:
+                self.late.keep(taken.queue, taken.path, taken.seen.identity)
+            else:
+                self._remove_renamed(taken, taken.seen)
         except FileNotFoundError:
             pass
         except OSError as error:
             log.warning("%s was taken and cannot be removed yet: %s", taken.path, error)
+
+    def _remove_renamed(self, taken: Taken, seen: Complete) -> None:
+        identity = self._disk.identity(taken.path)
+        if identity is None or seen.is_still(identity):
+            self._disk.unlink(taken.path)
+        else:
+            self._set_aside(taken.path, taken.queue, grown(seen.identity.size, identity.size))
 
     # -- what others left -------------------------------------------------------------------------------------------
 
@@ -177,27 +259,65 @@ class Taking:
         # A commit of the dead one may still be unpublished: see every number before believing that there is none.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
+        self._settle_copies(queue, path)
         left = []
-        for taken in [Taken(queue, directory, name) for name in sorted(self._disk.names(path))]:
+        for name in sorted(self._disk.names(path)):
+            if is_unfinished(name):  # no file that was dropped
+                self.late.adopt(queue, f"{path}/{name}")
+                continue
+            taken = Taken(queue, directory, name)
             self._remove_first_name(taken)
             if taken.record in self._store.index.taken:
-                self.remove(taken)
+                self._remove_of_the_dead(taken)
             else:
                 left.append(taken)
         self._directories[f"{queue}/{directory}"] = directory  # ours to leave behind empty
         return left
 
+    def _settle_copies(self, queue: str, path: str) -> None:
+        """While no other intake renames files of that folder."""
+        if not spares.folders(self._disk, path):
+            return
+        if queue in self._folders:
+            spares.settle(self._disk, path, queue)
+            return
+        byte = dropping_byte(queue)
+        self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        try:
+            spares.settle(self._disk, path, queue)
+        finally:
+            self._store.xids.unlock(byte)
+
+    def _remove_of_the_dead(self, taken: Taken) -> None:
+        """A file that a commit names, of which it is not known how it was read."""
+        identity = self._disk.identity(taken.path)
+        if identity is None or not identity.is_regular or self._has_no_writer(taken.path):
+            self.remove(taken)
+        elif identity.modified_ns < identity.changed_ns:  # the rename that took it came after all that was written
+            self.remove(replace(taken, seen=Complete(Evidence.STILL, identity)))
+        else:
+            reason = "it may have changed after it became messages, when its intake died: compare it with them"
+            self._set_aside(taken.path, taken.queue, reason)
+
+    def _has_no_writer(self, path: str) -> bool:
+        try:
+            return self._disk.has_writer(path) is False
+        except OSError:
+            return False
+
     def _remove_first_name(self, taken: Taken) -> None:
         """A death or a power cut may leave a file both its names, where renames are not ordered: it is taken."""
         identity = self._disk.identity(taken.first)
         if identity is not None and identity.same_file(self._disk.identity(taken.path)):
-            for folder in (layout.ACTIVE, f"{layout.ACTIVE}/{taken.directory}"):
+            for folder in (layout.ACTIVE, taken.folder):
                 self._disk.flush_directory(folder)
             self._disk.unlink(taken.first)
 
     @step
     def leave(self) -> None:
-        """Remove empty taking directories and let go of them all; what still has a writer waits for the next intake."""
+        """Remove empty taking directories and let go of them all; what still has a writer, and what is looked at for a
+        while, waits for the next intake."""
+        self.late.leave()
         for directory in self._directories.values():
             try:
                 self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")

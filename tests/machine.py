@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 PAGE = 4096
+OF_ANOTHER = "of-another-user"  # how the names of such files begin
 
 
 class PowerCut(BaseException):
@@ -70,6 +71,8 @@ class Inode:
         self.names_flushed = 0
         self.flushes: list[int] = []
         self.version = 0
+        self.changed = 1  # counts changes of its bytes and of its name; ``version`` is what it was at the last of bytes
+        self.foreign = False  # another user's: nobody tells of its writers, and it gets no second name
         self.locks: list[Lock] = []
         self.shadow: bytes | None = None
         self.dropped: list[tuple[int, int]] = []
@@ -176,6 +179,7 @@ class Machine:
             inode = known.get(number) or self.new_inode(directory=data is None)
             known[number] = inode
             inode.data = inode.flushed = data or b""
+            inode.foreign |= data is not None and f"/{OF_ANOTHER}" in path and "/.spare" not in path
             directory, name = self.parent(path)
             assert directory.entries is not None
             directory.entries[name] = inode
@@ -318,7 +322,8 @@ class Machine:
 
     def _changed(self, inode: Inode) -> None:
         inode.touched = len(self.log)
-        inode.version += 1
+        inode.changed += 1
+        inode.version = inode.changed
 
     def flush(self, inode: Inode) -> None:
         """The inode's bytes or, of a directory, its names; and what a journal commits with it."""

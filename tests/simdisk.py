@@ -119,6 +119,7 @@ class SimulatedDisk(Disk):
         if there is not None and there.entries:
             raise error_of(errno.ENOTEMPTY, target)
         machine.record("rename", Change(*new, moved), Change(*old, None))
+        moved.changed += 1
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         return False  # a simulated process has one thread, whose calls are its steps
@@ -131,6 +132,8 @@ class SimulatedDisk(Disk):
         if self.machine.lookup(target) is not None:
             raise error_of(errno.EEXIST, target)
         if inode.entries is not None:
+            raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
+        if inode.foreign:
             raise Unsupported(errno.EPERM, os.strerror(errno.EPERM), source)
         self.machine.record("link", Change(*self.machine.parent(target), inode))
 
@@ -308,6 +311,8 @@ class SimulatedDisk(Disk):
         inode = self.machine.find(name)
         if inode.entries is not None:
             return None  # a directory has no leases
+        if inode.foreign:
+            return None
         return any(handle.inode is inode and handle.writable for handle in self.machine.handles.values())
 
     # -- the machine ------------------------------------------------------------------------------------------------
@@ -348,4 +353,4 @@ def _let_go(inode: Inode, range_: Lock) -> None:
 
 def _identity(inode: Inode) -> FileIdentity:
     kind = stat.S_IFREG | 0o600 if inode.entries is None else stat.S_IFDIR | 0o700
-    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, os.geteuid())
+    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, os.geteuid(), inode.changed)

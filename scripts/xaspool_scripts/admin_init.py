@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import given, size
+from xaspool_scripts.options import duration, given, size
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
@@ -22,6 +22,13 @@ _MOST_NAMED = 3
     type=size,
     metavar="SIZE",
     help="The largest body that a message may have, in bytes or e.g. '64 MiB'; 256 MiB if not given.",
+)
+@click.option(
+    "--drop-settle",
+    type=duration,
+    metavar="TIME",
+    help="A file that another user writes into drop/ in place is taken once it has not changed for this time, in seconds "
+    "or e.g. 5m; 60 seconds if not given.",
 )
 @click.option(
     "--flush",

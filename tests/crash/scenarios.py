@@ -38,6 +38,7 @@ from tests.crash.programs import (
 )
 from tests.crash.schedule import ScheduledDisk
 from tests.crash.together import TOGETHER
+from tests.machine import OF_ANOTHER
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.spool.sweeping import swept_by_few
 
@@ -273,15 +274,19 @@ def _two_intakes(stage: Stage) -> None:
 DROPPED = ("d", "e")
 
 
-def _drop(space: spool.Space, book: Book) -> None:
+def _drop(space: spool.Space, book: Book, owner: str = "") -> None:
     disk = space._store.disk
     for name in DROPPED:
-        handle = disk.create(f"{layout.DROP}/a/{name}")
+        handle = disk.create(f"{layout.DROP}/a/{owner}{name}")
         disk.write_at(handle, 0, name.encode())
         disk.flush(handle)
         disk.close(handle)
         book.begin("dropped", ("a", name)).may(DONE)
     disk.flush_directory(f"{layout.DROP}/a")
+
+
+def _drop_as_another_user(space: spool.Space, book: Book) -> None:
+    _drop(space, book, OF_ANOTHER)
 
 
 def _getting_dropped(book: Book) -> Program:
@@ -463,6 +468,7 @@ SCENARIOS = (
     Scenario("two threads of a process", _two_threads, ("m0",)),
     Scenario("two create queues", _two_create_queues),
     Scenario("two intakes", _two_intakes, (), _drop, afterwards=taking_in),
+    Scenario("two intakes and another user's files", _two_intakes, (), _drop_as_another_user, afterwards=taking_in),
     Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
     Scenario("a commit that cannot be made visible", _cannot_be_made_visible, ("m0",), disk=FailingCounters),
     Scenario("an administrator beside the coordinator", _heuristic, ("m0", "m1"), _in_doubt),

@@ -36,6 +36,8 @@ STOPS = (
     Stop("a number is published after those before it, by its writer", "commits beside takes", 0, "flush", 1),
     Stop("two who create queues lose none", "two create queues", 0, "rename space.toml.tmp", 1),
     Stop("two intakes do not take one file while it has two names", "two intakes", 0, "link drop/", 1, Rules.STRICT),
+    Stop("two intakes do not take one file while it has a copy", "two intakes and another user's files", 0,
+         "rename_new drop/", 1, Rules.STRICT),
 )  # fmt: skip
 
 

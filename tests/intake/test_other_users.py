@@ -1,0 +1,213 @@
+"""Files of other users: each comes once and whole, from an intake that is not root."""
+
+import grp
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+import spool
+from spool.clock import Clock
+from spool.disk import Disk
+from spool.intake import Intake, IntakeCounts
+from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
+
+pytestmark = pytest.mark.root
+
+
+class Later(Clock):
+    """The machine's clock, some seconds on."""
+
+    by = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.by
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What a program imports when it comes to it; the other users may not be able to read Python's own files."""
+    with directory_of(0) as directory, spool.create(directory / "space") as space:
+        space.create_queue("q")
+        (directory / "space/drop/q/one").write_bytes(b"one")
+        (directory / "space/drop/q/bad.msgpack").write_bytes(b"bad")
+        intake = Intake(space)
+        intake._watch().stop()
+        intake.run(once=True)
+        space.quarantined()
+
+
+@pytest.fixture
+def clock() -> Later:
+    return Later()
+
+
+@pytest.fixture(params=["ordered", "strict"])
+def path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A space of OWNER's, whose queue ``q`` takes files of DROPPER's."""
+    with directory_of(OWNER) as directory:
+        with acting_as(OWNER), spool.create(directory / "space", flush=request.param) as space:
+            space.create_queue("q")
+            space.open_drop("q", grp.getgrgid(GROUP).gr_name)
+        yield directory / "space"
+
+
+def drop(path: Path, name: str, data: bytes, umask: int = 0o022) -> None:
+    """As careful writers do."""
+    with acting_as(DROPPER, umask):
+        (path / "drop/q" / f".{name}").write_bytes(data)
+        (path / "drop/q" / f".{name}").rename(path / "drop/q" / name)
+
+
+def take(path: Path, clock: Clock) -> IntakeCounts:
+    with acting_as(OWNER), spool.open(path, clock=clock) as space:
+        return Intake(space).run(once=True)
+
+
+def opened_by_another(path: Path, name: str) -> IO[bytes]:
+    """A dropped file that DROPPER writes in place; open, as in its process."""
+    with acting_as(DROPPER):
+        return (path / "drop/q" / name).open("wb", buffering=0)
+
+
+def bodies(path: Path) -> list[bytes]:
+    with acting_as(OWNER), spool.open(path) as space:
+        return [message.body for message in space.browse("q")]
+
+
+def kept(path: Path) -> dict[str, bytes]:
+    """What lies in quarantine, by its reason."""
+    with acting_as(OWNER), spool.open(path) as space:
+        return {finding.detail: (path / finding.name).read_bytes() for finding in space.quarantined()}
+
+
+def test_a_file_that_another_user_writes_in_place_is_not_taken_half(path: Path, clock: Later) -> None:
+    file = opened_by_another(path, "slow")
+    file.write(b"part 1, ")
+    clock.by = 59
+    assert take(path, clock) == IntakeCounts(left=1)
+    file.write(b"part 2")
+    file.close()
+    clock.by = 61
+    assert take(path, clock).files == 1
+    assert bodies(path) == [b"part 1, part 2"]
+
+
+def test_what_is_written_after_a_long_pause_is_kept_and_named(
+    path: Path, clock: Later, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = opened_by_another(path, "slow")
+    file.write(b"part 1, ")
+    clock.by = 61
+    assert take(path, clock).files == 1
+    file.write(b"part 2, ")
+    counts = take(path, clock)
+    assert (counts.quarantined, counts.messages) == (1, 0)
+    assert "slow was moved to quarantine/active.slow: " in caplog.text
+    assert "its first 8 bytes are messages already" in caplog.text
+    file.write(b"part 3")  # its writer goes on: also that is not lost
+    file.close()
+    assert bodies(path) == [b"part 1, "]
+    ((reason, data),) = kept(path).items()
+    assert data == b"part 1, part 2, part 3"
+    assert "the 8 bytes behind them are only here" in reason
+
+
+def test_what_nobody_wrote_on_is_gone_after_ten_minutes(path: Path, clock: Later) -> None:
+    drop(path, "one", b"one")
+    clock.by = 61
+    assert take(path, clock).files == 1
+    assert list((path / "active").rglob("one")) != []
+    clock.by = 700
+    assert take(path, clock) == IntakeCounts()
+    assert list((path / "active").iterdir()) == []
+    assert (bodies(path), kept(path)) == ([b"one"], {})
+
+
+def test_a_file_that_was_renamed_into_place_is_taken_at_once(path: Path) -> None:
+    folder = path / "drop/q"
+
+    def dropping() -> None:
+        (folder / "in place").write_bytes(b"half")
+        (folder / ".new").write_bytes(b"whole")
+        (folder / ".new").rename(folder / "new")
+
+    with acting_as(OWNER), spool.open(path) as space:
+        intake = Intake(space)
+        thread = threading.Thread(target=intake.run)
+        thread.start()
+        try:
+            (folder / "own").write_bytes(b"it runs")
+            space.get("q", timeout=30)
+            in_a_process_of(DROPPER, dropping)
+            assert space.get("q", timeout=30).body == b"whole"
+        finally:
+            intake.stop()
+            thread.join()
+    assert (folder / "in place").read_bytes() == b"half"
+
+
+def test_a_rename_says_nothing_of_the_next_file_of_that_name(path: Path) -> None:
+    file = path / "drop/q/x"
+
+    def twice() -> None:
+        file.with_name(".x").write_bytes(b"first")
+        file.with_name(".x").rename(file)
+        file.unlink()
+        file.write_bytes(b"half")
+
+    with acting_as(OWNER), spool.open(path) as space:
+        intake = Intake(space)
+        intake._renames.watch("q")
+        in_a_process_of(DROPPER, twice)
+        intake.take_all()
+        assert intake.counts == IntakeCounts(left=1)
+
+
+class WrittenOn(Disk):
+    """Just before the commit, a program adds to a file that it had open since before its rename."""
+
+    file: IO[bytes] | None = None
+
+    def flush_directory(self, name: str) -> None:
+        super().flush_directory(name)
+        if name == "drop/q" and self.file is not None:
+            self.file.write(b"2")
+
+
+def test_what_was_added_after_a_rename_is_kept_and_named(path: Path) -> None:
+    disk = WrittenOn(str(path))
+    with acting_as(OWNER), spool.open(path, disk=disk) as space:
+        intake = Intake(space)
+        intake._renames.watch("q")
+        disk.file = opened_by_another(path, ".x")
+        disk.file.write(b"1")
+        in_a_process_of(DROPPER, lambda: (path / "drop/q/.x").rename(path / "drop/q/x"))
+        intake.take_all()
+        assert intake.counts == IntakeCounts(files=1, messages=1, quarantined=1)
+    disk.file.close()
+    assert bodies(path) == [b"1"]
+    assert list(kept(path).values()) == [b"12"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o002])
+def test_a_group_drops_files_with_any_usual_umask(path: Path, clock: Later, umask: int) -> None:
+    """The kernel refuses a second name for a file that this user neither owns nor may write."""
+    for name in ("a", "b"):
+        drop(path, name, name.encode(), umask)
+    clock.by = 61
+    assert take(path, clock) == IntakeCounts(files=2, messages=2)
+    assert bodies(path) == [b"a", b"b"]
+
+
+def test_a_file_that_the_intake_may_not_read_is_left_with_what_to_do(
+    path: Path, clock: Later, caplog: pytest.LogCaptureFixture
+) -> None:
+    drop(path, "secret", b"x", umask=0o077)
+    clock.by = 61
+    assert take(path, clock) == IntakeCounts(left=1)
+    assert "drop/q/secret: it belongs to user 1234" in caplog.text
+    assert "chmod g+r" in caplog.text
+    assert (path / "drop/q/secret").exists()

@@ -1,0 +1,59 @@
+"""Two users beside root: one that owns a space, and one that may only drop files. For tests that run as root."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OWNER, DROPPER, GROUP = 65534, 1234, 65534
+
+
+@contextmanager
+def acting_as(user: int, umask: int = 0o022) -> Iterator[None]:
+    """This process has the rights of that user, and no capabilities."""
+    before = os.geteuid()
+    groups, group, mask = os.getgroups(), os.getegid(), os.umask(umask)
+    _become(user, GROUP, [])
+    try:
+        yield
+    finally:
+        _become(before, group, groups)
+        os.umask(mask)
+
+
+def _become(user: int, group: int, groups: list[int]) -> None:
+    os.seteuid(0)
+    os.setgroups(groups)
+    os.setegid(group)
+    os.seteuid(user)
+
+
+def in_a_process_of(user: int, act: Callable[[], object], umask: int = 0o022) -> None:
+    """To its end; for what another thread of this process must not do with it."""
+    child = os.fork()
+    if child == 0:
+        os.umask(umask)
+        os.seteuid(0)
+        os.setgroups([])
+        os.setgid(GROUP)
+        os.setuid(user)
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@contextmanager
+def directory_of(user: int) -> Iterator[Path]:
+    """A new directory that others may pass."""
+    path = Path(tempfile.mkdtemp(prefix="two-users-"))
+    os.chmod(path, 0o755)
+    os.chown(path, user, GROUP)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
