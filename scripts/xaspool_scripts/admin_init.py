@@ -27,8 +27,8 @@ _MOST_NAMED = 3
     "--drop-settle",
     type=duration,
     metavar="TIME",
-    help="A file that another user writes into drop/ in place is taken once it has not changed for this time, in seconds "
-    "or e.g. 5m; 60 seconds if not given.",
+    help="A file that another user writes into drop/ in place is taken once it has not changed for this time, in "
+    "seconds or e.g. 5m; 60 seconds if not given.",
 )
 @click.option(
     "--flush",
