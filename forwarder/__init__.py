@@ -1,9 +1,10 @@
 """Forwarding queues to services, in parallel, through Spark."""
 
-from forwarder.forwarder import Forwarder, Summary
+from forwarder.forwarder import Forwarder
 from forwarder.round import RoundResult
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
+from forwarder.summary import Summary
 from spool.effects import Effect
 from spool.outcome import Reject, Retry
 

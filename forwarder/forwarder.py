@@ -1,18 +1,21 @@
 """The forwarder: rounds, one after the other on each route, side by side across routes, on one Spark session."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forwarder.round import RoundResult, Route, TaskDied, run_round
+from forwarder.round import RoundResult, Route, TaskDied, count_in_hand, run_round
 from forwarder.services import QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
+from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
-from spool.effects import Effect
 from spool.errors import SpoolError
+from spool.message import Position
 from spool.opening import open as open_space
+from spool.outcome import one_line
 from spool.space import Space
 
 if TYPE_CHECKING:
@@ -24,30 +27,15 @@ log = logging.getLogger("spool.forwarder")
 _ROUND_SECONDS = 2.0
 _FIRST_ROUND_MESSAGES, _MOST_ROUND_MESSAGES = 128, 8192
 _LISTEN_SECONDS = 0.5
+# Failed messages that a run with ``once`` remembers for each queue; with more of them it leaves the rest.
+_MOST_TRIED = 1_000_000
+# Where a lost task ran, and the class of what it died of.
+_LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
-@dataclass
-class Summary:
-    """What a forwarder did. ``effects``: how many messages by queue and ``Effect``; ``down``: queue → why nothing of
-    it could be forwarded last; ``errors``: what ended a route."""
-
-    effects: dict[str, dict[str, int]] = field(default_factory=dict)
-    down: dict[str, str] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-
-    @property
-    def handled(self) -> int:
-        return sum(n for found in self.effects.values() for effect, n in found.items() if effect != Effect.KEPT)
-
-    def add(self, queue: str, result: RoundResult) -> None:
-        found = self.effects.setdefault(queue, {})
-        for effect, count in result.effects.items():
-            found[effect] = found.get(effect, 0) + count
-        if result.down:
-            self.down[queue] = result.down
-        elif result.messages:
-            self.down.pop(queue, None)
+class _Stopped(BaseException):
+    """Raised by the handler of a signal while Spark starts: there is nothing to finish."""
 
 
 class Forwarder:
@@ -55,8 +43,9 @@ class Forwarder:
 
     ``routes``: queue → service URL (``python:module:function``, ``http(s)://…``, ``queue:name``). ``spark``: a session
     of your own; without it one is started on ``master``. ``on_failure``: what a final failure of a service means,
-    "reject" (final) or "retry" (a try like others). ``progress``: called with (queue, RoundResult) after each round.
-    ``say``: told in words what takes long. ServiceError if a route cannot work as it is.
+    "reject" (final) or "retry" (a try like others). ``timeout``: seconds that a call may take. ``progress``: called
+    with (queue, RoundResult) after each round. ``say``: told in words what takes long. ServiceError if a route cannot
+    work as it is.
     """
 
     def __init__(
@@ -83,32 +72,69 @@ class Forwarder:
         self._progress = progress
         self._say = say or log.info
         self._stop = threading.Event()
-        self._is_stopping = False
+        self._is_stopping = self._is_starting = False
+        self._end: Callable[[], object] | None = None
         self._mutex = threading.Lock()
+        self._under_way: dict[str, list[Chunk]] = {}
+        self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until ``stop`` is called; ``once``: until nothing is left that can be forwarded now.
+        """Forward until ``stop`` is called; ``once``: until nothing is left that can be forwarded now and was not tried
+        in this run.
 
         SparkUnavailable if there is no Spark; what ends a single route is in the summary, and ends all.
         """
         with open_space(self.path) as space:
             self._check(space)
-            spark = self._spark or start(self._master, progress=self._say)
             try:
-                if self._spark is None:
-                    warm_up(spark)
+                spark = self._spark or self._start()
+            except _Stopped:
+                return self.summary
+            try:
                 self._say("forwarding")
                 self._run_routes(space, spark, once)
             finally:
                 if self._spark is None:
                     stop(spark)
+            if once:
+                self._count_left(space)
         return self.summary
 
     def stop(self) -> None:
-        """Finish the rounds that are under way, then return from ``run``. For signal handlers and other threads."""
+        """Let the calls that are under way finish, commit, then return from ``run``: within a round's seconds and one
+        call's timeout. For signal handlers, which end the start of Spark by it, and other threads."""
         if not self._is_stopping:  # a second signal may come while the first one's handler holds the event's lock
             self._is_stopping = True
             self._stop.set()
+            if self._is_starting and threading.current_thread() is threading.main_thread():
+                raise _Stopped
+
+    def abandon(self, end: Callable[[], object]) -> None:
+        """Have ``run`` call ``end``, which ends the process, without waiting for the calls that are under way. They are
+        tries of their messages; nothing else of their rounds happened. For signal handlers: without such calls, ``end``
+        is called here."""
+        if not self._under_way:
+            end()
+        self._end = end
+
+    def _start(self) -> "SparkSession":
+        def java_is_up() -> None:
+            self._is_starting = True
+            if self._is_stopping:
+                raise _Stopped
+
+        try:
+            if self._is_stopping:
+                raise _Stopped
+            spark = start(self._master, progress=self._say, java_is_up=java_is_up)
+            try:
+                warm_up(spark)
+            except BaseException:
+                stop(spark)
+                raise
+            return spark
+        finally:
+            self._is_starting = False
 
     def _check(self, space: Space) -> None:
         """Everything about the routes that can be known before a message is taken."""
@@ -123,6 +149,12 @@ class Forwarder:
             if target == route.queue:
                 raise ServiceError(f"the queue {target!r} cannot be forwarded to itself: name another")
 
+    def _count_left(self, space: Space) -> None:
+        with suppress(SpoolError, OSError):  # then it is among the errors already
+            for queue, tried in self._tried.items():
+                if left := left_in(space, queue, tried):
+                    self.summary.left[queue] = left
+
     def _run_routes(self, space: Space, spark: "SparkSession", once: bool) -> None:
         threads = [
             threading.Thread(target=self._run_route, args=(space, spark.sparkContext, route, once), name=route.queue)
@@ -131,11 +163,20 @@ class Forwarder:
         for thread in threads:
             thread.start()
         try:
-            _join(threads)
+            self._join(threads, space)
         except BaseException:  # Ctrl-C, where no handler calls ``stop``
             self.stop()
-            _join(threads)
+            self._join(threads, space)
             raise
+
+    def _join(self, threads: list[threading.Thread], space: Space) -> None:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
+                if self._end is not None:
+                    for chunks in list(self._under_way.values()):
+                        count_in_hand(space, chunks)
+                    self._end()
 
     def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
         limit, pause = _FIRST_ROUND_MESSAGES, _FIRST_PAUSE_SECONDS
@@ -146,8 +187,10 @@ class Forwarder:
                 if result.full and result.messages > 1:
                     limit = result.messages // 2  # fewer answers may find room
                     continue
-                if once and (not result.messages or result.down):
-                    return
+                if once:
+                    self._tried[route.queue].update(result.tried)
+                    if not result.messages or result.down or len(self._tried[route.queue]) > _MOST_TRIED:
+                        return
                 if result.down:
                     log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
                     self._stop.wait(max(pause, result.retry_after or 0.0))
@@ -167,9 +210,14 @@ class Forwarder:
 
     def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, listen: float) -> RoundResult:
         def job(chunks: list[Chunk]) -> list[Block]:
-            return spark_job(context, chunks)
+            self._under_way[route.queue] = chunks
+            try:
+                return spark_job(context, chunks)
+            finally:
+                del self._under_way[route.queue]
 
-        result = run_round(space, route, job, limit=limit, tasks=context.defaultParallelism, timeout=listen)
+        tasks = context.defaultParallelism
+        result = run_round(space, route, job, limit=limit, tasks=tasks, timeout=listen, passed=self._tried[route.queue])
         with self._mutex:
             self.summary.add(route.queue, result)
             if self._progress is not None and result.messages:
@@ -177,20 +225,12 @@ class Forwarder:
         return result
 
 
-def _join(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
-
-
 def next_limit(limit: int, messages: int, seconds: float) -> int:
     """How many messages the next round takes: rounds last about two seconds, long enough to pay for themselves and
     short enough that a stop, or a kill, is not a long way from the last commit."""
-    if messages < limit:
-        return limit
-    if seconds < _ROUND_SECONDS / 2:
-        return min(limit * 2, _MOST_ROUND_MESSAGES)
-    return max(limit // 2, 1) if seconds > _ROUND_SECONDS * 2 else limit
+    if seconds > _ROUND_SECONDS * 2:
+        return max(limit // 2, 1)
+    return min(limit * 2, _MOST_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
@@ -208,7 +248,8 @@ def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
 
 
 def _cause(error: Any) -> str:
-    """The line of a Java stack trace that says what happened."""
+    """What a Java stack trace says happened, in one line."""
     text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")
+    line = next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")
+    return one_line(_LOST_TASK.sub("", line).partition(" Consider setting")[0])

@@ -9,19 +9,22 @@ kills its worker stands alone; that one is counted as tried.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
-from forwarder.task import Block, Chunk
+from forwarder.task import STILL_THERE, Block, Chunk
+from forwarder.time_limits import GRACE_SECONDS, took_too_long
 from spool.consume import HeldMessage, set_aside
 from spool.coordinated import CoordinatedTransaction
 from spool.decide import settle_the_dead
 from spool.effects import Effect, Rules
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
 from spool.limits import room_in
-from spool.locks import coordinator_byte
+from spool.locks import coordinator_byte, in_hand_byte
+from spool.message import Position
 from spool.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store import Store
@@ -32,6 +35,10 @@ log = logging.getLogger("spool.forwarder")
 _ROUND_ID_BYTES = 16
 _CHUNK_MESSAGES = 256
 _CHUNK_BYTES = 8 << 20
+_COUNTING_SECONDS = 2.0
+
+CALLING_SECONDS = 5.0
+"""After which a round begins no further call: what it came to is committed, the rest is the next round's."""
 
 Job = Callable[[list[Chunk]], list[Block]]
 """Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if one died with its worker."""
@@ -52,11 +59,12 @@ class Route:
 
 @dataclass
 class RoundResult:
-    """What a round came to. ``effects``: how many messages by ``Effect``; ``reason``: why some failed; ``full``: that
-    there was no room for answers."""
+    """What a round came to. ``effects``: how many messages by ``Effect``; ``tried``: messages that failed, and
+    are still there; ``full``: that there was no room for answers."""
 
     effects: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
+    failures: Failures = field(default_factory=Failures)
+    tried: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     full: str = ""
 
@@ -69,19 +77,34 @@ class RoundResult:
         """Why nothing can be forwarded now; "" if it can."""
         if self.full:
             return f"there is no room for answers ({self.full})"
-        return f"the service was not reached ({self.reason})" if Effect.KEPT in self.effects else ""
+        if Effect.KEPT not in self.effects:
+            return ""
+        return f"the service was not reached ({self.failures.last(Effect.KEPT)})"
 
     def add(self, block: Block) -> None:
         for effect, count in block.effects.items():
             self.effects[effect] = self.effects.get(effect, 0) + count
-        self.reason = self.reason or block.reason
+        self.failures.merge(block.failures)
+        self.tried += block.tried
         self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
 
 
-def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, timeout: float) -> RoundResult:
-    """Forward up to ``limit`` messages of the route; an empty result if none came within ``timeout`` seconds.
+def run_round(
+    space: Space,
+    route: Route,
+    job: Job,
+    *,
+    limit: int,
+    tasks: int,
+    timeout: float,
+    calling: float = CALLING_SECONDS,
+    passed: Set[Position] = frozenset(),
+) -> RoundResult:
+    """Forward up to ``limit`` messages of the route, but not those in ``passed``; an empty result if none came within
+    ``timeout`` seconds.
 
-    ``tasks``: how many run side by side. Either all that the result counts is committed, or this raises.
+    ``tasks``: how many run side by side; they begin calls for ``calling`` seconds. Either all that the result counts
+    is committed, or this raises.
     """
     store = space._store
     round_id = os.urandom(_ROUND_ID_BYTES)
@@ -89,14 +112,16 @@ def run_round(space: Space, route: Route, job: Job, *, limit: int, tasks: int, t
     with _coordinating(store, round_id, transaction):
         with store.gate:
             room, full = _room(store, route)
-        held = transaction.hold(route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout)
+        held = transaction.hold(
+            route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed
+        )
         if not held:
             return RoundResult()
         if full:
             return RoundResult({Effect.KEPT: len(held)}, full=full)
         config = space.queues()
         rules = Rules(with_error_queue(store.config, route.queue), dict(config), route.on_failure)
-        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks)
+        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks, calling)
         with store.gate:
             try:
                 result = _commit(store, transaction, blocks)
@@ -131,6 +156,20 @@ def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
         transaction.set_rollback_only(reason)
 
 
+def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
+    """Of a round that is being abandoned: each message that a service is working on has had a try."""
+    store = space._store
+    positions = [
+        held.position
+        for chunk in chunks
+        for held in chunk.messages
+        if store.xids.held_elsewhere(in_hand_byte(chunk.round_id, *held.position))
+    ]
+    with suppress(SpoolError), store.gate:
+        reason = "the forwarder was ended while the service worked on it"
+        count_failures(store, positions, reason, store.deadline(_COUNTING_SECONDS))
+
+
 @contextmanager
 def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransaction) -> Iterator[None]:
     """Hold the lock on a round's id, and its transaction; a space that was closed meanwhile has let go of both."""
@@ -162,32 +201,40 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
     return result
 
 
-def _deliver(space: Space, job: Job, whole: Chunk, tasks: int) -> list[Block]:
+def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
     """Blocks for all messages, halving the work around a task that dies."""
+    clock = space._store.clock
+    begun = clock.monotonic()
     try:
-        return job(split(whole, tasks))
+        return job(split(replace(whole, until=clock.now() + calling), tasks))
     except TaskDied as error:
         if len(whole.messages) == 1:
-            return [_buried(space, whole, error)]
-        log.warning("a task died with its worker; looking for the message in halves: %s", _first_line(error))
+            return [_buried(space, whole, error, clock.monotonic() - begun)]
+        log.info("a task died with its worker; looking for the message in halves: %s", error)
         middle = len(whole.messages) // 2
         blocks = []
         for part in (whole.messages[:middle], whole.messages[middle:]):
-            blocks += _deliver(space, job, _with(whole, part), tasks)
+            blocks += _deliver(space, job, replace(whole, messages=part), tasks, calling)
         return blocks
 
 
-def _buried(space: Space, chunk: Chunk, error: TaskDied) -> Block:
-    """The message whose task died: a try, counted at once, while its claim is held."""
-    reason = f"the worker that handled it died: {_first_line(error)}"
-    with space._store.gate:
-        count_failures(space._store, [chunk.messages[0].position], reason, space._store.deadline())
-    return Block(effects={Effect.RETRIED: 1}, reason=reason)
-
-
-def _first_line(error: TaskDied) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
+    """The message whose task died after so many seconds: a try, counted at once, while its claim is held."""
+    store, held, limit = space._store, chunk.messages[0], chunk.service.watched
+    reason = f"the worker that handled it died: {error}"
+    if limit is not None and seconds >= limit + GRACE_SECONDS:
+        reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
+    with store.gate:
+        count_failures(store, [held.position], reason, store.deadline())
+        with store.mutex:
+            run = store.index.find(held.position)
+    if run is None:
+        effect = Effect.DROPPED
+    else:
+        effect = Effect.RETRIED if run.queue.name == held.queue else Effect.DEAD_LETTERED
+    block = Block(effects={effect: 1}, tried=[held.position] if effect in STILL_THERE else [])
+    block.failures.add(effect, reason)
+    return block
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
@@ -202,8 +249,7 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
             start, size = place, 0
         size += message.body.length
     chunks.append(messages[start:])
-    return [_with(whole, list(part)) for part in chunks]
-
-
-def _with(chunk: Chunk, messages: list[HeldMessage]) -> Chunk:
-    return Chunk(chunk.path, chunk.round_id, chunk.service, chunk.rules, messages)
+    return [
+        replace(whole, messages=list(part), obliged=whole.obliged and place < tasks)
+        for place, part in enumerate(chunks)
+    ]

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
+from spool import interrupts
 from spool.outcome import describe, one_line
 
 if TYPE_CHECKING:
@@ -43,13 +44,17 @@ class SparkUnavailable(RuntimeError):
 
 
 def start(
-    master: str = "local[*]", app_name: str = "spool-forward", progress: Callable[[str], None] | None = None
+    master: str = "local[*]",
+    app_name: str = "spool-forward",
+    progress: Callable[[str], None] | None = None,
+    java_is_up: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
-    `progress` is told in a few words what takes so long. What the workers print goes to `sys.stderr`. The handler of
-    SIGINT stays the one that it was. A process has one Spark: raises `SparkUnavailable` if it has been started already,
-    and where it cannot be started.
+    `progress` is told in a few words what takes so long. `java_is_up` is called after a second or two; from then on
+    an exception, its own or a signal handler's, ends the start and leaves no process behind. What the workers print
+    goes to `sys.stderr`. The handler of SIGINT stays the one that it was. A process has one Spark: raises
+    `SparkUnavailable` if it has been started already, and where it cannot be started.
     """
     try:
         from pyspark import SparkContext
@@ -67,7 +72,7 @@ def start(
     with _environment(environment(master, str(java.path), os.environ)), _same_interrupt_handler():
         bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
         try:
-            spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory)))
+            spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory), java_is_up))
         except BaseException as error:
             told = _java_message(error)  # as long as there is a Java to ask
             bridge.close()
@@ -113,7 +118,8 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
-        "spark.log.level": "ERROR",
+        # What ends a task or a job is told as the reason of its messages: once, and without Java's stack.
+        "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": directory,
@@ -164,6 +170,30 @@ def complaint(lines: Iterable[str]) -> str:
     return one_line(_PROVENANCE.sub("", next(iter(telling or lines[-1:]), "")))
 
 
+def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out the tracebacks of Spark's own part of a worker: it complains when the others of its job were ended."""
+    block: list[str] = []
+    depth = 0  # several workers may print at once
+    for line in lines:
+        if line.startswith("Traceback ("):
+            depth += 1
+        elif not depth:
+            yield line
+            continue
+        elif not line[0].isspace():
+            depth -= 1
+        block.append(line)
+        if not depth:
+            yield from _telling(block)
+            block = []
+    yield from block
+
+
+def _telling(block: list[str]) -> list[str]:
+    places = [line for line in block if line.lstrip().startswith('File "')]
+    return [] if all("/pyspark/daemon.py" in place for place in places) else block
+
+
 class _Bridge:
     """The Java process of this Python process, and all that must go when it goes."""
 
@@ -179,7 +209,7 @@ class _Bridge:
         _Bridge.current = self
         atexit.register(self.close)
 
-    def connect(self, conf: Mapping[str, str]) -> "SparkContext":
+    def connect(self, conf: Mapping[str, str], java_is_up: Callable[[], None]) -> "SparkContext":
         """Start Java, and Spark in it. Until `passing_on`, what Java prints is kept, to tell why it gave up."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -190,9 +220,11 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
+            with interrupts.deferred():  # or a Java could be left that nothing knows
+                self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
+        java_is_up()
         context = SparkContext(conf=spark_conf, gateway=self._gateway)
         # Java outlives a killed driver by half a second, time enough to clean up after it.
         jvm = self._gateway.jvm
@@ -232,8 +264,7 @@ class _Bridge:
 
     def _read(self, pipe: int) -> None:
         with open(pipe, "rb") as stream:
-            for line in stream:
-                text = line.decode(errors="replace")
+            for text in without_broken_pipes(line.decode(errors="replace") for line in stream):
                 if not self.passing_on:
                     self._printed.append(text)
                     continue

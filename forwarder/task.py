@@ -4,13 +4,16 @@ Runs in Spark's Python workers. Bodies go from the space's files to the service 
 small ``Block`` that names the prepared branch.
 """
 
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from forwarder.failures import Failures
 from forwarder.services import Caller, Request, Service
+from forwarder.time_limits import Watchdog
 from spool import codecs
 from spool.consume import HeldMessage
 from spool.effects import Effect, Rules, record
@@ -21,31 +24,42 @@ from spool.outcome import Retried
 from spool.remote import RemoteBranch, Vote
 from spool.xid import FORMAT_ROUND, Xid
 
+STILL_THERE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
+"""Effects after which a message is in a queue, and may be claimed again."""
+
 _callers: dict[tuple[int, Service], Caller] = {}
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The work of one task: messages of one queue, that the round with this id holds."""
+    """The work of one task: messages of one queue, that the round with this id holds.
+
+    ``until``: seconds since the epoch, after which it begins no further call, but that an ``obliged`` one makes its
+    first in any case. What it does not come to stays in the queue.
+    """
 
     path: str
     round_id: bytes
     service: Service
     rules: Rules
     messages: list[HeldMessage]
+    until: float = math.inf
+    obliged: bool = True
 
 
 @dataclass
 class Block:
     """What a task tells the driver. ``vote`` None: nothing was written. ``retry_after``: seconds, for the route.
 
-    ``damaged``: messages whose bodies cannot be read, with the reason; the driver sets them aside. ``error``: the space
-    could not be written, so there is no point in trying elsewhere.
+    ``tried``: messages that failed, and are still there. ``damaged``: messages whose bodies cannot be read, with the
+    reason; the driver sets them aside. ``error``: the space could not be written, so there is no point in trying
+    elsewhere.
     """
 
     vote: Vote | None = None
     effects: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
+    failures: Failures = field(default_factory=Failures)
+    tried: list[Position] = field(default_factory=list)
     retry_after: float | None = None
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
@@ -72,27 +86,42 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
     xid = Xid(FORMAT_ROUND, chunk.round_id, f"{partition}.{attempt}".encode())
     branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
     try:
-        caller = _caller(chunk.service)
-        block, effects = Block(), Counter[str]()
-        for held in chunk.messages:
-            try:
-                message, raw, unreadable = _read(branch, held)
-            except CorruptedFile as error:
-                block.damaged.append((held.position, str(error)))
-                effects[Effect.SET_ASIDE] += 1
-                continue
-            outcome = caller(Request(message, raw, unreadable))
-            effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
-            effects[effect] += 1
-            block.reason = block.reason or reason
-            if effect is Effect.KEPT and isinstance(outcome, Retried):
-                block.retry_after = outcome.delay
-                break  # the service cannot be reached: the rest would not reach it either
-        block.effects = dict(effects)
+        block = _call_service(chunk, branch)
         block.vote = branch.prepare()
         return block
     finally:
         branch.close()
+
+
+def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
+    """For each message, as far as there is time; what came of it goes into the branch."""
+    caller = _caller(chunk.service)
+    block, effects = Block(), Counter[str]()
+    with Watchdog(chunk.service.watched) as watchdog:
+        for held in chunk.messages:
+            if time.time() >= chunk.until and (effects or not chunk.obliged):
+                break
+            try:
+                message, raw, unreadable = _read(branch, held)
+            except CorruptedFile as error:
+                block.damaged.append((held.position, str(error)))
+                block.failures.add(Effect.SET_ASIDE, str(error))
+                effects[Effect.SET_ASIDE] += 1
+                continue
+            watchdog.begin_call()
+            with branch.in_hand(held):
+                outcome = caller(Request(message, raw, unreadable))
+            effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
+            effects[effect] += 1
+            if reason:
+                block.failures.add(effect, reason)
+            if effect in STILL_THERE:
+                block.tried.append(held.position)
+            if effect is Effect.KEPT and isinstance(outcome, Retried):
+                block.retry_after = outcome.delay
+                break  # the service cannot be reached: the rest would not reach it either
+    block.effects = dict(effects)
+    return block
 
 
 def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes, str]:

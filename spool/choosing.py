@@ -4,7 +4,7 @@ Asked twice: before the claim, of what looks free; and after it, of what was cla
 could have removed or held it before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from spool.groups import GroupHolds, Name
@@ -26,7 +26,7 @@ class Wanted:
     message_id: str | None = None
     correlation_id: str | None = None
     spread: bool = False
-    passed: frozenset[tuple[int, int]] = frozenset()
+    passed: Set[tuple[int, int]] = frozenset()
 
     @property
     def by_key(self) -> bool:

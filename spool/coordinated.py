@@ -4,7 +4,7 @@ The XA resource manager and the forwarder drive branches and rounds by it. What 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from spool import consume, decide
@@ -30,13 +30,15 @@ class CoordinatedTransaction(Transaction):
         return self._branch.lock_xid_now()
 
     @step
-    def hold(self, queue: str, max_messages: int, *, timeout: float | None = 0) -> list[HeldMessage]:
+    def hold(
+        self, queue: str, max_messages: int, *, timeout: float | None = 0, passed: Set[tuple[int, int]] = frozenset()
+    ) -> list[HeldMessage]:
         """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
 
-        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. What no
-        adopted branch mentions is free again when the transaction ends.
+        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. Those in
+        ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
         """
-        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True)
+        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True, passed=passed)
         with self._lock:
             deadline = self._store.deadline(timeout)
             got = consume.wait_for(

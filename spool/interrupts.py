@@ -118,6 +118,11 @@ enter, leave, admit = _deferral.enter, _deferral.leave, _deferral.admit
 os.register_at_fork(after_in_child=_deferral.forget)
 
 
+def inside() -> bool:
+    """Whether the main thread is in a step, which an exception from another signal's handler would tear."""
+    return _deferral.depth > 0
+
+
 class deferred:
     """Outside of any open space. ``undo`` is called if an exception comes out, be it an interrupt at the very end."""
 

@@ -117,6 +117,11 @@ def coordinator_byte(gtrid: bytes) -> int:
     return _byte(b"coordinator:" + gtrid)
 
 
+def in_hand_byte(gtrid: bytes, number: int, ordinal: int) -> int:
+    """The byte of run/xids that a task of a coordinator's holds while a service works on this message."""
+    return _byte(b"in hand:%s:%d.%d" % (gtrid, number, ordinal))
+
+
 def taken_byte(directory: str) -> int:
     """The byte of run/xids that an intake holds while the files that it took into this directory are its own."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))

@@ -14,6 +14,7 @@ from spool.draft import Draft
 from spool.errors import QueueNotFound
 from spool.locks import xid_byte
 from spool.message import Position, due_time
+from spool.outcome import LONGEST_REASON
 from spool.publication import commit
 from spool.settings import QueueConfig, SpaceConfig
 from spool.store import Store
@@ -48,7 +49,13 @@ def fate(
         return Fate(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
     wait = retry_delay(config, attempts) if delay is None else delay
     due = max(now + wait, not_before or 0.0)
-    return Fate({"attempts": attempts + 1, "not_before": due if due > now else None})
+    return Fate(
+        {
+            "attempts": attempts + 1,
+            "not_before": due if due > now else None,
+            "failure_reason": reason[:LONGEST_REASON],
+        }
+    )
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
@@ -82,7 +89,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
         "expires_at": None,
         "origin_queue": origin.name,
         "origin_attempts": attempts,
-        "failure_reason": reason[:1000],
+        "failure_reason": reason[:LONGEST_REASON],
     }
 
 

@@ -21,13 +21,13 @@ __all__ = [
 def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> Service:
     """Return the service that `url` names; whether it can be used is for its `check()` to say.
 
-    `timeout` is the seconds that a call over the network may take, `max_reply` the largest reply in bytes.
+    `timeout` is the seconds that a call may take, `max_reply` the largest reply in bytes.
     Raises `ServiceError` if no kind of service has such URLs.
     """
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else None:
         case "python":
-            return PythonService(rest, max_reply=max_reply)
+            return PythonService(rest, max_reply=max_reply, timeout=timeout)
         case "http" | "https":
             return HttpService(url, timeout=timeout, max_reply=max_reply)
         case "queue":

@@ -40,6 +40,7 @@ class HttpService:
     url: str
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
+    watched = None  # the client sees to the time
 
     def check(self) -> None:
         """Raise `ServiceError` if the URL is malformed, or httpx is not installed."""

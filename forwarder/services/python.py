@@ -5,16 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Request
+from forwarder.time_limits import TimeLimit
 from spool.functions import find_function
-from spool.outcome import Outcome, Retried, of_error, of_value, one_line
+from spool.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
 
 
 @dataclass(frozen=True)
 class PythonService:
-    """`python:package.module:function`, with `target` what stands after the scheme; `max_reply` in bytes."""
+    """`python:package.module:function`, with `target` what stands after the scheme; `max_reply` in bytes.
+
+    `timeout`: seconds that a call may take, None for any time.
+    """
 
     target: str
     max_reply: int = MAX_REPLY
+    timeout: float | None = 30.0
+
+    @property
+    def watched(self) -> float | None:
+        """A function may hang its process."""
+        return self.timeout
 
     def check(self) -> None:
         """Raise `ServiceError` if the function cannot be imported or called with a message."""
@@ -22,7 +32,7 @@ class PythonService:
 
     def open(self) -> "PythonCaller":
         """Import the function; `ServiceError` as for `check`."""
-        return PythonCaller(find_function(self.target), self.max_reply)
+        return PythonCaller(find_function(self.target), self.max_reply, self.timeout)
 
 
 @dataclass(frozen=True)
@@ -31,16 +41,21 @@ class PythonCaller:
 
     function: Callable[[Any], Any]
     max_reply: int = MAX_REPLY
+    timeout: float | None = None
 
     def __call__(self, request: Request) -> Outcome:
         if request.unreadable:
             return Retried(one_line(request.unreadable))
+        limit = TimeLimit(self.timeout)
         try:
-            value = self.function(request.message)
+            value = limit.call(self.function, request.message)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a service that gives up must not take the worker with it
-            return of_error(error, self.max_reply)
+            outcome = of_error(error, self.max_reply)
+            if limit.reason and not isinstance(error, Retry | Reject):  # whatever the function made of that
+                return Retried(limit.reason)
+            return outcome
         return of_value(value, self.max_reply)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ class QueueService:
     """`queue:name`. Whether the space has such a queue is for the caller to check, who has the space open."""
 
     queue: str
+    watched = None  # nothing is called
 
     def check(self) -> None:
         """Raise `ServiceError` if no queue is named."""

@@ -53,6 +53,10 @@ class Caller(Protocol):
 class Service(Protocol):
     """A service by name: small, and picklable, so that it can be sent to the workers."""
 
+    @property
+    def watched(self) -> float | None:
+        """Seconds that a call may take, if it may hang its process; None if the service itself sees to its time."""
+
     def check(self) -> None:
         """Raise `ServiceError` if no call can succeed as the service is named. The driver asks before any work."""
 

@@ -1,5 +1,7 @@
 """``spool-forward``: messages go to services, through Spark."""
 
+import itertools
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ import click
 
 from xaspool_scripts.common import (
     FAILED,
+    LEFT_SOME,
     Failure,
     SingleProgram,
     json_option,
@@ -21,11 +24,15 @@ from xaspool_scripts.common import (
     version_option,
 )  # fmt: skip
 from xaspool_scripts.output import write_json
+from xaspool_scripts.start import write_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forwarder import Forwarder, RoundResult, Summary
+
+_ENDED_BY_A_SIGNAL = 128
+_SHOW_CURSOR = "\x1b[?25h"
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -43,15 +50,27 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 @click.command("spool-forward", cls=SingleProgram)
 @click.option(
     "--route", "routes", multiple=True, required=True, callback=_routes, metavar="QUEUE=SERVICE",
-    help="Where a queue's messages go: python:module:function, http(s)://…, queue:NAME. May be repeated.",
+    help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://… or "
+    "queue:NAME. Give one --route for each queue.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Forward what can be forwarded now, then exit.")
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option(
+    "--once", is_flag=True,
+    help="Exit when each message that can be forwarded now was tried once, instead of waiting for more.",
+)  # fmt: skip
+@click.option(
+    "--master", metavar="URL", default="local[*]", show_default=True,
+    help="The Spark master that runs the calls; local[4] makes four calls at a time on this machine, local[*] as many "
+    "as it has cores.",
+)  # fmt: skip
 @click.option(
     "--on-failure", type=click.Choice(["reject", "retry"]), default="reject", show_default=True,
-    help="What a final failure of a service means: the end of it, or one try more.",
+    help="What happens to a message that its service refuses for good: reject ends it at once, in the error queue "
+    "if there is one; retry counts the refusal as one of its tries.",
 )  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for a call.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
+    help="How long one call of a service may take; a longer one is stopped and counts as a try of its message.",
+)  # fmt: skip
 @json_option
 @space_option
 @version_option
@@ -67,9 +86,18 @@ def main(
 ) -> None:
     """Call a service for each message; its answer goes to the message's reply queue, in the same commit.
 
-    A service that cannot be reached, or answers that find no room, cost the messages no try: the route pauses, for
-    longer each time. SIGTERM and Ctrl-C finish the round, then exit with 0. Exit code 1: a route failed, or, with
-    --once, stands still.
+    While a service cannot be reached, or a queue for its answers is full, no tries are counted: the route pauses, for
+    longer each time. The first Ctrl-C or SIGTERM lets the calls that are under way finish, commits them and exits with
+    0. The second one exits at once, with 130 or 143: the calls that are under way count as tries, and all messages of
+    the round stay in the queue.
+
+    \b
+    Exit codes:
+      0    everything was forwarded, or a signal ended the program
+      1    a route failed, or, with --once, its service could not be reached
+      2    wrong usage
+      5    with --once: some messages were left for later, because they failed or are held
+      130  the second signal ended the program: Ctrl-C (143: SIGTERM)
 
     \b
     Examples:
@@ -78,10 +106,10 @@ def main(
     """
     from forwarder import Forwarder, ServiceError, SparkUnavailable
 
-    with _progress_bar(sum(_ready(routes).values()) if sys.stderr.isatty() else None) as progress:
+    with _progress(routes) as (progress, say):
         try:
             forwarder = Forwarder(
-                space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, progress=progress, say=note
+                space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, progress=progress, say=say
             )
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
@@ -90,54 +118,84 @@ def main(
     _tell(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)
+    if summary.left:
+        context.exit(LEFT_SOME)
 
 
-def _ready(routes: dict[str, str]) -> dict[str, int]:
+def _ready(routes: dict[str, str]) -> int:
     """How many messages wait, for the progress bar."""
     with opened() as space:
         stats = space.stats()
-        return {queue: stats[queue].ready for queue in routes if queue in stats}
+        return sum(stats[queue].ready for queue in routes if queue in stats)
 
 
-def _stop_on_signals(forwarder: "Forwarder") -> None:
-    def stop(number: int, frame: Any) -> None:
-        forwarder.stop()
-        note_at_once("finishing the round")
+def _stop_on_signals(forwarder: "Forwarder", end: "Callable[[int], object]" = os._exit) -> None:
+    """The first one stops it, the second one abandons what it does, the third one asks nothing any more."""
+    counted = itertools.count(1)
+
+    def handle(number: int, frame: Any) -> None:
+        came = next(counted)  # in one instruction, for another signal may come before the next one
+        code = _ENDED_BY_A_SIGNAL + number
+        if came == 1:
+            note_at_once("finishing what is under way; once more ends it at once")
+            forwarder.stop()
+        elif came == 2:
+            note_at_once("ending at once; what is under way is not committed")
+            forwarder.abandon(lambda: _leave(end, code))
+        else:
+            end(code)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, handle)
+
+
+def _leave(end: "Callable[[int], object]", code: int) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        write_at_once(_SHOW_CURSOR)  # which the progress bar hides
+    end(code)
 
 
 @contextmanager
-def _progress_bar(total: int | None) -> "Iterator[Callable[[str, RoundResult], None] | None]":
-    """A bar on a terminal; elsewhere nothing, because a log of ten thousand lines helps nobody."""
-    if total is None:
-        yield None
+def _progress(
+    routes: dict[str, str],
+) -> "Iterator[tuple[Callable[[str, RoundResult], None] | None, Callable[[str], None]]]":
+    """A bar on a terminal; elsewhere only what is said, because a log of ten thousand lines helps nobody."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None, note
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from xaspool_scripts.forward_bar import ForwardBar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("forwarding", total=total)
-
-        def advance(queue: str, result: "RoundResult") -> None:
-            done = bar.tasks[0].completed + result.messages
-            bar.update(task, advance=result.messages, total=max(total, done))
-
-        yield advance
+    with ForwardBar(_ready(routes)) as bar:
+        yield bar.advance, bar.say
 
 
 def _tell(summary: "Summary", as_json: bool) -> None:
     from forwarder import Effect
 
     if as_json:
-        write_json({"effects": summary.effects, "down": summary.down, "errors": summary.errors})
+        write_json(
+            {
+                "effects": summary.effects,
+                "failures": [
+                    {"queue": queue, **failure._asdict()}
+                    for queue, failures in summary.failures.items()
+                    for failure in failures
+                ],
+                "left": summary.left,
+                "down": summary.down,
+                "errors": summary.errors,
+            }
+        )
         return
-    for queue, effects in sorted(summary.effects.items()):
-        told = [f"{count:,} {Effect(name).words}" for name, count in sorted(effects.items()) if name != Effect.KEPT]
+    for queue in sorted({*summary.effects, *summary.left}):
+        effects = summary.effects.get(queue, {})
+        told = [f"{count:,} {Effect(name).words}" for name, count in effects.items() if name != Effect.KEPT]
+        told += [f"{summary.left[queue]:,} left for later"] if queue in summary.left else []
         if told:
             click.echo(f"{queue}: {', '.join(told)}")
+        for effect, reason, count in summary.failures.get(queue, ()):
+            if effect != Effect.KEPT:
+                click.echo(f"  {count:,} {Effect(effect).words}: {reason}")
     if not summary.handled:
         click.echo("nothing was forwarded")
     for queue, reason in sorted(summary.down.items()):

@@ -20,7 +20,7 @@ from tests.at_once import AT_ONCE
 pytestmark = pytest.mark.timeout(240)
 
 SERVICES = """
-import os, forwarder
+import os, time, forwarder
 
 def upper(message):
     return message.body.upper()
@@ -30,6 +30,8 @@ def picky(message):
         raise forwarder.Reject("no such account", reply=b"sorry")
     if message.body == "later":
         raise forwarder.Retry("busy", delay=3600)
+    if message.body == "hang":
+        time.sleep(1000)
     if message.body == "crash":
         os._exit(7)
     return {"seen": message.body, "worker": os.getpid()}
@@ -86,7 +88,7 @@ def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[st
 def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str) -> None:
     with spool.open(path) as space:
         space.put("sample", "this is a q example", correlation_id="s")
-        ids = {body: space.put("picky", body) for body in ("good", "never", "later", "crash")}
+        ids = {body: space.put("picky", body) for body in ("good", "never", "later", "crash", "hang")}
         web_id = space.put("web", "hello")
         space.put("web", "404")
         space.put("chained", "on its way", correlation_id="chain")
@@ -94,11 +96,15 @@ def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: s
     program = forward(
         path, "--route", "sample=python:shop_services:upper", "--route", "picky=python:shop_services:picky",
         "--route", f"web={web}/it", "--route", "chained=queue:sample", "--route", "patient=http://127.0.0.1:9/",
+        "--timeout", "2", "--json",
     )  # fmt: skip
-    _, errors = program.communicate()
+    output, errors = program.communicate()
     assert program.returncode == 1, "one service was not reached"
-    assert "patient: the service was not reached" in errors
-    assert "Traceback" not in errors
+    told = json.loads(output)
+    assert "the service was not reached" in told["down"]["patient"]
+    assert told["effects"]["picky"] == {"delivered": 1, "dead_lettered": 3, "rejected": 1}
+    assert [line for line in errors.splitlines() if not line.startswith("spool-forward: ")] == [], "no stack of Java's"
+    assert errors.count("Python worker exited unexpectedly") == 1
     with spool.open(path) as space:
         replies = {m.correlation_id: m.body for m in space.browse("replies")}
         assert replies["s"] == "THIS IS A Q EXAMPLE"
@@ -109,6 +115,7 @@ def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: s
         assert dead[ids["never"]] == "no such account"
         assert dead[ids["later"]] == "busy", "with no retries left a try that fails is the end"
         assert ids["crash"] in dead, "a message that kills its worker ends in the error queue (X06)"
+        assert dead[ids["hang"]] == "took longer than 2 s"
         assert "HTTP 404" in dead.values()
         (patient,) = space.browse("patient")
         assert patient.attempts == 0, "a service that is down does not burn the retries (Q12)"
@@ -134,6 +141,18 @@ def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
         assert program.returncode == 0, errors
         assert "sample:" in output
         assert space.stats("sample").claimed == 0
+
+
+@pytest.mark.spark
+def test_sigterm_while_spark_starts_ends_the_start(path: str) -> None:
+    program = forward(path, "--route", "sample=python:shop_services:upper", once=False)
+    assert program.stderr is not None
+    said = next(line for line in program.stderr if "starting Spark" in line)
+    program.send_signal(signal.SIGTERM)
+    output, errors = program.communicate()
+    assert (program.returncode, output) == (0, "nothing was forwarded\n"), errors
+    assert "forwarding" not in said + errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

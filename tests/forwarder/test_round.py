@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ class Scripted:
     """A service that answers as the test says."""
 
     name: str
+    watched: float | None = None
 
     def check(self) -> None:
         if self.name not in _answers:
@@ -93,7 +95,7 @@ def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_a_try_for_a_
     del codecs.CODECS["far"]
     failed = forward(space, function)
     assert failed.effects == {Effect.RETRIED: 2}
-    assert "'far', which this process lacks" in failed.reason
+    assert "'far', which this process lacks" in (failed.failures.last(Effect.RETRIED) or "")
     assert forward(space, echo).effects == {Effect.DELIVERED: 2}
     assert bodies(space, "replies") == [b"re: 1"] * 2
 
@@ -329,7 +331,7 @@ def test_an_answer_without_a_queue_to_go_to_is_a_try_and_nothing_is_lost(space: 
     wanted = space.put("work", b"x", reply_queue="nowhere")
     result = forward(space, echo)
     assert result.effects == {Effect.RETRIED: 1}
-    assert "nowhere" in result.reason
+    assert "nowhere" in (result.failures.last(Effect.RETRIED) or "")
     assert space.show(wanted).attempts == 1
 
 
@@ -362,6 +364,69 @@ def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space
     assert [m.id for m in space.browse("work")] == [wanted[5]]
     assert space.show(wanted[5]).attempts == 1
     assert not list(Path(space.path, "prepared").iterdir()), "what the failed jobs prepared is rolled back"
+
+
+@pytest.mark.parametrize(
+    ("options", "effect"),
+    [
+        ({"retries": 1}, Effect.RETRIED),
+        ({"retries": 0}, Effect.DEAD_LETTERED),
+        ({"retries": 0, "error_queue": None}, Effect.DROPPED),
+    ],
+)
+def test_a_message_that_kills_its_worker_counts_as_what_becomes_of_it(
+    space: spool.Space, options: dict[str, Any], effect: Effect
+) -> None:
+    space.change_queue("work", **options)
+    space.put("work", b"x")
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        raise TaskDied("Python worker exited unexpectedly")
+
+    result = forward(space, echo, job=job)
+    assert result.effects == {effect: 1}
+    assert result.failures.last(effect) == "the worker that handled it died: Python worker exited unexpectedly"
+
+
+def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = space.put("work", b"x")
+    _answers["it"] = echo
+    monkeypatch.setattr("forwarder.round.GRACE_SECONDS", 0.0)
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        raise TaskDied("Python worker exited unexpectedly")
+
+    run_round(space, Route("work", Scripted("it", watched=0.0)), job, limit=9, tasks=2, timeout=0)
+    assert space.show(wanted).failure_reason == "took longer than 0 s, and did not stop: its worker was ended"
+
+
+def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool.Space) -> None:
+    """So a first signal need not wait for all that was claimed, and what is done is committed soon."""
+    space.put_many("work", [b"%d" % i for i in range(9)])
+    _answers["it"] = echo
+    counts = []
+    while space.stats("work").ready:
+        result = run_round(
+            space, Route("work", Scripted("it")), in_process, limit=1000, tasks=2, timeout=0, calling=0.0
+        )
+        counts.append(result.messages)
+    assert counts == [2, 2, 2, 2, 1], "one of each task that can begin at once, and none of those that wait for it"
+    assert len(bodies(space, "replies")) == 9
+
+
+def test_a_round_passes_over_what_it_is_told_to(space: spool.Space) -> None:
+    space.put_many("work", [b"1", b"2", b"3"])
+    failed = forward(space, lambda request: Retried("no") if request.raw != b"2" else Replied())
+    assert len(failed.tried) == 2
+    _answers["it"] = echo
+    route = Route("work", Scripted("it"))
+    passed = set(failed.tried[:1])
+    for effects in ({Effect.DELIVERED: 1}, {}):
+        result = run_round(space, route, in_process, limit=9, tasks=2, timeout=0, passed=passed)
+        assert result.effects == effects
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1}
 
 
 def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, tmp_path: Path) -> None:

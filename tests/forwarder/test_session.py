@@ -256,6 +256,20 @@ class TestDecisions:
         assert session.complaint(printed) == line
 
 
+    def test_java_s_stacks_are_for_those_who_look_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert session.settings("local", "a", "/d")["spark.log.level"] == "FATAL"
+        monkeypatch.setenv("SPOOL_DEBUG", "1")
+        assert session.settings("local", "a", "/d")["spark.log.level"] == "ERROR"
+
+    def test_what_spark_s_own_part_of_an_ended_worker_complains_of_is_left_out(self) -> None:
+        start = "Traceback (most recent call last):\n"
+        spark = '  File "/site/pyspark.zip/pyspark/daemon.py", line 95, in worker\n'
+        own = '  File "/home/me/services.py", line 3, in book\n'
+        end = "BrokenPipeError: [Errno 32] Broken pipe\n"
+        printed = ["a word\n", start, spark, end, start, start, spark, spark, end, end, start, spark, own, end, "and"]
+        assert list(session.without_broken_pipes(printed)) == ["a word\n", start, spark, own, end, "and"]
+
+
 def children(pid: int, program: str | None = None) -> list[int]:
     columns = ["ps", "-eo", "pid=,ppid=,comm="]
     lines = subprocess.run(columns, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -1,0 +1,56 @@
+"""What a forwarder did; each kind of failure is in the log once."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from forwarder.failures import Failures
+from forwarder.round import RoundResult
+from spool.effects import Effect
+from spool.message import Position
+from spool.space import Space
+
+log = logging.getLogger("spool.forwarder")
+
+
+@dataclass
+class Summary:
+    """What a forwarder did, by queue.
+
+    ``effects``: how many messages by ``Effect``. ``failures``: how many messages failed of what. ``left``, of a run
+    with ``once``: how many messages are there for later, because they failed or are held; without those whose own time
+    has not come. ``down``: why nothing could be forwarded last. ``errors``: what ended a route.
+    """
+
+    effects: dict[str, dict[str, int]] = field(default_factory=dict)
+    failures: dict[str, Failures] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    down: dict[str, str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def handled(self) -> int:
+        return sum(n for found in self.effects.values() for effect, n in found.items() if effect != Effect.KEPT)
+
+    def add(self, queue: str, result: RoundResult) -> None:
+        found = self.effects.setdefault(queue, {})
+        for effect, count in result.effects.items():
+            found[effect] = found.get(effect, 0) + count
+        for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
+            if failure.effect != Effect.KEPT:  # the route tells when it pauses
+                log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
+        if result.down:
+            self.down[queue] = result.down
+        elif result.messages:
+            self.down.pop(queue, None)
+
+
+def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
+    """How many messages of a queue are there for later: those that can be taken or are held, and of those that were
+    ``tried`` the ones that wait for their next try."""
+    stats, store = space.stats(queue), space._store
+    now = store.clock.now()
+    with store.mutex:
+        runs = [store.index.find(position) for position in tried]
+    waiting = sum(run is not None and run.queue.name == queue and run.due is not None and run.due > now for run in runs)
+    return stats.ready + stats.claimed + stats.in_doubt + waiting

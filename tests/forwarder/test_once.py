@@ -1,0 +1,191 @@
+"""A forwarder without Spark, its tasks run in this process: ``once``, the summary, and being abandoned."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import forwarder
+import spool
+from forwarder import Effect, Forwarder, Summary
+from forwarder import forwarder as driver
+from forwarder.failures import Failures
+from spool.outcome import Outcome, Rejected, Replied, Retried
+from tests.forwarder.test_round import Answer, Scripted, _answers, in_process
+from xaspool_scripts.forward import main
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("errors")
+        space.create_queue("work", retry_delay=0.0, retry_delay_max=None)
+        yield space
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
+    monkeypatch.setattr(driver, "parse", lambda url, timeout: Scripted(url))
+
+
+def made(space: spool.Space, answer: Answer, **options: Any) -> Forwarder:
+    _answers["it"] = answer
+    return Forwarder(space.path, {"work": "it"}, SPARK, **options)
+
+
+def boom(request: object) -> Outcome:
+    return Retried("ValueError: boom")
+
+
+@pytest.mark.timeout(30)
+def test_once_tries_each_message_once_and_returns_with_a_queue_s_first_options(space: spool.Space) -> None:
+    """Also without a delay before the next try."""
+    ids = space.put_many("work", ["a", "b", "c"])
+    calls = []
+
+    def answer(request: Any) -> Outcome:
+        calls.append(request.message.body)
+        return boom(request) if request.message.body != "b" else Replied()
+
+    summary = made(space, answer).run(once=True)
+    assert sorted(calls) == ["a", "b", "c"]
+    assert summary.effects == {"work": {Effect.RETRIED: 2, Effect.DELIVERED: 1}}
+    assert summary.left == {"work": 2}
+    assert list(summary.failures["work"]) == [("retried", "ValueError: boom", 2)]
+    assert space.show(ids[0]).failure_reason == "ValueError: boom", "while it is retried"
+    assert made(space, lambda request: Replied()).run(once=True).left == {}
+
+
+def test_once_leaves_what_others_hold_and_what_is_not_due(space: spool.Space) -> None:
+    space.put("work", "held")
+    space.put("work", "later", delay=3600)
+    with space.transaction() as holder:
+        holder.get("work")
+        summary = made(space, boom).run(once=True)
+        assert (summary.effects, summary.left) == ({"work": {}}, {"work": 1})
+        holder.rollback("")
+    space.change_queue("work", retry_delay=3600.0)
+    assert made(space, boom).run(once=True).left == {"work": 1}, "it failed, and waits"
+
+
+def test_a_kind_of_failure_is_told_once(space: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
+    space.put_many("work", range(5))
+    with caplog.at_level(logging.WARNING, "spool.forwarder"):
+        made(space, lambda request: Retried(f"no account {request.message.body}")).run(once=True)
+    (record,) = [record for record in caplog.records if record.name == "spool.forwarder"]
+    assert record.getMessage().startswith("work: a message was retried: no account ")
+
+
+def test_kinds_of_failures_are_few() -> None:
+    failures = Failures()
+    for n in range(300):
+        failures.add(Effect.RETRIED, f"reason {chr(0x4E00 + n)}")
+    assert len(list(failures)) <= 102
+    assert sum(failure.messages for failure in failures) == 300
+    assert failures.last(Effect.REJECTED) is None
+
+
+def test_a_forwarder_that_is_abandoned_counts_the_calls_under_way_and_nothing_else(space: spool.Space) -> None:
+    """The second signal comes while a service works: the process ends at once, and the next run sees the tries."""
+    ids = space.put_many("work", ["done", "in hand", "not yet"])
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def answer(request: Any) -> Outcome:
+        if request.message.body == "in hand":
+            at_work.set()
+            assert go_on.wait(30)
+        return Replied()
+
+    run = made(space, answer)
+    seen: list[list[tuple[int, str | None]]] = []
+
+    def end() -> None:  # in a program it does not return; here it is asked again until the thread ends
+        if seen:
+            return
+        with spool.open(space.path) as other:
+            found = [other.show(id_) for id_ in ids]
+            seen.append([(message.attempts, message.failure_reason) for message in found])
+        go_on.set()
+
+    def second_signal() -> None:
+        assert at_work.wait(30)
+        run.stop()
+        run.abandon(end)
+
+    signals = threading.Thread(target=second_signal)
+    signals.start()
+    run.run(once=True)
+    signals.join()
+    reason = "the forwarder was ended while the service worked on it"
+    assert seen[0] == [(0, None), (1, reason), (0, None)]
+
+
+def test_a_forwarder_that_does_nothing_is_abandoned_at_once(space: spool.Space) -> None:
+    ended: list[bool] = []
+    made(space, boom).abandon(lambda: ended.append(True))
+    assert ended == [True]
+
+
+class Told(Forwarder):
+    """Its run came to what the test says."""
+
+    told = Summary()
+
+    def run(self, once: bool = False) -> Summary:
+        return self.told
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        (Summary({"work": {"delivered": 1}}), 0),
+        (Summary({"work": {"retried": 1}}, left={"work": 1}), 5),
+        (Summary(left={"work": 1}, down={"work": "not reached"}), 1),
+        (Summary(errors=["work: the disk is full"]), 1),
+    ],
+)
+def test_the_exit_code_says_whether_something_is_left(
+    space: spool.Space, summary: Summary, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "told", summary)
+    monkeypatch.setattr(forwarder, "Forwarder", Told)
+    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
+    words = ["-s", space.path, "--route", "work=it", "--once"]
+    assert CliRunner().invoke(main, words).exit_code == code
+
+
+def test_the_summary_names_effects_and_reasons_for_people_and_for_programs(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.change_queue("work", error_queue="errors", retries=0)
+    space.put_many("work", ["a", "b"])
+    answers = iter([boom(None), Rejected("no such account")])
+    summary = made(space, lambda request: next(answers)).run(once=True)
+    monkeypatch.setattr(Told, "told", summary)
+    monkeypatch.setattr(forwarder, "Forwarder", Told)
+    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
+    words = ["-s", space.path, "--route", "work=it", "--once"]
+    assert CliRunner().invoke(main, words).stdout.splitlines() == [
+        "work: 1 moved to the error queue, 1 rejected",
+        "  1 moved to the error queue: ValueError: boom",
+        "  1 rejected: no such account",
+    ]
+    assert json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout) == {
+        "effects": {"work": {"dead_lettered": 1, "rejected": 1}},
+        "failures": [
+            {"queue": "work", "effect": "dead_lettered", "reason": "ValueError: boom", "messages": 1},
+            {"queue": "work", "effect": "rejected", "reason": "no such account", "messages": 1},
+        ],
+        "left": {},
+        "down": {},
+        "errors": [],
+    }
