@@ -445,7 +445,7 @@ IN_NEW_NAMES = {
         for rules in Rules
     ],
 )
-def test_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
+def test_x10_what_is_acknowledged_survives_every_power_cut(history: History, rules: Rules, record_property) -> None:
     record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
 
 

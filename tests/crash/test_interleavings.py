@@ -68,7 +68,7 @@ def test_every_scenario_of_the_model_is_here() -> None:
     assert there >= {"1", "1b", "3", "4", "5", "6", "7", "7b", "8", "8b", "9", "10", "10c", "11", "12", "13", "14"}
 
 
-def test_a_schedule_can_be_played_again() -> None:
+def test_x10_a_schedule_can_be_played_again() -> None:
     scenario = SCENARIOS[0]
     traces = [Interleaver(scenario, Rules.ORDERED, limit=1).play((), seed=5).trace for _ in range(2)]
     assert traces[0] == traces[1]

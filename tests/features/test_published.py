@@ -105,7 +105,7 @@ def test_e07_1000_messages_through_40_workers_in_strict_order(space: spool.Space
     assert arrived == list(range(1, 1001))
 
 
-def test_e08_60_messages_for_a_slow_service_do_not_delay_205_for_fast_ones(space: spool.Space) -> None:
+def test_e08_c05_60_messages_for_a_slow_service_do_not_delay_205_for_fast_ones(space: spool.Space) -> None:
     space.create_queue("slow")
     space.create_queue("fast")
     space.put_many("slow", range(60))

@@ -85,7 +85,7 @@ def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[st
 
 
 @pytest.mark.spark
-def test_q19_the_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str) -> None:
+def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str) -> None:
     with spool.open(path) as space:
         space.put("sample", "this is a q example", correlation_id="s")
         ids = {body: space.put("picky", body) for body in ("good", "never", "later", "crash", "hang")}

@@ -1,6 +1,7 @@
 """The package as others get it: built, and installed where the repository is not."""
 
 import importlib.metadata
+import subprocess
 import tarfile
 import tomllib
 import zipfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import spool
 from tests.package.conftest import ROOT, Installation
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -26,10 +28,27 @@ def test_the_packages_of_an_installed_wheel_are_its_own(installation: Installati
         assert file.startswith(str(installation.root))
 
 
-def test_a_message_goes_through_an_installed_wheel(installation: Installation, tmp_path: Path) -> None:
-    installation.run("spool-admin", "tour", "--keep", str(tmp_path / "tour"), cwd=tmp_path)
-    code = "import spool; s = spool.open('tour'); s.put('strings', 'tea'); print(s.get('strings').body); s.close()"
-    assert installation.run("python", "-c", code, cwd=tmp_path).splitlines()[-1] == "tea"
+def test_the_tour_goes_through_with_an_installed_wheel(installation: Installation, tmp_path: Path) -> None:
+    assert "THIS IS A Q EXAMPLE" in installation.run("spool-admin", "tour", cwd=tmp_path)
+
+
+def test_x01_a_directory_and_an_installed_wheel_are_all_that_several_processes_need(
+    installation: Installation, tmp_path: Path
+) -> None:
+    taking = "import spool; s = spool.open('s'); print(s.get('orders', timeout=60).body)"
+    putting = "import spool; s = spool.open('s'); s.put('orders', 'tea')"
+    with spool.create(tmp_path / "s") as space:
+        space.create_queue("orders")
+        taker = subprocess.Popen(
+            [installation.root / "bin" / "python", "-c", taking],
+            cwd=tmp_path,
+            env=installation.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        installation.run("python", "-c", putting, cwd=tmp_path)
+        out, _ = taker.communicate(timeout=60)
+    assert (taker.returncode, out) == (0, "tea\n")
 
 
 def test_a_company_finds_licence_authors_and_description(installation: Installation, wheel: Path) -> None:

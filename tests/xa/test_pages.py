@@ -47,7 +47,7 @@ def booking() -> ModuleType:
 
 
 @pytest.mark.parametrize(("dies", "booked"), [("", True), ("before", False), ("after", True)])
-def test_a_booking_of_the_page_is_in_both_or_in_neither(
+def test_x03_a_booking_of_the_page_is_in_both_or_in_neither(
     dies: str, booked: bool, booking: ModuleType, tmp_path: Path
 ) -> None:
     database = Database(tmp_path / "database")
