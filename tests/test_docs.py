@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+import spool
 from spool import entries, layout
 from spool import format as file_format
 from spool.message import FIELDS
@@ -188,3 +189,21 @@ def test_reliability_md_says_what_each_step_costs() -> None:
     for cost in COSTS:
         _, _, ordered, carrying, strict = cost.values
         assert f"| {cost.id} | {ordered} | {carrying} | {strict} |" in text
+
+
+def test_operations_md_says_what_to_do_on_each_error() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    public = {
+        name
+        for name in spool.__all__
+        if isinstance(found := getattr(spool, name), type) and issubclass(found, spool.SpoolError)
+    }
+    assert public - {"SpoolError"} == set(re.findall(r"^\| `([A-Z]\w+)` \|", text, re.MULTILINE))
+
+
+def test_operations_md_names_every_logger() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    for package in ("spool", "xa", "recovery", "forwarder"):
+        for module in (ROOT / package).rglob("*.py"):
+            for name in re.findall(r'getLogger\("([\w.]+)"\)', module.read_text()):
+                assert f"`{name}`" in text, f"{module.name} logs to {name}"
