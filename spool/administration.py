@@ -12,7 +12,7 @@ from spool.errors import InvalidArgument
 from spool.expiry import expire
 from spool.gate import step
 from spool.holders import IN_DOUBT, Holder, holders
-from spool.listing import QueueEntry, entries_of, unread
+from spool.listing import QueueEntry, entries_of, entry_of, unread
 from spool.message import Message, attributes_of
 from spool.notes import Undertaker
 from spool.options import MessageFilters, QueueOptions
@@ -141,6 +141,13 @@ class Administration:
     @speaking("reading messages")
     def _unread(self, look: Look, queue: str) -> list[QueueEntry]:
         return unread(self._store, look, queue)
+
+    @step
+    @speaking("looking for a message")
+    def entry(self, message_id: str) -> QueueEntry:
+        """A message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
+        self._store.check_usable()
+        return entry_of(self._store, message_id)
 
     @step
     @speaking("looking for holders of messages")

@@ -49,6 +49,22 @@ CODECS: dict[str, Codec] = {
     "msgpack": Codec(MSGPACK_TYPE, _pack, _unpack),
 }
 _OWN = frozenset(CODECS)
+
+
+class Encoded(NamedTuple):
+    """A body that is the bytes of one of these codecs already, e.g. JSON from a file: stored as it is, it comes back as
+    the value that it means."""
+
+    raw: bytes
+    codec: str
+
+
+def codec_of(content_type: str | None) -> str | None:
+    """The codec whose bytes a content type stands for, whatever parameters it has; None if there is no such."""
+    kind = (content_type or "").split(";")[0].strip()
+    return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
+
+
 _TYPES: list[tuple[type, str]] = []
 
 
@@ -79,18 +95,24 @@ def _name_for(value: Any, content_type: str | None) -> str:
     for kind, name in reversed(_TYPES):
         if isinstance(value, kind):
             return name
-    is_json = content_type is not None and content_type.split(";")[0].strip() == JSON_TYPE
-    return "json" if is_json else "msgpack"
+    return "json" if codec_of(content_type) == "json" else "msgpack"
 
 
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
     """(bytes, codec name or None for bytes, content type or None for plain bytes).
 
     bytes stay bytes whatever their content type, str becomes UTF-8, a registered type is its codec's, anything else is
-    JSON if the content type says so and msgpack otherwise. InvalidArgument if the codec cannot express the value.
+    JSON if the content type says so and msgpack otherwise; what is ``Encoded`` is taken as it is. InvalidArgument if
+    the codec cannot express the value, or cannot read what is ``Encoded``.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), None, content_type
+    if isinstance(value, Encoded):
+        try:
+            decode(value.raw, value.codec)  # or no consumer could read it
+        except CorruptedFile as error:
+            raise InvalidArgument(f"{error}: mend the body, or give another content type") from None
+        return value.raw, value.codec, content_type or CODECS[value.codec].content_type
     name = _name_for(value, content_type)
     codec = CODECS[name]
     try:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from spool import consume, layout
 from spool.browse import Look, Seen
-from spool.errors import CorruptedFile
+from spool.errors import BadMessageId, CorruptedFile
 from spool.holders import Holder, by_position
-from spool.message import Message, Position, due_time, message_id
+from spool.message import Message, Position, due_time, message_id, parse_message_id
 from spool.runs import Run
 from spool.store import Store
-from spool.visibility import catch_up
+from spool.visibility import catch_up, list_prepared
 
 READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 
@@ -41,10 +41,34 @@ def entries_of(store: Store, queue: str, seen: list[Seen]) -> Iterator[QueueEntr
                 yield found
 
 
+def entry_of(store: Store, wanted_id: str) -> QueueEntry:
+    """The message with that id, in whatever queue it is; BadMessageId if there is none."""
+    catch_up(store)
+    list_prepared(store)
+    with store.mutex:
+        position = store.index.position_of(*parse_message_id(wanted_id))
+        run = None if position is None else store.index.find(position)
+    found = None
+    if position is not None and run is not None:
+        found = _as_it_stands(store, run, wanted_id, position, by_position(store))
+    if found is None:
+        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+    return found
+
+
 def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
-    run, id_ = _present(store, queue, position)
-    if run is None:
-        return None
+    with store.mutex:
+        run = store.index.find(position)
+        if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
+            return None
+        id_ = message_id(*store.index.branch_of(position))
+    return _as_it_stands(store, run, id_, position, held)
+
+
+def _as_it_stands(
+    store: Store, run: Run, id_: str, position: Position, held: Mapping[Position, Holder]
+) -> QueueEntry | None:
+    """None if it has left meanwhile."""
     try:
         message = consume.peek(store, position)
     except CorruptedFile as error:
@@ -56,14 +80,6 @@ def _entry(store: Store, queue: str, position: Position, held: Mapping[Position,
         return QueueEntry(id_, position, holder.state, message, holder)
     due = due_time(run.attributes, run.committed_at)
     return QueueEntry(id_, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
-
-
-def _present(store: Store, queue: str, position: Position) -> tuple[Run | None, str]:
-    with store.mutex:
-        run = store.index.find(position)
-        if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
-            return None, ""
-        return run, message_id(*store.index.branch_of(position))
 
 
 def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:

@@ -113,6 +113,14 @@ class Message:
         return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
 
     @property
+    def codec(self) -> str | None:
+        """The name of the codec that wrote the body: "text", "json", "msgpack" or a registered one; None: it is bytes.
+
+        (It is not among the fields of ``as_dict``: a body tells what it is by its type.)
+        """
+        return self._origin.attributes.get("codec")
+
+    @property
     def priority(self) -> int:
         """1 to 100; the higher first in a queue that orders by priority."""
         return self._origin.attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xaspool_scripts import admin_rearrange
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.options import dry_run_option, duration, filter_options, filters, given, progress, queue_options
-from xaspool_scripts.output import messages, pairs, show, table, write_json
+from xaspool_scripts.options import dry_run_option, duration, filter_options, given, queue_options, yes_option
+from xaspool_scripts.output import pairs, show, table, write_json
 from xaspool_scripts.wording import age, on_terminal, span
 
 if TYPE_CHECKING:
@@ -80,23 +81,21 @@ def change(queue: str, create_missing: bool, drop_group: str | None, **options: 
 @_QUEUE
 @filter_options
 @dry_run_option
+@yes_option
 @json_option
 @space_option
-def purge(queue: str, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Delete the queue's messages, all or those that match. What a program holds stays. Prints how many.
+def purge(queue: str, **options: Any) -> None:
+    """Delete the queue's messages, all or those that match. Messages that a program holds stay. Prints how many.
+
+    On a terminal, the command asks first.
 
     \b
     Examples:
       spool-admin queue purge orders --older-than 7d --dry-run
-      spool-admin queue purge orders --header tenant=acme
+      spool-admin queue purge orders --header tenant=acme --yes
     """
-    with opened() as space, progress("purging", space.stats(queue).ready) as told:
-        count = space.purge(queue, dry_run=dry_run, progress=told, **filters(options))
-    if as_json:
-        write_json({"count": count})
-    else:
-        click.echo(count)
-    note(f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}")
+    with opened() as space:
+        admin_rearrange.purge(space, queue, **options)
 
 
 @queue.command()

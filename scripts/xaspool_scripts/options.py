@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -205,6 +206,19 @@ def filter_options(function: AnyFunction) -> AnyFunction:
     )
     only = click.option("--id", "message_id", type=message_id, metavar="ID", help="Only the message with this id.")
     return only(decorated)  # type: ignore[no-any-return]
+
+
+def yes_option(function: AnyFunction) -> AnyFunction:
+    return click.option("--yes", is_flag=True, help="Delete without the question that is asked on a terminal.")(
+        function
+    )
+
+
+def agreed(question: str, yes: bool) -> bool:
+    """Whether to go on: it asks only on a terminal."""
+    if yes or sys.stdin is None or not sys.stdin.isatty():
+        return True
+    return click.confirm(question, err=True)
 
 
 def filters(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import lost_output
+from xaspool_scripts.common import Failure, describe, lost_output, note
 
 if TYPE_CHECKING:
     from spool.message import Message
@@ -36,6 +37,25 @@ def _as_json(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+@contextmanager
+def answering(done: str) -> Iterator[None]:
+    """Around output about what was done already: if it cannot be written, the error says that it was done."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"{done}; but this could not be written to standard output: {describe(error)}") from error
+
+
+def write_answer(count: int, done: str, as_json: bool) -> None:
+    """How many, on stdout; and what was done, in words, on stderr."""
+    with answering(done):
+        if as_json:
+            write_json({"count": count})
+        else:
+            write_bytes(f"{count}\n".encode())
+    note(done)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -120,18 +140,21 @@ def messages(count: int) -> str:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def message_object(message: "Message") -> dict[str, Any]:
-    """A message for JSON, with its body as it lies in the file."""
+def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
+    """A message for JSON, with its body as it lies in the file, and the value that this stands for, if JSON has it."""
     from base64 import b64encode
+
+    from xaspool_scripts.bodies import json_value
 
     found: dict[str, Any] = {}
     for name, value in message.as_dict().items():
         if name != "body":
             found[name] = value
-            continue
-        raw = message.body
-        try:
-            found["body"], found["body_encoding"] = raw.decode("utf-8"), "utf-8"
-        except UnicodeDecodeError:
-            found["body"], found["body_encoding"] = b64encode(raw).decode("ascii"), "base64"
+        elif body:
+            raw = message.body
+            try:
+                found["body"], found["body_encoding"] = raw.decode("utf-8"), "utf-8"
+            except UnicodeDecodeError:
+                found["body"], found["body_encoding"] = b64encode(raw).decode("ascii"), "base64"
+            found.update(json_value(message))
     return found

@@ -16,14 +16,15 @@ from tests.scripts.conftest import Run, start
 from xaspool_scripts.wording import age, span
 
 
-def _on_a_terminal(*args: object, **environment: str) -> str:
-    """What spool-admin shows on a terminal."""
+def _on_a_terminal(*args: object, typed: str = "", code: int = 0, **environment: str) -> str:
+    """What spool-admin shows on a terminal, where something is ``typed``; ``code``: its exit code."""
     ours, theirs = pty.openpty()
-    code = "from xaspool_scripts.admin import main; main()"
+    source = "from xaspool_scripts.admin import main; main()"
     shell = {"TERM": "xterm-256color", "COLUMNS": "100", **environment}
-    command = [sys.executable, "-c", code, *map(str, args)]
+    command = [sys.executable, "-c", source, *map(str, args)]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **shell}) as process:
         os.close(theirs)
+        os.write(ours, typed.encode())
         shown = b""
         try:
             while data := os.read(ours, 65536):
@@ -31,7 +32,7 @@ def _on_a_terminal(*args: object, **environment: str) -> str:
         except OSError:
             pass  # the other end was closed
     os.close(ours)
-    assert process.returncode == 0
+    assert process.returncode == code, shown
     return shown.decode()
 
 
@@ -87,3 +88,39 @@ def test_a_list_that_is_watched_is_told_again_until_ctrl_c(path: Path) -> None:
         watched.communicate(timeout=60)
     assert seen == ["errors", "orders"] * 2
     assert watched.returncode == 130
+
+
+def test_a_purge_asks_on_a_terminal_and_says_how_many_and_which(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"1", b"2"])
+        purge = ("-s", path, "queue", "purge", "orders", "--older-than", "0.001")
+        shown = _on_a_terminal(*purge, typed="n\n", code=1)
+        assert "delete 2 messages of queue orders older than 0.001 s? [y/N]" in shown
+        assert "nothing was deleted" in shown
+        assert space.stats("orders").ready == 2
+        assert "deleted 2 messages" in _on_a_terminal(*purge, typed="y\n")
+        ids = space.put_many("orders", [b"1", b"2"])
+        assert "delete 2 messages? [y/N]" in _on_a_terminal("-s", path, "message", "delete", *ids, typed="n\n", code=1)
+        assert "?" not in _on_a_terminal("-s", path, "message", "delete", *ids, "--yes")
+        assert space.stats("orders").ready == 0
+
+
+@pytest.mark.parametrize("columns", ["80", "130"])
+def test_a_list_of_messages_is_a_table_that_fits_the_terminal(path: Path, columns: str) -> None:
+    with spool.open(path) as space:
+        ids = [space.put("orders", {"tea": 2, "to": "x" * 200}), space.put("orders", b"later", delay=7200)]
+        shown = _on_a_terminal("-s", path, "message", "list", "orders", COLUMNS=columns, NO_COLOR="1")
+    lines = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert all(message_id in shown for message_id in ids)
+    assert "delayed" in shown
+    assert '{"tea": 2' in shown
+    assert ("(due in " in shown) == (columns == "80")
+
+
+def test_a_body_is_shown_in_colours_on_a_terminal(path: Path) -> None:
+    with spool.open(path) as space:
+        message_id = space.put("orders", {"tea": 2})
+    show = ("-s", path, "message", "show", message_id)
+    assert "\x1b[" in _on_a_terminal(*show).rpartition("body")[2]
+    assert '"tea": 2' in _on_a_terminal(*show, NO_COLOR="1", TERM="dumb")

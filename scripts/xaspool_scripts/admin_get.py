@@ -1,0 +1,150 @@
+"""``spool-admin message get``: one message, or many."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from xaspool_scripts.common import complete_queue, json_option, opened, space_option
+from xaspool_scripts.options import duration_or_forever
+from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.output import message_object, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from spool import Transaction
+    from spool.message import Message
+    from spool.space import Space
+
+_TIMEOUT_HELP = "How long to wait for a message: seconds, a time like 5m, or forever; 0 (the default) does not wait."
+
+_TAKEN_AT_ONCE = 100
+_TAKEN_IN_ONE_COMMIT = 1_000
+
+
+@click.command()
+@click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
+@click.option("--timeout", type=duration_or_forever, default="0", metavar="TIME", help=_TIMEOUT_HELP)
+@click.option("--id", "message_id", type=message_id_type, metavar="ID", help="Take the message with this id.")
+@click.option("--correlation-id", metavar="TEXT", help="Take the first message with this correlation id.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Take up to N messages in one commit, as many as are there.",
+)
+@click.option("--all", "everything", is_flag=True, help="Take all messages, up to 1,000 in one commit.")
+@click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    metavar="DIR",
+    help="The directory where each body becomes a file named by the message's id; prints the files' names.",
+)
+@json_option
+@space_option
+def get(
+    queue: str,
+    timeout: float | None,
+    message_id: str | None,
+    correlation_id: str | None,
+    count: int | None,
+    everything: bool,
+    directory: str | None,
+    as_json: bool,
+) -> None:
+    """Take the queue's next message and write its body, byte for byte. Exit code 3: there is none.
+
+    A message leaves the queue once its body is written: if that fails, it stays.
+
+    \b
+    Examples:
+      spool-admin message get orders > order.xml
+      spool-admin message get orders --timeout 60 --json
+      spool-admin message get orders --all --directory inbox
+    """
+    if count is not None and everything:
+        raise click.UsageError("--count and --all exclude each other: give one of them")
+    many = count is not None or everything
+    if many and (message_id or correlation_id):
+        raise click.UsageError("--id and --correlation-id take one message: leave --count and --all out")
+    if many and not as_json and directory is None:
+        raise click.UsageError("several bodies need --json (one object a line) or --directory (one file each)")
+    with opened() as space:
+        if many:
+            _take_many(space, queue, timeout, count, _Outlet(directory, as_json))
+            return
+        with _taking(space) as transaction:
+            outlet = _Outlet(directory, as_json)
+            outlet.write(transaction.get(queue, timeout=timeout, message_id=message_id, correlation_id=correlation_id))
+            outlet.flush()
+
+
+@contextmanager
+def _taking(space: "Space") -> "Iterator[Transaction]":
+    """Commits at the end; if the end is not reached, the messages stay, and no try is counted."""
+    transaction = space.transaction(timeout=None)
+    try:
+        yield transaction
+        transaction.commit()
+    finally:
+        transaction.abandon()
+
+
+def _take_many(space: "Space", queue: str, timeout: float | None, count: int | None, outlet: "_Outlet") -> None:
+    """``count`` messages in one commit; None: all, in several."""
+    from spool.errors import Empty
+
+    most, took, total = count or _TAKEN_IN_ONE_COMMIT, 0, 0
+    while not total or (count is None and took == most):
+        took = 0
+        with _taking(space) as transaction:
+            while took < most:
+                try:
+                    found = transaction.get_many(
+                        queue, min(_TAKEN_AT_ONCE, most - took), timeout=0 if total else timeout
+                    )
+                except Empty:
+                    if not total:
+                        raise
+                    break
+                for each in found:
+                    outlet.write(each)
+                took += len(found)
+                total += len(found)
+            outlet.flush()
+
+
+class _Outlet:
+    """Where bodies go: to standard output as they are or as JSON, or each into a file of a directory."""
+
+    def __init__(self, directory: str | None, as_json: bool) -> None:
+        self.directory = directory
+        self.as_json = as_json
+
+    def write(self, found: "Message") -> None:
+        """One that is written is on its way, or on the disk, when this returns."""
+        if self.directory is None:
+            if self.as_json:
+                write_json(message_object(found))
+            else:
+                write_bytes(found.body)
+            return
+        name = os.path.join(self.directory, found.id)
+        with open(name, "wb") as file:  # (a file of that name is of an earlier take of this message, which failed)
+            file.write(found.body)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.as_json:
+            write_json({**message_object(found, body=False), "file": name})
+        else:
+            write_bytes(os.fsencode(name) + b"\n")
+
+    def flush(self) -> None:
+        """The new files are durable in their directory when this returns."""
+        if self.directory is not None:
+            handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

@@ -1,0 +1,190 @@
+"""``spool-admin message put``."""
+
+import os
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.options import duration, given, moment
+from xaspool_scripts.options import headers as parse_headers
+from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.output import answering, messages, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from spool.space import Space
+
+_LINES_AT_ONCE = 1_000
+
+
+@click.command()
+@click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
+@click.option("--body", metavar="TEXT", help="The body of the message, a text: a str for a consumer in Python.")
+@click.option(
+    "--file",
+    "file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="The file whose content is the body: bytes for a consumer in Python.",
+)
+@click.option("--each-line", is_flag=True, help="Put each line of the input as one message, all of them in one commit.")
+@click.option(
+    "--content-type",
+    metavar="TYPE",
+    help="The media type of the body. With application/json the body must be JSON, and a consumer in Python gets its "
+    "value, e.g. a dict; application/msgpack likewise.",
+)
+@click.option("--priority", type=int, metavar="N", help="The priority, 1 to 100, the higher delivered first [50].")
+@click.option("--delay", type=duration, metavar="TIME", help="The time for which the message is hidden, e.g. 90s.")
+@click.option(
+    "--not-before",
+    type=moment,
+    metavar="TIME",
+    help="The time before which the message is not delivered, e.g. 2030-01-31T08:00.",
+)
+@click.option(
+    "--time-to-live",
+    type=duration,
+    metavar="TIME",
+    help="The time after which the message is not delivered any more, e.g. 15m.",
+)
+@click.option(
+    "--expires-at",
+    type=moment,
+    metavar="TIME",
+    help="The moment from which the message is not delivered any more, e.g. 2030-01-31T08:00.",
+)
+@click.option(
+    "--top", is_flag=True, default=None, help="Put the message before all others, if the queue's out-of-order has top."
+)
+@click.option(
+    "--before",
+    type=message_id_type,
+    metavar="ID",
+    help="The message that this one is put before, if the queue's out-of-order has before.",
+)
+@click.option(
+    "--group",
+    metavar="TEXT",
+    help="The group of the message; messages of a group are delivered in order, one at a time.",
+)
+@click.option(
+    "--deduplication-key",
+    metavar="TEXT",
+    help="A key of the message; if a message was put with this key lately, nothing is put, and that one's id printed.",
+)
+@click.option("--correlation-id", metavar="TEXT", help="A text by which the message is found, and its reply known.")
+@click.option(
+    "--reply-queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue that a service puts its reply into.",
+)
+@click.option(
+    "--failure-queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue that a service puts its reply into when it rejects the message.",
+)
+@click.option("--user-code", type=int, metavar="N", help="A whole number for the application's own use [0].")
+@click.option("--client-id", metavar="TEXT", help="The name of the client that puts the message.")
+@click.option("--application-key", metavar="TEXT", help="A text for the application's own use, e.g. a tenant's key.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of the message; may be given several times.",
+)
+@json_option
+@space_option
+def put(
+    queue: str,
+    body: str | None,
+    file: BinaryIO | None,
+    each_line: bool,
+    headers: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Put a message: TEXT, a file, or what comes from standard input. Prints its id.
+
+    \b
+    Examples:
+      spool-admin message put orders --body hello --priority 80
+      spool-admin message put orders --file order.xml --header tenant=acme --content-type application/xml
+      spool-admin message put orders --body '{"tea": 2}' --content-type application/json
+      make-order | spool-admin message put orders
+      spool-admin message put orders --each-line < orders.txt
+    """
+    if body is not None and (file is not None or each_line):
+        raise click.UsageError("--body excludes --file and --each-line: give one of them")
+    chosen = given(options)
+    if each_line and "deduplication_key" in chosen:
+        raise click.UsageError("--deduplication-key is for one message: leave it or --each-line out")
+    if headers:
+        chosen["headers"] = parse_headers(headers)
+    with opened() as space:
+        if each_line:
+            ids = _put_lines(space, queue, file or _standard_input(), chosen)
+        else:
+            found = _text(body) if body is not None else _all_of(space, file or _standard_input())
+            ids = [space.put(queue, _as_said(found, chosen), **chosen)]
+    if not ids:
+        note("the input has no lines: nothing was put")
+        return
+    with answering(f"{_named(ids)} in queue {queue}"):
+        for message_id in ids:
+            if as_json:
+                write_json({"id": message_id})
+            else:
+                write_bytes(f"{message_id}\n".encode())
+
+
+def _named(ids: list[str]) -> str:
+    return f"message {ids[0]} is" if len(ids) == 1 else f"{messages(len(ids))} are"
+
+
+def _text(argument: str) -> str | bytes:
+    """An argument is bytes: what is not UTF-8 stays as it was typed."""
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError:
+        return os.fsencode(argument)
+    return argument
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise click.UsageError("there is no standard input: give --body or --file")
+    if sys.stdin.isatty():
+        note("reading from the terminal; end it with Ctrl-D")
+    return sys.stdin.buffer
+
+
+def _all_of(space: "Space", file: BinaryIO) -> bytes:
+    """One byte more than is allowed is enough to be refused."""
+    return file.read(space._store.config.max_body_bytes + 1)
+
+
+def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
+    """What the content type says that the body is; its bytes stay as they are."""
+    from spool import codecs
+
+    codec = codecs.codec_of(chosen.get("content_type"))
+    if codec is None:
+        return body
+    return codecs.Encoded(body.encode() if isinstance(body, str) else body, codec)
+
+
+def _put_lines(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> list[str]:
+    """One message a line, without its line's end; all or none."""
+    most = space._store.config.max_body_bytes + 2
+    lines = iter(lambda: file.readline(most), b"")
+    ids: list[str] = []
+    with space.transaction(timeout=None) as transaction:
+        while some := [_as_said(line.removesuffix(b"\n"), chosen) for line in islice(lines, _LINES_AT_ONCE)]:
+            ids += transaction.put_many(queue, some, **chosen)
+    return ids

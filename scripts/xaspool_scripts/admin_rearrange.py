@@ -1,0 +1,183 @@
+"""``spool-admin message delete|move|change|redrive``: what an administrator does to messages that are there."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xaspool_scripts.common import Failure, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.options import (
+    agreed,
+    dry_run_option,
+    filter_options,
+    filters,
+    given,
+    moment,
+    or_nothing,
+    progress,
+    yes_option,
+)  # fmt: skip
+from xaspool_scripts.options import message_id as message_id_type
+from xaspool_scripts.output import answering, message_object, messages, write_answer, write_json
+
+if TYPE_CHECKING:
+    from spool.message import Message
+    from spool.space import Space
+
+
+@click.command()
+@click.argument("message_ids", metavar="ID...", nargs=-1, required=True, type=message_id_type)
+@yes_option
+@space_option
+def delete(message_ids: tuple[str, ...], yes: bool) -> None:
+    """Delete messages that no program holds. On a terminal, the command asks before it deletes several.
+
+    \b
+    Example:
+      spool-admin message delete 5f0c7a1e9b3d48c2a6e1d07f00000000
+    """
+    from spool.errors import BadMessageId, MessageInUse
+
+    wanted = list(dict.fromkeys(message_ids))
+    if len(wanted) > 1 and not agreed(f"delete {messages(len(wanted))}?", yes):
+        raise Failure("nothing was deleted")
+    failed = []
+    with opened() as space:
+        for message_id in wanted:
+            try:
+                space.delete(message_id)
+            except (BadMessageId, MessageInUse) as error:
+                failed.append(str(error))
+    if len(wanted) > len(failed):
+        note(f"deleted {messages(len(wanted) - len(failed))}")
+    for text in failed[:-1]:
+        note(text)
+    if failed:
+        raise Failure(failed[-1])
+
+
+@click.command()
+@click.argument("message_id", metavar="ID", type=message_id_type)
+@click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
+@json_option
+@space_option
+def move(message_id: str, queue: str, as_json: bool) -> None:
+    """Move a message that no program holds to another queue, where it stands by its own age and priority.
+
+    \b
+    Example:
+      spool-admin message move 5f0c7a1e9b3d48c2a6e1d07f00000000 orders
+    """
+    with opened() as space:
+        _tell(space.move(message_id, queue), f"moved to queue {queue}", as_json)
+
+
+@click.command()
+@click.argument("message_id", metavar="ID", type=message_id_type)
+@click.option(
+    "--priority", type=int, metavar="N", help="The message's new priority, 1 to 100, the higher delivered first."
+)
+@click.option(
+    "--not-before",
+    type=or_nothing(moment),
+    metavar="TIME",
+    help="The time before which the message is not delivered, e.g. 2030-01-31T08:00; none delivers it at once.",
+)
+@click.option(
+    "--expires-at",
+    type=or_nothing(moment),
+    metavar="TIME",
+    help="The time from which the message is not delivered any more, e.g. 2030-01-31T08:00; none removes it.",
+)
+@json_option
+@space_option
+def change(message_id: str, as_json: bool, **options: Any) -> None:
+    """Change the priority or a time of a message that no program holds.
+
+    \b
+    Examples:
+      spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --priority 90
+      spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --not-before none
+    """
+    chosen = given(options)
+    if not chosen:
+        raise click.UsageError("name what to change: --priority, --not-before or --expires-at")
+    with opened() as space:
+        _tell(space.change(message_id, **chosen), "changed", as_json)
+
+
+def _tell(found: "Message", what: str, as_json: bool) -> None:
+    if not as_json:
+        note(f"message {found.id}: {what}")
+        return
+    with answering(f"message {found.id}: {what}"):
+        write_json(message_object(found))
+
+
+@click.command()
+@click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
+@click.option(
+    "--to",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue that all messages move to; without it, each moves to the queue that it came from.",
+)
+@filter_options
+@dry_run_option
+@json_option
+@space_option
+def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Move failed messages from an error queue back to the queues that they came from. Prints how many moved.
+
+    \b
+    Examples:
+      spool-admin message redrive errors --dry-run
+      spool-admin message redrive errors --to orders --older-than 1h
+    """
+    with opened() as space, progress("redriving", space.stats(queue).ready) as told:
+        chosen = filters(options)
+        there = space.purge(queue, dry_run=True, **chosen)
+        count = space.redrive(queue, to, dry_run=dry_run, progress=told, **chosen)
+        held = len(space.holders(queue))
+    write_answer(count, f"{'would move' if dry_run else 'moved'} {messages(count)} from queue {queue}", as_json)
+    if there > count and to is None:
+        left = there - count
+        stay = f"{messages(left)} {'stays' if left == 1 else 'stay'}"
+        note(f"{stay}: {'it' if left == 1 else 'they'} came from no queue that is there; --to QUEUE names one")
+    tell_held(queue, held)
+
+
+def tell_held(queue: str, held: int) -> None:
+    """What a bulk command leaves alone."""
+    if held:
+        verb = "is" if held == 1 else "are"
+        note(f"{messages(held)} of queue {queue} {verb} held and stay{'s' if held == 1 else ''}: see message list")
+
+
+def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool, **options: Any) -> None:
+    """What ``queue purge`` does."""
+    chosen = filters(options)
+    if not dry_run and not yes:
+        count = space.purge(queue, dry_run=True, **chosen)
+        if count and not agreed(f"delete {messages(count)} of queue {queue}{_that(chosen)}?", yes):
+            raise Failure("nothing was deleted")
+    with progress("purging", space.stats(queue).ready) as told:
+        count = space.purge(queue, dry_run=dry_run, progress=told, **chosen)
+        held = len(space.holders(queue))
+    write_answer(count, f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}", as_json)
+    tell_held(queue, held)
+
+
+def _that(chosen: dict[str, Any]) -> str:
+    """The filters in words."""
+    from xaspool_scripts.wording import span
+
+    told = []
+    if "message_id" in chosen:
+        told.append(f"with the id {chosen['message_id']}")
+    if "correlation_id" in chosen:
+        told.append(f"with the correlation id {chosen['correlation_id']!r}")
+    if "headers" in chosen:
+        told.append("with the header " + " and ".join(f"{name}={text}" for name, text in chosen["headers"].items()))
+    if "older_than" in chosen:
+        told.append(f"older than {span(chosen['older_than'])}")
+    return f" {', '.join(told)}" if told else ""

@@ -1,0 +1,107 @@
+"""Messages of a queue as a table: drawn to the width of a terminal, or aligned text; some hundred at a time."""
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from xaspool_scripts import bodies
+from xaspool_scripts.output import aligned, moment, printable, show
+from xaspool_scripts.wording import age, on_terminal
+
+if TYPE_CHECKING:
+    from spool import Holder, Message, QueueEntry
+
+_COLUMNS = ("id", "state", "priority", "tries", "bytes", "enqueued", "waits for", "correlation id", "body")
+_WIDTHS = (32, 8, 8, 5, 10, 25, 25, 14, 0)
+_RIGHT = (False, False, True, True, True, False, False, False, False)
+_DRAWN_AT_ONCE = 500
+
+# On a terminal: column, width, and how wide the terminal must be for it; the body takes what is left.
+_DRAWN = (("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("tries", 5, 100), ("bytes", 9, 120), ("waits for", 22, 100))
+_BORDERS = 3
+
+
+def write(entries: "Iterator[QueueEntry]") -> int:
+    """All of them, each with its message; how many."""
+    if on_terminal():
+        return _draw(entries)
+    count = 0
+    for entry in entries:
+        found = entry.message
+        assert found is not None
+        if not count:
+            click.echo(aligned(_COLUMNS, _WIDTHS, _RIGHT))
+        cells = (
+            found.id, entry.state, found.priority, found.attempts, len(found.body), moment(found.enqueued_at),
+            _waits_for(entry, found), found.correlation_id,
+        )  # fmt: skip
+        click.echo(aligned([*map(show, cells), bodies.piece(found)], _WIDTHS, _RIGHT))
+        count += 1
+    return count
+
+
+def _waits_for(entry: "QueueEntry", found: "Message") -> str | None:
+    """A time, or the holder."""
+    if entry.holder is not None:
+        return holder_name(entry.holder)
+    return moment(found.not_before)
+
+
+def holder_name(holder: "Holder") -> str:
+    """In a few words."""
+    if holder.state == "in doubt":
+        return f"transaction {holder.xid}"
+    if holder.pid is None:
+        return "a program"
+    return f"process {holder.pid} ({printable(holder.program or '')})"
+
+
+def _draw(entries: "Iterator[QueueEntry]") -> int:
+    """A table for each some hundred, so that a long queue needs no more memory, and shows at once."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    columns = [(name, width) for name, width, least in _DRAWN if console.width >= least]
+    left = console.width - sum(width + _BORDERS for _, width in columns) - _BORDERS - 1
+    count = 0
+    while some := list(islice(entries, _DRAWN_AT_ONCE)):
+        drawn = Table(header_style="bold")
+        for name, width in columns:
+            drawn.add_column(name, width=width, justify="right" if name in ("tries", "bytes") else "left")
+        drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
+        for entry in some:
+            cells = _cells(entry)
+            last = cells.pop("body")
+            if cells["waits for"] and "waits for" not in dict(columns):
+                last = f"({cells['waits for']}) {last}"
+            drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(last))
+        console.print(drawn)
+        count += len(some)
+    return count
+
+
+def _cells(entry: "QueueEntry") -> dict[str, str]:
+    found = entry.message
+    assert found is not None
+    now = time.time()
+    due = found.not_before
+    return {
+        "id": found.id,
+        "state": entry.state,
+        "age": age(max(0.0, now - found.enqueued_at)),
+        "tries": show(found.attempts),
+        "bytes": f"{len(found.body):,}",
+        "waits for": _waits_in_words(entry, due, now),
+        "body": bodies.piece(found),
+    }
+
+
+def _waits_in_words(entry: "QueueEntry", due: float | None, now: float) -> str:
+    if entry.holder is not None:
+        return holder_name(entry.holder)
+    return f"due in {age(due - now)}" if due is not None and due > now else ""

@@ -1,0 +1,240 @@
+"""spool-admin message: what is shown of bodies, states and holders; many messages at once; output that fails."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import spool
+from tests.scripts.conftest import Run, execute, flip, newest, one_line
+from tests.spool.test_listing import held_by_another
+
+# -- 2.6, 2.7: what is held, what is damaged ---------------------------------------------------------------------------
+
+
+def test_a_purge_counts_first_what_it_deletes_and_names_what_is_held(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"1", b"2", b"3"])
+    with held_by_another(str(path)) as (held, _, pid):
+        dry = run("queue", "purge", "orders", "--dry-run")
+        assert dry.out == b"2\n"
+        assert "1 message of queue orders is held and stays" in dry.err
+        listed = run("message", "list", "orders")
+        line = next(line for line in listed.text.splitlines() if line.startswith(held))
+        assert " held " in line
+        assert f"process {pid} (-c)" in line
+        shown = run("message", "show", held).text
+        assert f"process {pid} (-c)" in shown
+        assert "held since" in shown
+        (described,) = run("message", "show", held, "--json").objects
+        assert (described["state"], described["holder"]["pid"]) == ("held", pid)
+        assert run("queue", "purge", "orders").out == b"2\n"
+    assert run("message", "list", "orders", "--json").objects[0]["state"] == "ready"
+
+
+def test_a_list_names_damaged_messages_and_ends_with_exit_code_4(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("orders", b"1")
+        damaged = space.put("orders", b"2")
+    flip(newest(path), -1)
+    for options in ([], ["--json"], ["--limit", 2]):
+        done = run("message", "list", "orders", *options)
+        assert done.code == 4
+        one_line(done, f"message {damaged} of queue orders (position 2/0) is damaged", "spool-admin check --repair")
+        assert done.out.count(b"\n") == (1 if "--json" in options else 2)
+    done = run("message", "show", damaged)
+    assert (done.code, done.out) == (4, b"")
+    one_line(done, damaged, "damaged")
+    run("message", "get", "orders")
+    taken = run("message", "get", "orders")
+    assert taken.code == 3
+    assert f"the body of message {damaged} of queue orders is damaged" in taken.err
+
+
+def test_counts_of_a_queue_add_up_after_a_purge(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x"] * 5)
+        space.get("orders")
+        space.move(space.put("orders", b"moved"), "errors")
+    run("queue", "purge", "orders")
+    (found,) = run("queue", "show", "orders", "--json").objects
+    assert (found["enqueued"], found["dequeued"], found["deleted"], found["ready"]) == (6, 1, 5, 0)
+    assert "deleted" in run("queue", "show", "orders").text
+
+
+# -- 2.13: output that fails -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [["--body", "x"], ["--body", "x", "--json"], ["--each-line"]])
+def test_a_put_whose_output_cannot_be_written_says_that_the_message_is_in_the_queue(
+    path: Path, options: list[str]
+) -> None:
+    with open("/dev/full", "wb") as full:
+        done = execute("spool-admin", "-s", path, "message", "put", "orders", *options, stdin=b"x\ny\n", stdout=full)
+    assert done.code == 1
+    with spool.open(path) as space:
+        ids = [message.id for message in space.browse("orders")]
+    what = f"message {ids[0]} is" if len(ids) == 1 else "2 messages are"
+    one_line(done, f"{what} in queue orders", "could not be written", "No space left on device")
+
+
+def test_a_purge_whose_output_cannot_be_written_says_what_it_did(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("orders", b"x")
+    with open("/dev/full", "wb") as full:
+        done = execute("spool-admin", "-s", path, "queue", "purge", "orders", stdout=full)
+    assert done.code == 1
+    one_line(done, "deleted 1 message of queue orders; but")
+
+
+# -- bodies that the product wrote can be read with the product --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "lines", "value"),
+    [
+        ({"tea": [2, None]}, None, ['  "tea": [', "    2,"], True),
+        ({"tea": 2}, "application/json", ['  "tea": 2'], True),
+        (b'{"tea":2}', "application/json", ['  "tea": 2'], True),
+        ("two teas", None, ["two teas"], False),
+        (b"two teas", None, ["two teas"], False),
+        (b"\x00\xfftea", None, ["00 ff 74 65 61", "..tea"], False),
+        ({1: b"x", "at": datetime(2030, 1, 1, tzinfo=UTC)}, None, ["1: b'x'", "2030"], False),
+        (b'{"tea":', "application/json", ['{"tea":'], False),
+        ({"evil": "\x1b[2J"}, None, ["\\u001b[2J"], True),
+    ],
+)
+def test_a_body_is_shown_decoded(
+    run: Run, path: Path, body: object, content_type: str | None, lines: list[str], value: bool
+) -> None:
+    with spool.open(path) as space:
+        message_id = space.put("orders", body, content_type=content_type)
+    shown = run("message", "show", message_id).text
+    assert all(line in shown for line in lines), shown
+    assert "\x1b" not in shown
+    (found,) = run("message", "show", message_id, "--json").objects
+    assert ("value" in found) == value
+    raw = run("message", "show", message_id, "--raw").out
+    assert raw == run("message", "get", "orders").out
+
+
+def test_a_long_body_is_shown_as_it_begins_with_a_word_about_the_rest(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        ids = [space.put("orders", "ü" * 100_000), space.put("orders", b"\xff" * 3_000_000)]
+    for message_id in ids:
+        done = run("message", "show", message_id)
+        assert len(done.out) < 400_000
+        one_line(done, "--raw writes all of it")
+
+
+def test_a_list_shows_a_piece_of_each_body(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put("orders", {"tea": 2})
+        space.put("orders", "a text\nof two lines")
+        space.put("orders", b"\x00\xff")
+        space.put("orders", b"x" * 500)
+    _, *lines = run("message", "list", "orders").text.splitlines()
+    for line, piece in zip(lines, ['{"tea": 2}', "a text of two lines", "bytes 00 ff", "x" * 120 + " …"], strict=True):
+        assert line.endswith(f"  {piece}")
+
+
+# -- JSON from the shell -----------------------------------------------------------------------------------------------
+
+
+def test_json_from_the_shell_is_json_in_python_and_keeps_its_bytes(run: Run, path: Path, tmp_path: Path) -> None:
+    text = b'{"a":   1.50}\n'
+    (tmp_path / "a.json").write_bytes(text)
+    kind = ("--content-type", "application/json; charset=utf-8")
+    run("message", "put", "orders", "--body", text.decode(), *kind)
+    run("message", "put", "orders", "--file", tmp_path / "a.json", *kind)
+    run("message", "put", "orders", *kind, stdin=text)
+    assert run("message", "get", "orders").out == text
+    with spool.open(path) as space:
+        for message in space.get_many("orders", 2):
+            assert (message.body, message.codec, message.content_type) == ({"a": 1.5}, "json", kind[1])
+
+
+def test_msgpack_from_the_shell_is_a_value_in_python(run: Run, path: Path) -> None:
+    run("message", "put", "orders", "--content-type", "application/msgpack", stdin=b"\x81\xa1a\x01")
+    with spool.open(path) as space:
+        assert space.get("orders").body == {"a": 1}
+
+
+def test_what_is_not_json_is_refused_with_the_place_and_puts_nothing(run: Run) -> None:
+    done = run("message", "put", "orders", "--body", '{"a": }', "--content-type", "application/json")
+    assert (done.code, done.out) == (2, b"")
+    one_line(done, "the body is not json", "line 1 column 7")
+    lines = run("message", "put", "orders", "--each-line", "--content-type", "application/json", stdin=b"1\n{\n")
+    assert lines.code == 2
+    assert run("message", "get", "orders").code == 3
+
+
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+def test_each_line_of_the_input_is_a_message_and_all_are_one_commit(run: Run, path: Path) -> None:
+    before = len(list((path / "committed").iterdir()))
+    done = run("message", "put", "orders", "--each-line", "--priority", 7, stdin=b"one\n\ntwo\r\nthree")
+    assert len(list((path / "committed").iterdir())) == before + 1
+    with spool.open(path) as space:
+        found = list(space.browse("orders"))
+    assert [message.body for message in found] == [b"one", b"", b"two\r", b"three"]
+    assert done.text.split() == [message.id for message in found]
+    assert {message.priority for message in found} == {7}
+    empty = run("message", "put", "orders", "--each-line")
+    assert (empty.code, empty.out) == (0, b"")
+    one_line(empty, "nothing was put")
+
+
+def test_many_messages_are_taken_in_one_commit(run: Run, path: Path, tmp_path: Path) -> None:
+    with spool.open(path) as space:
+        ids = space.put_many("orders", [b"%d" % n for n in range(250)])
+    before = {file.name for file in (path / "committed").iterdir()}
+    found = run("message", "get", "orders", "--count", 120, "--json").objects
+    assert [each["id"] for each in found] == ids[:120]
+    assert len({file.name for file in (path / "committed").iterdir()} - before) == 1
+    (tmp_path / "inbox").mkdir()
+    done = run("message", "get", "orders", "--all", "--directory", tmp_path / "inbox")
+    assert done.text.split() == [str(tmp_path / "inbox" / each) for each in ids[120:]]
+    assert (tmp_path / "inbox" / ids[249]).read_bytes() == b"249"
+    assert run("message", "get", "orders", "--all", "--json").code == 3
+
+
+def test_all_are_taken_in_commits_of_a_thousand(run: Run, path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x"] * 2_000)
+    done = run("message", "get", "orders", "--all", "--json")
+    assert (done.code, len(done.objects)) == (0, 2_000)
+
+
+def test_what_could_not_be_written_of_many_stays_and_no_try_is_counted(path: Path) -> None:
+    with spool.open(path) as space:
+        space.put_many("orders", [b"x"] * 10)
+    with open("/dev/full", "wb") as full:
+        done = execute("spool-admin", "-s", path, "message", "get", "orders", "--count", 5, "--json", stdout=full)
+    assert done.code == 1
+    with spool.open(path) as space:
+        assert [message.attempts for message in space.browse("orders")] == [0] * 10
+
+
+@pytest.mark.parametrize(
+    "options", [["--all"], ["--count", "2"], ["--count", "2", "--all", "--json"], ["--all", "--json", "--id", "0" * 32]]
+)
+def test_many_without_a_way_to_tell_them_apart_is_wrong_usage(run: Run, options: list[str]) -> None:
+    assert run("message", "get", "orders", *options).code == 2
+
+
+def test_a_list_of_a_hundred_thousand_begins_at_once_and_reads_no_more_than_is_asked_for(path: Path) -> None:
+    with spool.open(path) as space:
+        for _ in range(10):
+            space.put_many("orders", [b"x"] * 10_000)
+    code = "from xaspool_scripts.admin import main; import spool.consume as c, sys\n"
+    code += "read = c.peek; count = []\nc.peek = lambda *a: (count.append(1), read(*a))[1]\n"
+    code += "try: main()\nfinally: print(len(count), file=sys.stderr)"
+    command = [sys.executable, "-c", code, "-s", str(path), "message", "list", "orders", "--limit", "10", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) == 10
+    assert int(done.stderr) <= 11
