@@ -1,0 +1,67 @@
+"""Calls that a type checker has nothing to say about."""
+
+import asyncio
+import io
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import spool
+
+LATER: spool.PutOptions = {"delay": 5, "priority": 90}
+ORDERS: spool.QueueOptions = {"order": ("priority", "fifo"), "retries": 3, "error_queue": "errors"}
+OLD: spool.MessageFilters = {"older_than": 60}
+
+
+def administer(path: str) -> list[str]:
+    space: spool.Space = spool.create(path, flush="auto", max_messages=None, defaults={"retry_delay": 2.5})
+    config: spool.QueueConfig = space.create_queue("orders", **ORDERS)
+    space.create_queue("errors", order=["priority", "time"], on_expiry="drop", capacity_high="5000 messages")
+    space.change_queue("orders", max_bytes=1 << 30, reply_queue=None, ordered=True)
+    count: int = space.purge("orders", dry_run=True, **OLD)
+    count += space.redrive("errors", to="orders", headers={"tenant": "acme"})
+    space.export(io.BytesIO(), compress=True)
+    found: list[spool.Finding] = space.check(repair=True)
+    report: spool.RecoveryReport = space.recovery
+    return [config.name, str(count), report.in_doubt[0], found[0].detail, spool.__version__, space.path]
+
+
+def work(space: spool.Space, bodies: Iterable[object]) -> int:
+    one: str = space.put("orders", {"amount": 3}, priority=90, headers={"tenant": "acme"}, time_to_live=60.0)
+    some: list[str] = space.put_many("orders", bodies, delay=5, group="acme", content_type="application/json")
+    space.put("orders", b"x", before=one, deduplication_key="k")
+    later: Future[str] = space.submit("orders", b"x", transaction=None, **LATER)
+    message: spool.Message = space.get("orders", timeout=None, message_id=later.result())
+    for tx, taken in space.consume("orders", timeout=5):
+        tx.put(taken.reply_queue or "replies", b"", correlation_id=taken.correlation_id, user_code=1)
+        tx.put_many("audit", [taken.id], expires_at=2e9, client_id=None)
+        tx.submit("audit", taken.id, not_before=taken.not_before, top=True).cancel()
+    with space.transaction(timeout=30) as tx:
+        space.put("orders", "x", transaction=tx)
+        tx.get("orders", correlation_id="x")
+    browsed = [message.attempts for message in space.browse("orders", older_than=5)]
+    return len(some) + space.stats("orders").ready + len(space.stats()) + message.priority + sum(browsed)
+
+
+async def tasks(path: str) -> list[str]:
+    async with spool.aio.create(path, mirror=None) as space:
+        await space.create_queue("orders", **ORDERS)
+        config: spool.QueueConfig = await space.change_queue("orders", retry_delay=1)
+        queues: dict[str, spool.QueueConfig] = await space.queues()
+        async with space.transaction() as tx:
+            await tx.put("orders", b"x", priority=3)
+            await space.put_many("orders", [b"x"], transaction=tx, **LATER)
+            message: spool.Message = await tx.get("orders", timeout=5)
+        await space.put("orders", b"x", reply_queue="orders", transaction=None)
+        for other in await space.get_many("orders", 9, timeout=None):
+            await space.move(other.id, "orders")
+        count: int = await space.purge("orders", older_than=5, progress=print)
+        async for seen in space.browse("orders", correlation_id="x"):
+            count += seen.priority
+        count += (await space.stats("orders")).ready + (await space.stats())["orders"].ready
+        return [config.name, *queues, message.id, str(count)]
+
+
+def main() -> None:
+    with spool.open("shop") as space:
+        work(space, ["x"])
+    asyncio.run(tasks("shop"))
