@@ -312,6 +312,7 @@ class Space:
     delete_queue = _threaded(spool.space.Space.delete_queue)
     open_drop = _threaded(spool.space.Space.open_drop)
     holders = _threaded(spool.space.Space.holders)
+    entry = _threaded(spool.space.Space.entry)
     show = _threaded(spool.space.Space.show)
     delete = _threaded(spool.space.Space.delete)
     move = _threaded(spool.space.Space.move)
