@@ -1,5 +1,7 @@
 """Every command: a wrong value of any argument or option is exit 2 in one line."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +11,12 @@ from click.testing import CliRunner
 
 import spool
 import xa
+from forwarder import Summary
 from tests.scripts.conftest import leaves
-from tests.scripts.test_help import programs
+from tests.scripts.test_help import commands, programs
+from xaspool_scripts import common
+from xaspool_scripts.forward import _tell
+from xaspool_scripts.start import INTERRUPTED
 
 XID = xa.Xid(7, b"g", b"b")
 
@@ -76,3 +82,90 @@ def test_a_wrong_value_is_exit_code_2_in_one_line(
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "None" not in done.stderr
+
+
+# -- docs/commands.md --------------------------------------------------------------------------------------------------
+
+PAGE = "\n" + (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+
+
+def _rows(heading: str, columns: int) -> list[list[str]]:
+    """The table under a heading, without its first two lines."""
+    part = PAGE.split(f"\n{heading}\n")[1].split("\n#")[0]
+    lines = [line.strip("| ").split("|") for line in part.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line] for line in lines[2:]]
+    return [row + [""] * (columns - len(row)) for row in rows]
+
+
+def _quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_the_page_names_every_command_and_which_of_them_have_json() -> None:
+    page = {" ".join(re.sub(r"[\[\]]|\b[A-Z]+\b|\.\.\.", "", row[0].strip("`")).split()): row for row in TABLE}
+    assert page.keys() == commands().keys()
+    with_json = {
+        name for name, command in commands().items() if any("--json" in option.opts for option in command.params)
+    }
+    assert {name for name, row in page.items() if row[2]} == with_json
+    assert {row[2] for row in TABLE} - {""} == OBJECTS.keys()
+
+
+def test_the_page_names_every_exit_code() -> None:
+    codes = {int(row[0]) for row in _rows("## Exit codes", 2)}
+    assert codes == {
+        0, common.FAILED, common.WRONG_USAGE, common.NOTHING_THERE, common.DAMAGE_LEFT, common.LEFT_SOME,
+        common.QUARANTINED, common.COULD_NOT_LOOK, INTERRUPTED,
+    }  # fmt: skip
+    assert {int(code) for row in TABLE for code in re.findall(r"\d", row[3])} <= codes
+
+
+def test_help_names_the_exit_codes_that_the_page_names() -> None:
+    """Those that are not the same for all commands."""
+    for (name, command), row in zip(sorted(commands().items()), sorted(TABLE), strict=True):
+        for code in re.findall(r"\d", row[3]):
+            assert re.search(rf"\b{code}\b", command.help or ""), (name, code)
+
+
+def test_the_page_names_the_variables_that_the_programs_read() -> None:
+    named = {name for row in _rows("## The space", 2) for name in _quoted(row[0])}
+    sources = Path(common.__file__).parent.glob("*.py")
+    read = {name for file in sources for name in re.findall(r'environ(?:\.get\(|\[)"(SPOOL_\w+)"', file.read_text())}
+    assert named == read | {"NO_COLOR"}
+
+
+OBJECTS = {row[0]: _quoted(row[1]) for row in _rows("## The objects of `--json`", 2)}
+TABLE = _rows("# The commands", 4)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("queue", ["queue", "list"]), ("queue", ["queue", "show", "orders"]), ("count", ["queue", "purge", "orders"]),
+        ("id", ["message", "put", "orders", "--body", "x"]), ("message", ["message", "get", "orders"]),
+        ("message", ["message", "list", "orders"]), ("message", ["message", "show", "ID"]),
+        ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),
+        ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
+        ("decision", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
+        ("intake", ["spool-intake", "--once"]), ("recovery", ["spool-recover"]),
+    ],
+)  # fmt: skip
+def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: list[str]) -> None:
+    with spool.open(path) as space:
+        message_id = space.put("orders", b"x")
+        manager = xa.ResourceManager(space)
+        manager.start(XID)
+        space.put("orders", b"x")
+        manager.end(XID)
+        manager.prepare(XID)
+    (path / "stray").touch()
+    program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]
+    typed = [message_id if word == "ID" else word for word in typed]
+    done = CliRunner().invoke(programs()[program], [*typed, "--json"], env={"SPOOL_SPACE": str(path)})
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[0]).keys() == OBJECTS[named]
+
+
+def test_json_of_the_forwarder_has_the_keys_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(Summary(), as_json=True)
+    assert json.loads(capsys.readouterr().out).keys() == OBJECTS["forwarded"]
