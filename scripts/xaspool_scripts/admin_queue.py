@@ -8,7 +8,17 @@ import click
 
 from xaspool_scripts import admin_rearrange
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.options import dry_run_option, duration, filter_options, given, queue_options, yes_option
+from xaspool_scripts.options import (
+    NOTHING,
+    dry_run_option,
+    duration,
+    filter_options,
+    given,
+    group,
+    or_nothing,
+    queue_options,
+    yes_option,
+)  # fmt: skip
 from xaspool_scripts.output import pairs, show, table, write_json
 from xaspool_scripts.wording import age, on_terminal, span
 
@@ -51,12 +61,11 @@ def create(queue: str, create_missing: bool, **options: Any) -> None:
 @queue_options
 @_CREATE_MISSING
 @click.option(
-    "--drop-group",
-    metavar="GROUP",
+    "--drop-group", type=or_nothing(group), metavar="GROUP",
     help="The group whose users may drop files for the queue; none takes that back.",
-)
+)  # fmt: skip
 @space_option
-def change(queue: str, create_missing: bool, drop_group: str | None, **options: Any) -> None:
+def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) -> None:
     """Change options of a queue; the others stay as they are. The value none removes an option.
 
     Programs that have the space open act by it at once.
@@ -73,7 +82,7 @@ def change(queue: str, create_missing: bool, drop_group: str | None, **options: 
         if chosen:
             space.change_queue(queue, create_missing=create_missing, **chosen)
         if drop_group is not None:
-            space.open_drop(queue, None if drop_group == "none" else drop_group)
+            space.open_drop(queue, None if drop_group is NOTHING else drop_group)
         note(f"changed queue {queue}")
 
 

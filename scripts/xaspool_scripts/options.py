@@ -65,6 +65,16 @@ def message_id(text: str) -> str:
     return text
 
 
+def group(text: str) -> str:
+    """The name of a group of users on this machine."""
+    import grp
+
+    try:
+        return grp.getgrnam(text).gr_name
+    except KeyError:
+        raise click.BadParameter(f"there is no group {text!r} on this machine") from None
+
+
 def whole(text: str) -> int:
     try:
         return int(text)

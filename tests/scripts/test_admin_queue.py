@@ -197,3 +197,9 @@ def test_a_queue_that_will_drop_messages_is_made_with_one_line_of_warning(run: R
     warning, made = done.err.splitlines()
     assert warning.startswith("spool-admin: warning: queue q has retries, 3, and no error_queue")
     assert made == "spool-admin: made queue q"
+
+
+def test_a_group_that_is_not_there_changes_nothing(run: Run, path: Path) -> None:
+    one_line(run("queue", "change", "orders", "--retry-delay", 7, "--drop-group", "no-such-group"), "no-such-group")
+    with spool.open(path) as space:
+        assert space.queues()["orders"].retry_delay != 7

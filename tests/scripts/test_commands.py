@@ -22,8 +22,8 @@ XID = xa.Xid(7, b"g", b"b")
 
 # A value that is not accepted, by what the help calls the value.
 WRONG = {
-    "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "N": "x", "QUEUE": "a/b", "ID": "zz", "ID...": "zz",
-    "XID": "garbage",
+    "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "HOW": "sometimes", "N": "x", "QUEUE": "a/b", "ID": "zz",
+    "ID...": "zz", "XID": "garbage",
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "MODE": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "TYPE": "",
@@ -32,7 +32,7 @@ WRONG = {
 ANY = {"--body", "--file", "--space", "--keep", "--master", "file", "path", "directory", "page"}
 ANY_OF = {"message get": {"--correlation-id"}}
 # What else a command needs, besides its arguments.
-NEEDED = {"queue change": ["--retries", "1"], "message change": ["--priority", "1"]}
+NEEDED = {"queue change": ["--retry-delay", "1"], "message change": ["--priority", "1"]}
 
 
 def parameters() -> Iterator[tuple[str, list[str], click.Command, click.Parameter]]:
