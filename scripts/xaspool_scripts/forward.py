@@ -23,6 +23,7 @@ from xaspool_scripts.common import (
     space_path,
     version_option,
 )  # fmt: skip
+from xaspool_scripts.options import call_time
 from xaspool_scripts.output import write_json
 from xaspool_scripts.start import write_at_once
 
@@ -68,8 +69,8 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     "if there is one; retry counts the refusal as one of its tries.",
 )  # fmt: skip
 @click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
-    help="How long one call of a service may take; a longer one is stopped and counts as a try of its message.",
+    "--timeout", metavar="TIME", type=call_time, default="30", show_default=True,
+    help="How long one call of a service may take; in seconds or e.g. 5m; a longer one is stopped and counts as a try of its message.",
 )  # fmt: skip
 @json_option
 @space_option

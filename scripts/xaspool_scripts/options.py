@@ -13,6 +13,7 @@ import click
 from xaspool_scripts.common import AnyFunction, complete_queue
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_SHORTEST_CALL_SECONDS = 0.1
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
@@ -43,6 +44,14 @@ def duration_or_forever(text: str) -> float | None:
         return duration(text)
     except click.BadParameter as error:
         raise click.BadParameter(f"{error.message}, nor forever") from None
+
+
+def call_time(text: str) -> float:
+    """How long a call of a service may take, at least 0.1 seconds."""
+    seconds = duration(text)
+    if seconds < _SHORTEST_CALL_SECONDS:
+        raise click.BadParameter(f"{text!r} is less than {_SHORTEST_CALL_SECONDS} seconds, the least for a call")
+    return seconds
 
 
 def size(text: str) -> int:

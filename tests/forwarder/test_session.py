@@ -255,7 +255,6 @@ class TestDecisions:
     def test_the_complaint_is_the_telling_line(self, printed: list[str], line: str) -> None:
         assert session.complaint(printed) == line
 
-
     def test_java_s_stacks_are_for_those_who_look_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.settings("local", "a", "/d")["spark.log.level"] == "FATAL"
         monkeypatch.setenv("SPOOL_DEBUG", "1")

@@ -5,7 +5,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
-from xaspool_scripts.options import duration, duration_or_forever, size
+from xaspool_scripts.options import call_time, duration, duration_or_forever, size
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,12 @@ def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, number: int) -> None
 def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="1 GiB"):
         size(text)
+
+
+def test_a_call_takes_a_tenth_of_a_second_at_least() -> None:
+    assert call_time("5m") == 300
+    with pytest.raises(click.BadParameter, match=r"less than 0\.1 seconds"):
+        call_time("0.05")
 
 
 def test_a_get_waits_for_a_time_with_a_unit(run: Run) -> None:
