@@ -70,7 +70,8 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 )  # fmt: skip
 @click.option(
     "--timeout", metavar="TIME", type=call_time, default="30", show_default=True,
-    help="How long one call of a service may take; in seconds or e.g. 5m; a longer one is stopped and counts as a try of its message.",
+    help="How long one call of a service may take, in seconds or e.g. 5m; a longer one is stopped and counts as a try "
+    "of its message.",
 )  # fmt: skip
 @json_option
 @space_option

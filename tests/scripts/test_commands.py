@@ -136,6 +136,7 @@ def test_the_page_names_the_variables_that_the_programs_read() -> None:
 
 
 OBJECTS = {row[0]: _quoted(row[1]) for row in _rows("## The objects of `--json`", 2)}
+OBJECTS["message seen"] |= OBJECTS["message"]
 TABLE = _rows("# The commands", 4)
 
 
@@ -144,7 +145,7 @@ TABLE = _rows("# The commands", 4)
     [
         ("queue", ["queue", "list"]), ("queue", ["queue", "show", "orders"]), ("count", ["queue", "purge", "orders"]),
         ("id", ["message", "put", "orders", "--body", "x"]), ("message", ["message", "get", "orders"]),
-        ("message", ["message", "list", "orders"]), ("message", ["message", "show", "ID"]),
+        ("message seen", ["message", "list", "orders"]), ("message seen", ["message", "show", "ID"]),
         ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),
         ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
         ("decision", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
