@@ -46,6 +46,7 @@ from spool.message import Message, Position
 from spool.opening import create, import_space, open
 from spool.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
 from spool.outcome import Reject, Retry
+from spool.quarantined import QuarantinedFile
 from spool.settings import QueueConfig, SpaceConfig
 from spool.space import JOIN, Space
 from spool.stats import QueueStats
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
     "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
-    "Position", "ProtocolError", "PutOptions", "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty",
-    "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig",
-    "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
+    "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
+    "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space",
+    "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
     "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
     "create", "import_space", "open", "register_codec",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, Unpack
 
-from spool import archive, consume, rearrange
+from spool import archive, consume, quarantined, rearrange
 from spool.arguments import check_queue
 from spool.browse import Filter, Look, Seen
 from spool.errors import InvalidArgument
@@ -16,6 +16,7 @@ from spool.listing import QueueEntry, entries_of, entry_of, unread
 from spool.message import Message, attributes_of
 from spool.notes import Undertaker
 from spool.options import MessageFilters, QueueOptions
+from spool.quarantined import QuarantinedFile
 from spool.queues import add_queue, change_queue, delete_queue, open_drop
 from spool.settings import QueueConfig
 from spool.store import Store, speaking
@@ -97,6 +98,31 @@ class Administration:
         ``spool.import_space`` makes a space of it. Others go on meanwhile.
         """
         return archive.export(self._store, file, progress, compress)
+
+    # -- quarantine ------------------------------------------------------------------------------------------------
+
+    @step
+    @speaking("looking into quarantine")
+    def quarantined_file(self, name: str) -> QuarantinedFile:
+        """What lies in ``quarantine/`` under that name (``quarantined`` names all), with its first bytes and with what
+        can be done. InvalidArgument if there is none."""
+        self._store.check_usable()
+        return quarantined.look(self._store, name)
+
+    @step
+    @speaking("putting a dropped file back")
+    def restore_quarantined(self, name: str) -> str:
+        """Put a dropped file back into its queue's folder, where the next intake takes it; durable when this returns.
+        Returns its path, relative to the space. QueueNotFound; InvalidArgument if it cannot be put back."""
+        self._store.check_usable()
+        return quarantined.restore(self._store, name)
+
+    @step
+    @speaking("deleting from quarantine")
+    def delete_quarantined(self, name: str) -> None:
+        """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if there is none."""
+        self._store.check_usable()
+        quarantined.delete(self._store, name)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

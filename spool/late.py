@@ -14,11 +14,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from spool.identity import FileIdentity
+from spool.names import plural
 from spool.store import Store
 
 log = logging.getLogger("spool")
 
 _WATCHED_SECONDS = 600.0
+IS_MESSAGES = "it became messages"  # how the reason of what is set aside then begins
 _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
@@ -94,10 +96,7 @@ def grown(read: int, size: int) -> str:
     """The reason of a file that changed after it became messages."""
     if size > read:
         return (
-            f"it has grown after it was taken: its first {read} bytes are messages already, and the {size - read} "
-            f"bytes behind them are only here; put those with: tail -c +{read + 1} FILE"
+            f"{IS_MESSAGES}, and has grown since: they have its first {plural(read, 'byte')}, and the "
+            f"{plural(size - read, 'byte')} behind those are only here; tail -c +{read + 1} FILE prints them"
         )
-    return (
-        f"it was changed after it was taken with {read} bytes, which are messages already; it has {size} bytes now: "
-        "compare it with them"
-    )
+    return f"{IS_MESSAGES} when it had {plural(read, 'byte')}, and was changed since: compare it with them"

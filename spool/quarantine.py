@@ -19,7 +19,8 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
     target = _free_name(disk, name, reason)
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
-    log.warning("%s was moved to %s: %s", name, target, reason)
+    entry = target.rpartition("/")[2]
+    log.warning("%s was moved to %s: %s (spool-admin quarantine show %s)", name, target, reason, entry)
     return target
 
 
@@ -33,7 +34,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
 
 def kept(disk: Disk, name: str) -> bool:
     """Whether somebody has seen to a damaged file: it was moved to quarantine, or its bytes lie there, too."""
-    there = f"{layout.QUARANTINE}/{_stem(name)}"
+    there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):
         return False
     return not disk.exists(name) or same_bytes(disk, name, there)
@@ -83,7 +84,7 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
 
 
 def _free_name(disk: Disk, name: str, reason: str) -> str:
-    stem = _stem(name)
+    stem = stem_of(name)
     attempt = 0
     while True:
         target = f"{layout.QUARANTINE}/{stem}" + (f".{attempt}" if attempt else "")
@@ -97,7 +98,8 @@ def _free_name(disk: Disk, name: str, reason: str) -> str:
         return target
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
+    """How the name begins that a file gets there; only a number may follow."""
     stem = name.rpartition("/")[2]
     while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
         stem = stem[: len(stem) - 8]

@@ -16,7 +16,7 @@ from spool.descriptors import Unsupported
 from spool.dropped import is_unfinished
 from spool.errors import SpoolError
 from spool.gate import step
-from spool.late import Late, grown
+from spool.late import IS_MESSAGES, Late, grown
 from spool.locks import dropping_byte, taken_byte
 from spool.publication import settle_all
 from spool.store import Store, speaking
@@ -296,7 +296,7 @@ class Taking:
         elif identity.modified_ns < identity.changed_ns:  # the rename that took it came after all that was written
             self.remove(replace(taken, seen=Complete(Evidence.STILL, identity)))
         else:
-            reason = "it may have changed after it became messages, when its intake died: compare it with them"
+            reason = f"{IS_MESSAGES}, its intake died, and it may have changed since: compare it with them"
             self._set_aside(taken.path, taken.queue, reason)
 
     def _has_no_writer(self, path: str) -> bool:

@@ -7,6 +7,7 @@ from xaspool_scripts.admin_docs import docs
 from xaspool_scripts.admin_doctor import doctor
 from xaspool_scripts.admin_init import init
 from xaspool_scripts.admin_message import message
+from xaspool_scripts.admin_quarantine import quarantine
 from xaspool_scripts.admin_queue import queue
 from xaspool_scripts.admin_tour import tour
 from xaspool_scripts.admin_transaction import transaction
@@ -108,6 +109,7 @@ main.add_command(doctor)
 main.add_command(queue)
 main.add_command(message)
 main.add_command(transaction)
+main.add_command(quarantine)
 main.add_command(export)
 main.add_command(import_)
 main.add_command(tour)

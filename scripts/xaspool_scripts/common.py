@@ -286,3 +286,15 @@ def complete_prepared(context: click.Context, parameter: click.Parameter, incomp
         return []
     found = sorted(str(xid) for xid in map(layout.parse_xid, names) if xid is not None)
     return [CompletionItem(xid) for xid in found if xid.startswith(incomplete)]
+
+
+def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of files in quarantine."""
+    from spool import layout
+    from spool.quarantine import REASON_SUFFIX
+
+    try:
+        names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))
+    except Exception:  # a completion that cannot help is silent
+        return []
+    return [CompletionItem(n) for n in sorted(names) if n.startswith(incomplete) and not n.endswith(REASON_SUFFIX)]

@@ -5,24 +5,39 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xaspool_scripts.common import SingleProgram, json_option, note, opened, space_option, version_option
-from xaspool_scripts.output import write_json
+from xaspool_scripts.common import (
+    LEFT_SOME,
+    QUARANTINED,
+    SingleProgram,
+    json_option,
+    note,
+    opened,
+    space_option,
+    version_option,
+)  # fmt: skip
+from xaspool_scripts.output import messages, write_json
+from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool.intake import IntakeCounts
 
 
 @click.command("spool-intake", cls=SingleProgram)
-@click.option("--once", is_flag=True, help="Take what is there now, then exit.")
+@click.option("--once", is_flag=True, help="The files that are complete now are taken, and the program ends.")
 @json_option
 @space_option
 @version_option
-def main(once: bool, as_json: bool) -> None:
+@click.pass_context
+def main(context: click.Context, once: bool, as_json: bool) -> None:
     """Turn files in drop/QUEUE/ into messages, each exactly once; runs until it is stopped.
 
     Write a file under a name that begins with '.' or ends in '.tmp' or '.part', and rename it when it is complete. A
-    file ending in .msgpack is a stream of maps {body, priority, correlation_id, ...}. What is not acceptable goes to
-    quarantine/ with the reason. SIGTERM and Ctrl-C end it after the commit it is at, with exit code 0.
+    file ending in .msgpack is a stream of maps {body, priority, correlation_id, ...}. A file that is not acceptable
+    goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
+    once it has not changed for the space's drop_settle, 60 seconds by default.
+
+    SIGTERM and Ctrl-C end the program after the commit it is at, with exit code 0. Exit codes of --once: 0 nothing is
+    left, 5 something was left where it is (stderr says what and why), 6 some went to quarantine, whatever was left.
 
     \b
     Examples:
@@ -43,6 +58,8 @@ def main(once: bool, as_json: bool) -> None:
         write_json(counts)
     else:
         click.echo(_in_words(counts))
+    if once:
+        context.exit(QUARANTINED if counts.quarantined else LEFT_SOME if counts.left else 0)
 
 
 def _progress(counts: "IntakeCounts") -> None:
@@ -50,8 +67,9 @@ def _progress(counts: "IntakeCounts") -> None:
 
 
 def _in_words(counts: "IntakeCounts") -> str:
-    text = f"{counts.files:,} files taken, {counts.messages:,} messages"
-    return text + (f", {counts.quarantined:,} files in quarantine" if counts.quarantined else "")
+    text = f"{plural(counts.files, 'file')} taken, {messages(counts.messages)}"
+    text += f", {plural(counts.quarantined, 'file')} in quarantine" if counts.quarantined else ""
+    return text + (f", {counts.left:,} left" if counts.left else "")
 
 
 if __name__ == "__main__":

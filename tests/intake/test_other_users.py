@@ -106,13 +106,13 @@ def test_what_is_written_after_a_long_pause_is_kept_and_named(
     counts = take(path, clock)
     assert (counts.quarantined, counts.messages) == (1, 0)
     assert "slow was moved to quarantine/active.slow: " in caplog.text
-    assert "its first 8 bytes are messages already" in caplog.text
+    assert "they have its first 8 bytes" in caplog.text
     file.write(b"part 3")  # its writer goes on: also that is not lost
     file.close()
     assert bodies(path) == [b"part 1, "]
     ((reason, data),) = kept(path).items()
     assert data == b"part 1, part 2, part 3"
-    assert "the 8 bytes behind them are only here" in reason
+    assert "the 8 bytes behind those are only here" in reason
 
 
 def test_what_nobody_wrote_on_is_gone_after_ten_minutes(path: Path, clock: Later) -> None:

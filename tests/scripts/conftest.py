@@ -16,9 +16,14 @@ from click.testing import CliRunner
 import spool
 from tests.at_once import AT_ONCE
 from xaspool_scripts.admin import main as spool_admin
+from xaspool_scripts.intake import main as spool_intake
 from xaspool_scripts.recover import main as spool_recover
 
-PROGRAMS: dict[str, click.Command] = {"spool-admin": spool_admin, "spool-recover": spool_recover}
+PROGRAMS: dict[str, click.Command] = {
+    "spool-admin": spool_admin,
+    "spool-intake": spool_intake,
+    "spool-recover": spool_recover,
+}
 
 
 @dataclass

@@ -1,0 +1,130 @@
+"""``spool-admin quarantine``: what was set aside, why, and the way back."""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xaspool_scripts.common import complete_quarantined, json_option, note, opened, space_option
+from xaspool_scripts.output import moment, pairs, printable, table, write_json
+from xaspool_scripts.wording import plural
+
+if TYPE_CHECKING:
+    from spool import QuarantinedFile, Space
+
+_NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantined)
+
+
+@click.group()
+@space_option
+def quarantine() -> None:
+    """Files in quarantine/: dropped files that were not accepted, and files of the space that were damaged."""
+
+
+@quarantine.command("list")
+@json_option
+@space_option
+def list_(as_json: bool) -> None:
+    """List the files in quarantine: name, time, size, reason, and what can be done.
+
+    \b
+    Example:
+      spool-admin quarantine list
+    """
+    with opened() as space:
+        found = _all(space)
+    if as_json:
+        for file in found:
+            write_json(_object(file))
+    elif found:
+        columns = ("name", "since", "bytes", "reason", "what to do")
+        table(columns, ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in found))
+    else:
+        note("quarantine is empty")
+
+
+@quarantine.command()
+@_NAME
+@json_option
+@space_option
+def show(name: str, as_json: bool) -> None:
+    """Show why a file is in quarantine, what can be done, and its first 1,024 bytes.
+
+    \b
+    Example:
+      spool-admin quarantine show active.order.msgpack
+    """
+    with opened() as space:
+        file = space.quarantined_file(name)
+        place = f"{space.path}/quarantine/{file.name}"
+    if as_json:
+        write_json(_object(file))
+        return
+    pairs(
+        {
+            "name": file.name,
+            "file": place,
+            "since": moment(file.since),
+            "bytes": file.size,
+            "queue": file.queue,
+            "reason": file.reason,
+            "what to do": file.advice,
+        }
+    )
+    if file.beginning:
+        click.echo()
+        click.echo(printable(file.beginning.decode("utf-8", "backslashreplace"), keep="\n\t"))
+
+
+@quarantine.command()
+@_NAME
+@space_option
+def restore(name: str) -> None:
+    """Put a dropped file back into the folder of its queue, under its first name; the next spool-intake takes it.
+
+    Change the file in quarantine/ first if the reason asks for it. Only dropped files can be put back.
+
+    \b
+    Example:
+      spool-admin quarantine restore active.order.msgpack
+    """
+    with opened() as space:
+        place = space.restore_quarantined(name)
+    note(f"put back as {printable(place)}; spool-intake takes it")
+
+
+@quarantine.command()
+@_NAME
+@click.option("--yes", "-y", is_flag=True, help="Delete the file without asking on a terminal.")
+@space_option
+def delete(name: str, yes: bool) -> None:
+    """Delete a file in quarantine and its reason for good. On a terminal, it asks first.
+
+    \b
+    Example:
+      spool-admin quarantine delete active.order.msgpack --yes
+    """
+    with opened() as space:
+        file = space.quarantined_file(name)
+        if not yes and sys.stdin is not None and sys.stdin.isatty():
+            size = "no regular file" if file.size is None else plural(file.size, "byte")
+            click.confirm(f"delete {printable(file.name)} ({size}) for good?", abort=True, err=True)
+        space.delete_quarantined(name)
+    note(f"deleted {printable(file.name)}")
+
+
+def _all(space: "Space") -> "list[QuarantinedFile]":
+    return [space.quarantined_file(finding.name) for finding in space.quarantined()]
+
+
+def _object(file: "QuarantinedFile") -> dict[str, Any]:
+    """Its first bytes as a body is written: text, or base64 of what is no text."""
+    from base64 import b64encode
+
+    found = asdict(file)
+    try:
+        found["beginning"], found["beginning_encoding"] = file.beginning.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        found["beginning"], found["beginning_encoding"] = b64encode(file.beginning).decode("ascii"), "base64"
+    return found

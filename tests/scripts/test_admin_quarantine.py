@@ -1,0 +1,196 @@
+"""``spool-admin quarantine``: what was set aside can be seen, put back where that is possible, and deleted."""
+
+import os
+from pathlib import Path
+
+import msgpack
+import pytest
+
+import spool
+from spool.disk import Disk
+from spool.intake import Intake
+from tests.scripts.conftest import Run, flip, newest, one_line
+from tests.scripts.test_completion import _complete
+
+BAD = b"\x81\xa4body"
+
+
+def dropped(path: Path, name: str = "order.msgpack", data: bytes = BAD) -> None:
+    """A file that was not accepted."""
+    (path / "drop/orders" / name).write_bytes(data)
+    with spool.open(path) as space:
+        assert Intake(space).run(once=True).quarantined == 1
+
+
+def test_a_dropped_file_is_listed_shown_mended_and_put_back(run: Run, path: Path) -> None:
+    one_line(run("quarantine", "list"), "quarantine is empty")
+    dropped(path)
+    listed = run("quarantine", "list").text
+    assert "active.order.msgpack" in listed
+    assert "ends within a message" in listed
+    assert "change what the reason names in the file, then restore it" in listed
+    shown = run("quarantine", "show", "active.order.msgpack").text
+    assert "orders" in shown
+    assert "\\x81" in shown, "a piece of the content"
+    (path / "quarantine/active.order.msgpack").write_bytes(msgpack.packb({"body": "mended"}))
+    done = run("quarantine", "restore", "active.order.msgpack")
+    assert done.code == 0
+    one_line(done, "put back as drop/orders/order.msgpack")
+    assert list((path / "quarantine").iterdir()) == []
+    with spool.open(path) as space:
+        Intake(space).run(once=True)
+        assert space.get("orders").body == "mended"
+
+
+def test_as_json_each_is_one_object(run: Run, path: Path) -> None:
+    dropped(path)
+    (found,) = run("quarantine", "list", "--json").objects
+    assert found == run("quarantine", "show", "quarantine/active.order.msgpack", "--json").objects[0]
+    assert isinstance(found.pop("since"), float)
+    reason, advice = found.pop("reason"), found.pop("advice")
+    assert "dropped for queue orders" in reason
+    assert "restore" in advice
+    assert found == {
+        "name": "active.order.msgpack", "size": 6, "queue": "orders", "can_be_restored": True,
+        "beginning": "gaRib2R5", "beginning_encoding": "base64",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 247 + ".msgpack", "a: dropped for queue orders: b.msgpack", "\N{SNOWMAN}.msgpack", "x.1.msgpack",
+     os.fsdecode(b"caf\xe9.msgpack")],
+)  # fmt: skip
+def test_the_first_name_comes_back_whatever_it_was(run: Run, path: Path, name: str) -> None:
+    dropped(path, name)
+    (entry,) = (each for each in os.listdir(path / "quarantine") if not each.endswith(".reason.txt"))
+    assert run("quarantine", "restore", entry).code == 0
+    assert os.listdir(path / "drop/orders") == [name]
+
+
+def test_a_second_of_one_name_waits_for_the_first(run: Run, path: Path) -> None:
+    dropped(path)
+    dropped(path)
+    assert run("quarantine", "restore", "active.order.msgpack.1").code == 0
+    done = run("quarantine", "restore", "active.order.msgpack")
+    assert done.code == 2
+    one_line(done, "drop/orders/order.msgpack waits to be taken", "spool-intake")
+    assert (path / "quarantine/active.order.msgpack").read_bytes() == BAD
+
+
+def test_a_queue_that_is_gone_is_made_again_first(run: Run, path: Path) -> None:
+    dropped(path)
+    run("queue", "delete", "orders")
+    done = run("quarantine", "restore", "active.order.msgpack")
+    assert done.code == 1
+    one_line(done, "orders, which is gone: create it again first")
+
+
+def test_what_was_damaged_cannot_come_back_and_says_what_to_do(run: Run, path: Path) -> None:
+    run("message", "put", "orders", "--body", "x")
+    flip(newest(path), 70)
+    run("check", "--repair")
+    found = {file["name"]: file for file in run("quarantine", "list", "--json").objects}
+    assert found
+    for name, file in found.items():
+        assert not file["can_be_restored"]
+        done = run("quarantine", "restore", name)
+        assert done.code == 2
+        one_line(done, "cannot be put back", "its bytes are not proven", "docs/format.md")
+
+
+def test_what_is_messages_already_is_not_put_back(run: Run, path: Path) -> None:
+    folder = "active/drop.orders.0123456789abcdef/.late.3.17"
+    os.makedirs(path / folder)
+    (path / folder / "slow").write_bytes(b"one and more")
+    with spool.open(path) as space:
+        Intake(space).run(once=True)
+    (file,) = run("quarantine", "list", "--json").objects
+    assert "they have its first 3 bytes, and the 9 bytes behind those are only here" in file["reason"]
+    assert (file["queue"], file["can_be_restored"]) == ("orders", False)
+    one_line(run("quarantine", "restore", file["name"]), "put what they lack as a new message")
+
+
+def test_a_file_is_deleted_with_its_reason(run: Run, path: Path) -> None:
+    dropped(path)
+    one_line(run("quarantine", "delete", "active.order.msgpack"), "deleted active.order.msgpack")
+    assert list((path / "quarantine").iterdir()) == []
+
+
+def test_whatever_lies_there_can_be_looked_at_and_deleted(run: Run, path: Path) -> None:
+    (path / "quarantine/folder").mkdir()
+    (path / "quarantine/link").symlink_to("/etc/passwd")
+    (path / "quarantine/link.reason.txt").symlink_to("/etc/passwd")
+    (path / "quarantine/nothing").write_bytes(b"")
+    for name in ("folder", "link", "nothing"):
+        assert b"root:" not in run("quarantine", "show", name).out
+        assert run("quarantine", "delete", name).code == 0
+    assert Path("/etc/passwd").exists()
+    assert list((path / "quarantine").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["nope", "../space.toml", "", ".", "..", "active.order.msgpack.reason.txt"])
+def test_what_is_not_there_is_said_so(run: Run, path: Path, name: str) -> None:
+    dropped(path)
+    for verb in ("show", "restore", "delete"):
+        done = run("quarantine", verb, "--", name)
+        assert done.code == 2
+        one_line(done, "nothing in quarantine is called", "spool-admin quarantine list")
+
+
+def test_names_are_completed_from_the_space(path: Path) -> None:
+    dropped(path)
+    assert _complete("spool-admin quarantine show a", SPOOL_SPACE=str(path)) == ["active.order.msgpack"]
+
+
+@pytest.mark.parametrize("flush", ["ordered", "strict"])
+def test_nothing_is_lost_or_doubled_when_a_restore_ends_early(tmp_path: Path, flush: str) -> None:
+    """Whichever call is its last: the file is in one place or, where renames are not ordered, in both, and whole."""
+    for calls in range(12):
+        path = tmp_path / f"space-{calls}"
+        with spool.create(path, flush=flush) as space:
+            space.create_queue("orders")
+        dropped(path)
+        disk = Ending(str(path))
+        with spool.open(path, disk=disk) as space:
+            disk.left = calls
+            try:
+                space.restore_quarantined("active.order.msgpack")
+            except spool.DiskFailure:
+                pass
+            else:
+                return
+            disk.left = None
+        places = [path / "quarantine/active.order.msgpack", path / "drop/orders/order.msgpack"]
+        found = [place.read_bytes() for place in places if place.exists()]
+        assert set(found) == {BAD}
+        assert len(found) == 1 or flush == "strict"
+    raise AssertionError("it never came to its end")
+
+
+class Ending(Disk):
+    """After so many changes, it fails."""
+
+    left: int | None = None
+
+    def _step(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")
+
+    def rename_new(self, source: str, target: str) -> None:
+        self._step()
+        super().rename_new(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self._step()
+        super().link(source, target)
+
+    def unlink(self, name: str) -> None:
+        self._step()
+        super().unlink(name)
+
+    def flush_directory(self, name: str) -> None:
+        self._step()
+        super().flush_directory(name)
