@@ -26,7 +26,7 @@ def test_every_shell_gets_its_script(shell: str) -> None:
 
 
 def test_nouns_verbs_and_options_are_completed() -> None:
-    assert _complete("spool-admin q") == ["queue"]
+    assert _complete("spool-admin q") == ["quarantine", "queue"]
     assert set(_complete("spool-admin message ")) == {
         "change", "delete", "get", "list", "move", "put", "redrive", "show",
     }  # fmt: skip
