@@ -263,6 +263,9 @@ class Worker:
             until = handling._store.clock.monotonic() + limit
             call = Call(handling, handling.message, until, threading.current_thread())
             with self._changed:
+                if self._once and call.message.position in self._passed:  # it failed in another thread just now
+                    handling.message = None
+                    return None
                 self._calls.add(call)
                 if self._once:
                     self._passed.add(call.message.position)
