@@ -401,8 +401,11 @@ COMMITTED, ROLLED_BACK = "committed", "rolled back"
 _BY_ADMINISTRATOR = "an administrator rolled it back"
 
 
+_FACT = "heuristic:"
+
+
 def _fact_key(xid: Xid) -> str:
-    return f"heuristic:{xid}"
+    return f"{_FACT}{xid}"
 
 
 def heuristic_fact(index: Index, xid: Xid) -> str | None:
@@ -415,6 +418,14 @@ def heuristic_outcome(store: Store, xid: Xid) -> str | None:
     """What an administrator decided, or None."""
     catch_up(store)
     return heuristic_fact(store.index, xid)
+
+
+def heuristic_outcomes(store: Store) -> dict[str, str]:
+    """By xid as text, what an administrator decided; each is there until it is forgotten."""
+    catch_up(store)
+    with store.mutex:
+        found = [(key, str(value)) for key, (_, value, _) in store.index.facts.items() if key.startswith(_FACT)]
+    return {key.removeprefix(_FACT): outcome for key, outcome in sorted(found)}
 
 
 def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:

@@ -1,13 +1,15 @@
 """``spool-admin transaction``: transactions in doubt, and an administrator's word on them."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xaspool_scripts.common import BadValue, Failure, complete_prepared, json_option, note, opened, space_option
 from xaspool_scripts.output import moment, pairs, table, write_json
+from xaspool_scripts.wording import age, on_terminal
 
 if TYPE_CHECKING:
     from xa import ResourceManager, Xid
@@ -25,21 +27,44 @@ def transaction() -> None:
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the transactions in doubt.
+    """List the transactions in doubt, and those that were decided here and not forgotten yet.
 
     \b
     Example:
       spool-admin transaction list
     """
     with _manager() as manager:
-        found = manager.recover()
+        found = [_described(manager, str(xid)) for xid in manager.recover()]
+        found += [_decided(xid, outcome) for xid, outcome in _outcomes(manager).items()]
+    rows = [each for each in found if each is not None]
     if as_json:
-        for xid in found:
-            write_json(_object(xid))
-    elif found:
-        table(("xid", "format id"), ((str(xid), xid.format_id) for xid in found))
+        for each in rows:
+            write_json(each)
+    elif rows:
+        _table(rows)
     else:
         note("no transaction is in doubt")
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    cells = (
+        (each["xid"], each["state"], _prepared(each["prepared_at"]), _sum(each["puts"]), _sum(each["takes"]), _by(each))
+        for each in rows
+    )
+    table(("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by"), cells)
+
+
+def _prepared(at: float | None) -> str | None:
+    return moment(at) if at is None or not on_terminal() else age(max(0.0, time.time() - at))
+
+
+def _sum(counts: dict[str, int] | None) -> int | None:
+    return None if counts is None else sum(counts.values())
+
+
+def _by(found: dict[str, Any]) -> str | None:
+    writer = found["writer"]
+    return None if writer is None else f"process {writer.get('pid')} ({writer.get('program')})"
 
 
 @transaction.command("show")
@@ -49,32 +74,58 @@ def list_(as_json: bool) -> None:
 def show_(xid: str, as_json: bool) -> None:
     """Show what a transaction in doubt would do: how many messages it puts into and takes from which queues.
 
+    Of one that was decided here, the decision is shown until it is forgotten.
+
     \b
     Example:
       spool-admin transaction show 0.b3JkZXI.MQ
     """
-    from spool.decide import describe
-
-    with opened() as space:
-        found = describe(space._store, _parsed(xid))
+    text = str(_parsed(xid))
+    with _manager() as manager:
+        outcome = _outcomes(manager).get(text)
+        found = _decided(text, outcome) if outcome is not None else _described(manager, text, must=True)
+    assert found is not None
     if as_json:
         write_json(found)
         return
-    pairs(
-        {
-            "xid": found.xid,
-            "prepared at": moment(found.prepared_at),
-            "by": found.writer,
-            "puts": found.puts,
-            "takes": found.takes,
-        }
-    )
+    told = {"xid": found["xid"], "state": found["state"], "prepared at": moment(found["prepared_at"])}
+    told |= {"by": _by(found), "puts": found["puts"], "takes": found["takes"]}
+    pairs({name: value for name, value in told.items() if value is not None})
+    if outcome is not None:
+        note(f"an administrator decided; it is kept for the coordinator until: spool-admin transaction forget {text}")
+
+
+def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> dict[str, Any] | None:
+    """None if it was decided meanwhile, unless it ``must`` be there."""
+    from dataclasses import asdict
+
+    from spool.decide import UnknownBranch, describe
+
+    try:
+        found = describe(manager.space._store, _parsed(xid))
+    except UnknownBranch:
+        if must:
+            raise
+        return None
+    return {**_object(_parsed(xid)), "state": "in doubt", **asdict(found)}
+
+
+def _outcomes(manager: "ResourceManager") -> dict[str, str]:
+    """What was decided here, and not forgotten."""
+    from spool.decide import heuristic_outcomes
+
+    return heuristic_outcomes(manager.space._store)
 
 
 def _object(xid: "Xid") -> dict[str, object]:
     """The parts of an xid are bytes: they are written as in its text form, in base64url."""
     _, gtrid, bqual = str(xid).split(".")
     return {"xid": str(xid), "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual}
+
+
+def _decided(xid: str, outcome: str) -> dict[str, Any]:
+    nothing = dict.fromkeys(("prepared_at", "writer", "puts", "takes"))
+    return {**_object(_parsed(xid)), "state": outcome, **nothing}
 
 
 @transaction.command()

@@ -1,5 +1,7 @@
 """spool-admin transaction: an administrator's word on what is in doubt."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -39,11 +41,36 @@ def test_list_prints_xids_that_the_other_commands_take(run: Run, in_doubt: Path)
     assert f"7.{found['gtrid']}.{found['bqual']}" == str(XID)
 
 
+def test_list_shows_when_by_which_process_and_how_many_messages(run: Run, in_doubt: Path) -> None:
+    (found,) = run("transaction", "list", "--json").objects
+    assert (found["state"], found["puts"], found["takes"]) == ("in doubt", {"errors": 1}, {"orders": 1})
+    assert found["writer"]["pid"] == os.getpid()
+    assert time.time() - found["prepared_at"] < 600
+    header, line = run("transaction", "list").text.splitlines()
+    assert header.split() == ["xid", "state", "prepared", "at", "puts", "takes", "prepared", "by"]
+    assert f"  1      1  process {os.getpid()} (" in line
+
+
+@pytest.mark.parametrize(("verb", "state"), [("commit", "committed"), ("rollback", "rolled back")])
+def test_what_was_decided_here_is_listed_until_it_is_forgotten(run: Run, in_doubt: Path, verb: str, state: str) -> None:
+    run("transaction", verb, XID)
+    (found,) = run("transaction", "list", "--json").objects
+    assert (found["xid"], found["state"], found["prepared_at"]) == (str(XID), state, None)
+    assert run("transaction", "show", XID, "--json").objects == [found]
+    shown = run("transaction", "show", XID)
+    assert state in shown.text
+    one_line(shown, f"spool-admin transaction forget {XID}")
+    assert state in run("transaction", "list").text
+    run("transaction", "forget", XID)
+    assert run("transaction", "list", "--json").out == b""
+
+
 def test_show_says_what_it_would_do(run: Run, in_doubt: Path) -> None:
     (found,) = run("transaction", "show", XID, "--json").objects
     assert (found["xid"], found["puts"], found["takes"]) == (str(XID), {"errors": 1}, {"orders": 1})
     assert "orders=1" in run("transaction", "show", XID).text
     run("transaction", "rollback", XID)
+    run("transaction", "forget", XID)
     one_line(run("transaction", "show", XID), "there is no prepared branch", "rolled back")
 
 
@@ -54,6 +81,7 @@ def test_commit_makes_it_all_happen(run: Run, in_doubt: Path) -> None:
     one_line(done, "committed", str(XID))
     assert run("message", "get", "errors").out == b"added"
     assert run("message", "get", "orders").code == 3
+    assert run("transaction", "forget", XID).code == 0
     assert run("transaction", "list").out == b""
 
 

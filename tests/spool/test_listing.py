@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import spool
 import xa
+from spool import decide
 from spool.reclaim import reclaim
 from spool.transaction import Transaction
 from tests.spool.sweeping import swept_by_few
@@ -121,6 +122,33 @@ def test_a_message_in_doubt_is_named_with_its_transaction(space: spool.Space) ->
     assert space.holders("orders") == {}
 
 
+def test_an_entry_is_as_other_processes_left_it_a_moment_ago(space: spool.Space) -> None:
+    with spool.open(space.path) as other:
+        message_id = other.put("orders", b"1")
+        assert space.entry(message_id).state == "ready"
+        manager = xa.ResourceManager(other)
+        manager.start(XID)
+        other.get("orders")
+        manager.end(XID)
+        manager.prepare(XID)
+        assert space.entry(message_id).state == "in doubt"
+        manager.rollback(XID)
+        other.delete(message_id)
+    with pytest.raises(spool.BadMessageId):
+        space.entry(message_id)
+
+
+def test_what_another_process_decided_for_a_coordinator_is_known(space: spool.Space) -> None:
+    with spool.open(space.path) as other:
+        manager = xa.ResourceManager(other)
+        manager.start(XID)
+        other.put("orders", b"1")
+        manager.end(XID)
+        manager.prepare(XID)
+        manager.decide_heuristically(XID, commit=True)
+        assert decide.heuristic_outcomes(space._store) == {str(XID): "committed"}
+
+
 def flip_body(space: spool.Space, number: int) -> None:
     file = Path(space.path, "committed", f"{number:016d}.msgpack")
     data = bytearray(file.read_bytes())
@@ -197,8 +225,8 @@ def test_what_was_enqueued_is_there_or_went_in_one_of_the_ways_that_are_counted(
     what: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with spool.create(tmp_path_factory.mktemp("counts") / "space") as space:
-        space.create_queue("orders", retries=0, error_queue="errors")
         space.create_queue("errors", retries=0)
+        space.create_queue("orders", retries=0, error_queue="errors")
         deleted = {"orders": 0, "errors": 0}
         held: list[Transaction] = []
         for place, (name, queue) in enumerate(what):
