@@ -65,8 +65,8 @@ def main() -> None:
 def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name what is wrong.
 
-    With --repair, what can be mended is mended, and the rest moves to quarantine/, with the reason beside it; nothing
-    is deleted. Other processes may have the space open: a file that one of them holds is named, and not repaired.
+    With --repair, what can be repaired is, and the rest moves to quarantine/, with the reason beside it; nothing is
+    deleted. Other processes may have the space open: a file that one of them holds is named, and not repaired.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 

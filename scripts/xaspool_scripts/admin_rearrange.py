@@ -1,13 +1,15 @@
 """``spool-admin message delete|move|change|redrive``: what an administrator does to messages that are there."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import Failure, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import BadValue, Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     agreed,
     dry_run_option,
+    duration,
     filter_options,
     filters,
     given,
@@ -77,6 +79,9 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
     "--priority", type=int, metavar="N", help="The message's new priority, 1 to 100, the higher delivered first."
 )
 @click.option(
+    "--delay", type=duration, metavar="TIME", help="The time for which the message is hidden from now on, e.g. 90s."
+)
+@click.option(
     "--not-before",
     type=or_nothing(moment),
     metavar="TIME",
@@ -90,17 +95,22 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
 )
 @json_option
 @space_option
-def change(message_id: str, as_json: bool, **options: Any) -> None:
+def change(message_id: str, delay: float | None, as_json: bool, **options: Any) -> None:
     """Change the priority or a time of a message that no program holds.
 
     \b
     Examples:
       spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --priority 90
+      spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --delay 2h
       spool-admin message change 5f0c7a1e9b3d48c2a6e1d07f00000000 --not-before none
     """
     chosen = given(options)
+    if delay is not None:
+        if "not_before" in chosen:
+            raise BadValue("--delay and --not-before exclude each other: give one of them")
+        chosen["not_before"] = time.time() + delay
     if not chosen:
-        raise click.UsageError("name what to change: --priority, --not-before or --expires-at")
+        raise click.UsageError("name what to change: --priority, --delay, --not-before or --expires-at")
     with opened() as space:
         _tell(space.change(message_id, **chosen), "changed", as_json)
 

@@ -91,6 +91,15 @@ def test_q14_message_delete_move_and_change(run: Run, path: Path) -> None:
     assert (_bodies(path), _bodies(path, "errors")) == ([3], [2])
 
 
+def test_a_message_can_be_hidden_for_a_time_from_now_on(run: Run, path: Path) -> None:
+    (one,) = _put(path, 1)
+    assert run("message", "change", one, "--delay", "1h").code == 0
+    assert run("message", "get", "orders").code == 3
+    one_line(run("message", "change", one, "--delay", "1h", "--not-before", "none"), "exclude each other")
+    assert run("message", "change", one, "--delay", "0").code == 0
+    assert run("message", "get", "orders").code == 0
+
+
 def test_q14_delete_goes_on_after_one_that_is_not_there(run: Run, path: Path) -> None:
     one, two = _put(path, 1, 2)
     one_line(run("message", "delete", one, "no id"), "is not a message id")
