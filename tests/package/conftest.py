@@ -74,19 +74,29 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return _install(wheel, tmp_path_factory.mktemp("installed"), extras={"http"})
+
+
+@pytest.fixture(scope="session")
+def installation_with_spark(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return _install(wheel, tmp_path_factory.mktemp("installed"), extras={"http", "spark"})
+
+
+def _install(wheel: Path, directory: Path, extras: set[str]) -> Installation:
     """The wheel, installed by pip; what it needs comes from the environment of the tests, so no network is asked."""
-    root = tmp_path_factory.mktemp("installed") / "environment"
+    root = directory / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = root / "lib" / version / "site-packages"
-    for needed in _needed(wheel, extras={"http"}):
+    for needed in _needed(wheel, extras):
         for name in {Path(file).parts[0] for file in needed.files or () if ".." not in Path(file).parts}:
             if name != "__pycache__":
                 (packages / name).symlink_to(Path(str(needed.locate_file(name))))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(root / "bin" / "python")]
     subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
     subprocess.run([*pip, "check"], check=True)
-    home = tmp_path_factory.mktemp("home")
+    home = directory / "home"
+    home.mkdir()
     return Installation(root, {"PATH": f"{root}/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"})
 
 
