@@ -51,7 +51,7 @@ from spool.settings import QueueConfig, SpaceConfig
 from spool.space import JOIN, Space
 from spool.stats import QueueStats
 from spool.transaction import Transaction
-from spool.work import Worker, WorkSummary
+from spool.work import Worker, WorkSummary, current_space
 
 if TYPE_CHECKING:
     from spool import aio as aio
@@ -65,7 +65,7 @@ __all__ = [
     "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space",
     "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
     "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
-    "create", "import_space", "open", "register_codec",
+    "create", "current_space", "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 

@@ -8,13 +8,14 @@ replaced, and what it still asks of its transaction is refused.
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spool.arguments import check_timeout
 from spool.consume import IDLE_SECONDS
 from spool.effects import Effect
-from spool.errors import InvalidArgument, SystemFailure, TransactionTimeout
+from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.handling import Handling
 from spool.message import Message
 from spool.names import no_queue
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from spool.space import Space
 
 log = logging.getLogger("spool")
+
+_current: "ContextVar[Space]" = ContextVar("spool.work.current")
 
 MOST_ABANDONED = 8
 """Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
@@ -310,6 +313,7 @@ class Worker:
         if handling.unreadable:
             return Retried(handling.unreadable)
         most = handling._store.config.max_body_bytes
+        _current.set(self._space)  # of this thread, which does nothing else
         handling._enter()
         try:
             return of_value(self._function(message), most)
@@ -323,6 +327,17 @@ class Worker:
         self.summary.add(effect, reason)
         if self._told is not None:
             self._told()
+
+
+def current_space() -> "Space":
+    """The space of the worker that calls this function: what is put and got with it joins the message's transaction.
+
+    ProtocolError outside of a worker's call.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
 def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:

@@ -25,6 +25,10 @@ def forward() -> None:
     _run("forward")
 
 
+def worker() -> None:
+    _run("worker")
+
+
 def write_at_once(line: str) -> None:
     """To standard error, past what Python keeps back."""
     if sys.stderr is not None:  # (else the number may be a file's)

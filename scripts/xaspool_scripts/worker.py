@@ -1,0 +1,223 @@
+"""``spool-worker``: Python functions are called with messages, without Spark and Java."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xaspool_scripts.common import (
+    FAILED,
+    LEFT_SOME,
+    BadValue,
+    SingleProgram,
+    describe,
+    json_option,
+    note,
+    note_at_once,
+    open_space,
+    space_option,
+    typed_values,
+    version_option,
+)  # fmt: skip
+from xaspool_scripts.options import duration_or_forever
+from xaspool_scripts.output import write_json
+from xaspool_scripts.start import INTERRUPTED
+
+if TYPE_CHECKING:
+    from spool import Space, Worker, WorkSummary
+
+_LOOK_SECONDS = 0.2  # how long a signal waits at most until the main thread acts on it
+
+
+def _targets(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    targets: dict[str, str] = {}
+    for each in given:
+        queue, equals, target = each.partition("=")
+        if not (queue and equals and target):
+            raise click.BadParameter(f"{each!r} is not QUEUE=MODULE:FUNCTION, e.g. orders=shop.handlers:book")
+        if queue in targets:
+            raise click.BadParameter(f"the queue {queue} has two functions: give it one")
+        targets[queue] = target.removeprefix("python:")
+    return targets
+
+
+@click.command("spool-worker", cls=SingleProgram)
+@click.argument("targets", nargs=-1, required=True, callback=_targets, metavar="QUEUE=MODULE:FUNCTION...")
+@click.option("--once", is_flag=True, help="The worker looks at each message that is there once, then exits.")
+@click.option(
+    "--threads", type=click.IntRange(1, 1000), default=1, show_default=True,
+    help="How many threads call each function side by side.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=duration_or_forever, default="30", show_default=True, metavar="TIME",
+    help="How long a call may take, e.g. 30 (seconds), 5m or forever; then its message goes back, with one try more.",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="The worker prints tracebacks, and what it logs for information.")
+@json_option
+@space_option
+@version_option
+def main(
+    targets: dict[str, str], once: bool, threads: int, timeout: float | None, verbose: bool, as_json: bool
+) -> None:
+    """Call a Python function with each message of a queue; what it returns goes to the message's reply queue.
+
+    The function takes the message alone. It raises spool.Retry to be called again later, and spool.Reject for a
+    message that is never to be tried again; any other exception is a try that failed. All that a message causes is one
+    commit. The function is looked for in the current directory first.
+
+    The first SIGTERM or Ctrl-C finishes what is under way, then the exit code is 0; the second ends the program at
+    once, and its messages go back. Exit codes: 0 all is handled, 1 it failed, 5 --once left messages that failed or
+    that another program holds, 130 ended at once.
+
+    \b
+    Examples:
+      spool-worker -s /var/spool/shop orders=shop.handlers:book --threads 4
+      spool-worker orders=handlers:book invoices=handlers:send --once
+    """
+    _tell_more(verbose)
+    functions = {queue: _found(target) for queue, target in targets.items()}
+    with open_space() as space, _status(list(functions)) as told, typed_values():
+        crew = _Crew(space, functions, told, threads=threads, once=once, timeout=timeout)
+        crew.run()
+    for queue, worker in crew.workers.items():
+        _tell(queue, worker.summary, crew.errors.get(queue), as_json)
+    code = FAILED if crew.errors else LEFT_SOME if any(each.summary.left for each in crew.workers.values()) else 0
+    if crew.ended:
+        note("interrupted")
+        code = INTERRUPTED
+    if any(worker.summary.abandoned for worker in crew.workers.values()):
+        # A thread that hangs, and what its function has started, may keep the interpreter from its end.
+        sys.stdout.flush()
+        os._exit(code)
+    click.get_current_context().exit(code)
+
+
+def _found(target: str) -> Callable[[Any], Any]:
+    from spool.functions import ServiceError, find_function
+
+    try:
+        return find_function(target)
+    except ServiceError as error:
+        raise BadValue(str(error)) from error
+
+
+class _Crew:
+    """A worker for each queue, in a thread of its own. The main thread waits for them, and acts on signals."""
+
+    def __init__(
+        self, space: "Space", functions: dict[str, Callable[[Any], Any]], told: "Callable[[str, WorkSummary], None]",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        from spool import Worker
+
+        self.workers: dict[str, Worker] = {}
+        for queue, function in functions.items():
+            self.workers[queue] = Worker(space, queue, function, told=partial(self._told, queue), **options)
+        self._say = told
+        self.errors: dict[str, BaseException] = {}
+        self.signals = 0
+        self.ended = False
+
+    def run(self) -> None:
+        """Until all have come to their end. What ends one ends all."""
+        usual = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._wait_for_all()
+        finally:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
+
+    def _wait_for_all(self) -> None:
+        threads = [threading.Thread(target=self._run, args=each) for each in self.workers.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK_SECONDS)  # short, so that a signal's handler runs in this, the main thread
+                if self.signals > 1 and not self.ended:
+                    self.ended = True
+                    for worker in self.workers.values():
+                        worker.end()
+
+    def _told(self, queue: str) -> None:
+        self._say(queue, self.workers[queue].summary)
+
+    def _run(self, queue: str, worker: "Worker") -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            self.errors[queue] = error
+            for each in self.workers.values():
+                each.stop()
+
+    def _signalled(self, number: int, frame: Any) -> None:
+        self.signals += 1
+        for worker in self.workers.values():
+            worker.stop()
+        if self.signals == 1:
+            note_at_once("finishing what is under way; Ctrl-C or SIGTERM once more ends it at once")
+
+
+class _Details(logging.Handler):
+    """Tracebacks, and what is logged for information."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            click.echo("".join(traceback.format_exception(*record.exc_info)).rstrip(), err=True)
+        elif record.levelno < logging.WARNING:
+            note(record.getMessage())
+
+
+def _tell_more(verbose: bool) -> None:
+    log = logging.getLogger("spool")
+    log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Details)]
+    if verbose:
+        log.addHandler(_Details(logging.INFO))
+        log.setLevel(logging.INFO)
+
+
+@contextmanager
+def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]":
+    """What was done so far, a line for each queue, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda queue, summary: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as lines:
+        tasks = {queue: lines.add_task(f"{queue}: waiting for messages", total=None) for queue in queues}
+        yield lambda queue, summary: lines.update(tasks[queue], description=f"{queue}: {_in_words(summary)}")
+
+
+def _in_words(summary: "WorkSummary") -> str:
+    from spool.effects import Effect
+
+    counts = ((getattr(summary, effect.value, 0), effect.words) for effect in Effect)
+    return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"
+
+
+def _tell(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
+    from spool.effects import Effect
+
+    if as_json:
+        write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
+        return
+    click.echo(f"{queue}: {_in_words(summary)}" + (f"; {summary.left:,} left" if summary.left else ""))
+    for name, reason in summary.reasons.items():
+        note(f"{queue}: the last one {Effect(name).words}: {reason}")
+    if error is not None:
+        note(f"{queue}: {describe(error)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""spool-worker: functions for queues, how it ends, and what it says."""
+
+import io
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from tests.scripts.conftest import Result, start
+from xaspool_scripts.worker import main
+
+WAIT = 60
+
+
+@pytest.fixture(autouse=True)
+def _functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module in the current directory."""
+    Path("work_demo.py").write_text(
+        "import pathlib, time\n"
+        "import spool\n"
+        "def shout(message): return message.body.upper()\n"
+        "def copy(message): spool.current_space().put('errors', message.body)\n"
+        "def fail(message): raise ValueError('no such article')\n"
+        "def hang(message):\n"
+        "    pathlib.Path('called').touch()\n"
+        "    print('called', flush=True)\n"
+        "    time.sleep(1000)\n"
+        "def two(message, other): pass\n"
+    )
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    yield
+    sys.modules.pop("work_demo", None)
+    logging.getLogger("spool").setLevel(logging.NOTSET)
+
+
+def work(path: Path, *args: str) -> Result:
+    done = CliRunner().invoke(main, ["-s", str(path), *args])
+    return Result(done.exit_code, done.stdout_bytes, done.stderr)
+
+
+def put(path: Path, *bodies: object) -> None:
+    with spool.open(path) as space:
+        for body in bodies:
+            space.put("orders", body, reply_queue="errors")
+
+
+def test_what_the_function_returns_is_the_reply_and_all_is_handled(path: Path) -> None:
+    put(path, "a", "b")
+    done = work(path, "orders=work_demo:shout", "--once", "--threads", "2")
+    assert (done.code, done.text, done.err) == (0, "orders: 2 delivered\n", "")
+    with spool.open(path) as space:
+        assert sorted(message.body for message in space.browse("errors")) == ["A", "B"]
+
+
+def test_a_function_may_put_in_the_same_commit(path: Path) -> None:
+    put(path, "a")
+    assert work(path, "orders=python:work_demo:copy", "--once").code == 0
+    with spool.open(path) as space:
+        assert [message.body for message in space.browse("errors")] == ["a", b""]
+    with pytest.raises(spool.ProtocolError, match="no worker calls"):
+        spool.current_space()
+
+
+def test_what_is_left_for_later_has_an_exit_code_and_a_reason(path: Path) -> None:
+    put(path, "a")
+    done = work(path, "orders=work_demo:fail", "--once")
+    assert (done.code, done.text) == (5, "orders: 1 retried; 1 left\n")
+    assert "the function failed, try 1: ValueError: no such article\n" in done.err
+    assert "orders: the last one retried: ValueError: no such article\n" in done.err
+    assert "Traceback" not in done.err
+    with spool.open(path) as space:
+        [message] = space.browse("orders")
+        space.change(message.id, not_before=0)
+    done = work(path, "orders=work_demo:fail", "errors=work_demo:shout", "--once", "--json", "-v")
+    assert "Traceback" in done.err
+    assert "in fail" in done.err
+    orders, errors = done.objects
+    assert (orders["queue"], orders["retried"], orders["left"]) == ("orders", 1, 1)
+    assert orders["reasons"] == {"retried": "ValueError: no such article"}
+    assert (errors["queue"], errors["delivered"], errors["error"]) == ("errors", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["orders"], 2, "'orders' is not QUEUE=MODULE:FUNCTION"),
+        (["orders=work_demo:shout", "orders=work_demo:fail"], 2, "the queue orders has two functions"),
+        (["orders=work_demo:shuot"], 2, "the module work_demo has no 'shuot'"),
+        (["orders=work_dmo:shout"], 2, "there is no Python module 'work_dmo'"),
+        (["orders=work_demo:two"], 2, "give it one parameter"),
+        (["orders=work_demo:shout", "--timeout", "0"], 2, "--timeout is a number of seconds for a call, more than 0"),
+        (["orders=work_demo:shout", "--threads", "0"], 2, "--threads"),
+        (["order=work_demo:shout"], 1, "did you mean orders?"),
+    ],
+)
+def test_what_cannot_work_is_told_before_a_message_is_taken(path: Path, args: list[str], code: int, text: str) -> None:
+    put(path, "a")
+    done = work(path, *args, "--once")
+    assert (done.code, done.text) == (code, "")
+    assert text in done.err
+    assert "Traceback" not in done.err
+    with spool.open(path) as space:
+        assert space.stats("orders").ready == 1
+
+
+def hanging(path: Path, *args: str) -> "subprocess.Popen[bytes]":
+    put(path, "a")
+    process = start("spool-worker", "-s", path, "orders=work_demo:hang", *args)
+    assert isinstance(process.stdout, io.BufferedIOBase)
+    assert process.stdout.readline() == b"called\n"
+    return process
+
+
+def test_the_first_signal_finishes_what_is_under_way_within_the_time_limit(path: Path) -> None:
+    process = hanging(path, "--timeout", "0.5")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=WAIT)
+    assert (process.returncode, b"took longer than 0.5 s" in err) == (0, True)
+    with spool.open(path) as space:
+        assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
+
+
+def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path) -> None:
+    process = hanging(path)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert b"finishing what is under way" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WAIT)
+    assert process.returncode == 130
+    with spool.open(path) as space:
+        assert not space.recovery.damaged
+        assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
+
+
+def test_it_needs_no_spark() -> None:
+    code = (
+        "import sys, spool, spool.functions, xaspool_scripts.worker; print({'pyspark', 'forwarder'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
