@@ -29,6 +29,8 @@ log = logging.getLogger("spool")
 
 _current: "ContextVar[Space]" = ContextVar("spool.work.current")
 
+_LOOK_SECONDS = 0.2
+
 MOST_ABANDONED = 8
 """Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
 
@@ -179,11 +181,10 @@ class Worker:
             for call in late:
                 self._give_up(call, f"took longer than {self._timeout:g} s")
 
-    def _pause(self, now: float) -> float | None:
-        """Seconds until a call may take too long: one that begins later has at least the whole time limit."""
-        if self._timeout is None:
-            return None
-        return min((call.until - now for call in self._calls), default=self._timeout)
+    def _pause(self, now: float) -> float:
+        """Seconds until a call may take too long, or less: a signal that another thread was given wakes nobody here,
+        and its handler runs in this thread."""
+        return min([_LOOK_SECONDS, *(call.until - now for call in self._calls)])
 
     def _give_up(self, call: Call, reason: str) -> None:
         with self._changed:
