@@ -255,6 +255,7 @@ class Worker:
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
         handling = Handling(self._space._store, self._space._undertaker)
+        call = None
         try:
             found = handling.take(self.queue, 0.0 if self._once else IDLE_SECONDS, passed)
             if found is not None:
@@ -265,20 +266,19 @@ class Worker:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
             until = handling._store.clock.monotonic() + limit
-            call = Call(handling, handling.message, until, threading.current_thread())
             with self._changed:
-                if self._once and call.message.position in self._passed:  # it failed in another thread just now
-                    handling.message = None
-                    return None
-                self._calls.add(call)
                 if self._once:
-                    self._passed.add(call.message.position)
+                    if handling.message.position in self._passed:  # it has come back since this thread began to look
+                        return None
+                    self._passed.add(handling.message.position)
+                call = Call(handling, handling.message, until, threading.current_thread())
+                self._calls.add(call)
             return call
         except TransactionTimeout as error:  # somebody holds a lock for very long: look again
             log.warning("taking from queue %s: %s", self.queue, error)
             return None
         finally:
-            if handling.message is None:
+            if call is None:
                 handling.abandon()
 
     def _is_worth_a_look(self, seen: int) -> bool:

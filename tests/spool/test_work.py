@@ -243,6 +243,22 @@ def test_once_looks_at_each_message_once_and_at_what_comes_of_it(space: spool.Sp
     assert sorted(seen, key=str) == [0, 1, 2, 3, 4, "follows"]
 
 
+def test_a_message_that_came_back_while_another_thread_looked_is_not_looked_at_again(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put("orders", "fails")
+    take, failed, begun = Handling.take, threading.Event(), threading.Lock()
+
+    def take_late(self: Handling, *args: Any) -> Any:
+        if begun.acquire(blocking=False):  # the first that looks; the others are faster
+            assert failed.wait(WAIT)
+        return take(self, *args)
+
+    monkeypatch.setattr(Handling, "take", take_late)
+    worker = Worker(space, "orders", fail, once=True, threads=2, told=failed.set)
+    assert counts(worker.run()) == {"retried": 1, "left": 1}
+
+
 def test_threads_call_it_side_by_side(space: spool.Space) -> None:
     space.put_many("orders", range(4))
     together = threading.Barrier(4)
