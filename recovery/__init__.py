@@ -1,1 +1,1 @@
-"""What happened while nobody looked: start-up scan, in-doubt resolution, check and repair."""
+"""What happened while no process had the space open: start-up scan, in-doubt resolution, check and repair."""

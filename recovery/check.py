@@ -184,7 +184,7 @@ def _account_now(store: Store) -> list[Problem]:
 
 
 def account(store: Store, index: Index) -> list[Problem]:
-    """Files that somebody deleted while nobody looked, or put back. The caller keeps reclaim away."""
+    """Files that were deleted or put back from outside. The caller keeps reclaim away."""
     with store.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
@@ -198,7 +198,7 @@ def account(store: Store, index: Index) -> list[Problem]:
         wrong = f"{text}, and reclaim has not removed {'it' if many == 1 else 'them'}"
     else:
         text = "it was" if number is not None else plural(-many, "file was", "files were") if many else "others were"
-        wrong = f"{text} reclaimed, and somebody put back what had been consumed"
+        wrong = f"{text} reclaimed, and what had been consumed was put back"
     return [Problem(_damaged(name, wrong), Mend.BALANCE)]
 
 
@@ -254,7 +254,7 @@ def _strays(store: Store) -> Iterator[Problem]:
 
 
 def _strangers(store: Store) -> Iterator[Problem]:
-    """What lies beside the stages, and what a reason in quarantine is not. Whoever put it there removes it: our own
+    """What lies beside the stages, and what a reason in quarantine is not. It is left to its owner: our own
     crashes leave a half-written space.toml, and reasons without what they are about."""
     names = [name for name in store.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
     there = set(store.disk.names(layout.QUARANTINE))
@@ -268,8 +268,9 @@ def _strangers(store: Store) -> Iterator[Problem]:
 
 
 def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
-    """Messages that nobody can take, because space.toml has lost their queue. ``index``: of who is alone; else others
-    make and delete queues meanwhile, so messages and settings are looked at until both are of one moment."""
+    """Messages that cannot be taken, because space.toml has lost their queue. ``index``: of a process that is
+    alone; else others make and delete queues meanwhile, so messages and settings are looked at until both are of one
+    moment."""
     for _ in store.deadline().polls():
         store.refresh_settings()
         version = store.settings_version

@@ -20,7 +20,7 @@ from spool.visibility import carries
 from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 
 # Numbers are given out one after the other, so not even a crash leaves more than a few without a file. What lies
-# farther ahead was put there by somebody else, and is not filled up to.
+# farther ahead was put there from outside, and is not filled up to.
 _MAX_GAP = 100_000
 
 
@@ -84,7 +84,7 @@ class Decision:
 
 
 def read(store: Store, *, alone: bool) -> Evidence:
-    """Look at every stage. Only who is alone looks behind the published number: others' writers are at it."""
+    """Look at every stage. A process that is not alone leaves numbers that are not published to their writers."""
     evidence = Evidence(alone)
     names = sorted(store.disk.names(layout.COMMITTED))
     if alone:
@@ -100,7 +100,7 @@ def read(store: Store, *, alone: bool) -> Evidence:
 
 
 def _is_stray(name: str, evidence: Evidence) -> bool:
-    """No name of a commit, or of one that is still to come (of which only who is alone can be sure)."""
+    """No name of a commit, or of one that is still to come (of which only a process that is alone can be sure)."""
     parsed = layout.parse_committed(name)
     return parsed is None or (evidence.alone and parsed.number > evidence.issued)
 
@@ -276,7 +276,7 @@ def _about_number(number: int, condition: Condition, detail: str) -> Decision:
             Do.FINISH, Kind.FINISHED, name, f"its writer ended before it was visible ({detail})", number=place
         )
     if condition is Condition.TORN:
-        return Decision(Do.QUARANTINE_NUMBER, Kind.TORN, name, f"nobody was promised it: {detail}", number=place)
+        return Decision(Do.QUARANTINE_NUMBER, Kind.TORN, name, f"it was never acknowledged: {detail}", number=place)
     return Decision(Do.FILL, Kind.EMPTY_NUMBER, name, "the number was given out and has no file", number=place)
 
 

@@ -1,7 +1,7 @@
 """Mending what a check found, or moving it to quarantine with the reason. Others may have the space open meanwhile.
 
 Reclaim is kept away all the time, so no file is recycled under our hands; whatever decides about a branch or a message
-is taken as anybody takes it: by its lock. What is held by others stays, and is named.
+is taken as every process takes it: by its lock. What is held by others stays, and is named.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def _repair(store: Store) -> list[Finding]:
             keep_directory(store.disk, name)
     told: list[Finding] = []
     for _ in range(_ROUNDS):
-        settle_all(store, store.deadline())  # or what a dead writer committed would look as if nobody had decided it
+        settle_all(store, store.deadline())  # or what a dead writer committed would look undecided
         rebuild(store)  # as the files are now, not as they were when this process read them
         finish_moves(store)
         problems = look(store, ours=True)
@@ -66,7 +66,7 @@ def _mended(store: Store, problem: Problem) -> str:
         store.stop()
         raise
     except FileNotFoundError:
-        return ""  # somebody else did something about it
+        return ""  # another process did something about it
     except (OSError, SpoolError) as error:
         log.error("%s: %s", problem.finding.name, error)
         return ""
@@ -126,7 +126,7 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
 
 
 def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
-    """A prepared branch, if nobody is at it: as in a rollback, but that the file is kept."""
+    """A prepared branch, if no process is at it: as in a rollback, but that the file is kept."""
     deadline = store.deadline()
     byte = xid_byte(xid)
     if not store.xids.try_lock(byte):
@@ -152,7 +152,7 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
 
 
 def _set_aside(store: Store, problem: Problem) -> str:
-    """Each as a get does it that meets it, unless somebody holds it."""
+    """Each as a get does it that meets it, unless a process holds it."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:

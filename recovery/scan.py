@@ -23,7 +23,7 @@ _QUIET = (Kind.ALIVE,)
 
 
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
-    """Recover the space (``alone``) or join those who have it open; the index is built when this returns.
+    """Recover the space (``alone``) or join those that have it open; the index is built when this returns.
 
     The caller holds the open byte. Damage does not raise: it is in the report, and the rest is served.
     """
@@ -98,7 +98,7 @@ def _finish_numbers(store: Store, evidence: Evidence) -> None:
     """Each number above published, as a dead writer's."""
     for number in range(evidence.published + 1, evidence.issued + 1):
         if not store.numbers.try_lock(number):
-            raise SpoolError(f"commit {number} has a writer although nobody has the space open")
+            raise SpoolError(f"commit {number} has a writer although no process has the space open")
         try:
             finish(store, number)
         finally:
@@ -113,7 +113,7 @@ def _do(store: Store, decision: Decision, deadline: Deadline) -> None:
         store.stop()
         raise
     except (UnknownBranch, FileNotFoundError):
-        pass  # somebody else did it meanwhile
+        pass  # another process did it meanwhile
     except (OSError, SpoolError) as error:
         log.error("%s: %s", decision.name, error)
 
@@ -148,7 +148,7 @@ def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
 
 
 def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """A file in active/, by who holds its branch's lock: its owner may be another process that came up meanwhile."""
+    """A file in active/, by the holder of its branch's lock: the owner may be a process that came meanwhile."""
     if decision.xid is None:
         store.disk.unlink(decision.name)
         return

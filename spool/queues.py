@@ -83,7 +83,7 @@ def _written(
         if queue is None or queue in known.queues or queue in made:
             continue
         if not create_missing:
-            advice = "create it first, or at once with --create-missing, in Python create_missing=True"
+            advice = "create it first, or at once with create_missing=True"
             raise no_queue(queue, known.queues, f"queue {config.name}: {option}: ", advice)
         made[queue] = made_queue(queue, {}, known.defaults)
         named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults

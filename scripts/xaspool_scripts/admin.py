@@ -94,8 +94,8 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             click.echo(printable(str(finding)))
     mended = sum(finding.mended for finding in first) if repair else 0
     if left:
-        damaged, repaired = plural(len(left), "file"), plural(mended, "file")
-        note(f"damage is left: {damaged}, {repaired} repaired; every other message is served")
+        repaired = f", {plural(mended, 'file')} repaired" if repair else ""
+        note(f"damage is left: {plural(len(left), 'file')}{repaired}; every other message is served")
     elif mended:
         note(f"repaired: {plural(mended, 'file')}")
     else:

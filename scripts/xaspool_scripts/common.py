@@ -1,4 +1,4 @@
-"""What every program shares: which space is meant, and that no traceback ever reaches whoever typed the command.
+"""What every program shares: which space is meant, and that no traceback ever reaches the user.
 
 The programs import the engine inside their commands, so that ``--help`` and shell completion answer at once.
 """
@@ -155,7 +155,7 @@ def note(text: str) -> None:
 
 
 def note_at_once(text: str) -> None:
-    """For handlers of signals, which may interrupt who is writing to the same stream: it cannot be entered twice."""
+    """For handlers of signals, which may interrupt a write to the same stream: it cannot be entered twice."""
     write_at_once(f"{_running[-1]}: {text}")
 
 
@@ -163,11 +163,11 @@ def _say(program: str, text: str) -> None:
     try:
         click.echo(f"{program}: {text}", err=True)
     except OSError:
-        pass  # there is nobody to tell
+        pass  # standard error is closed
 
 
 def lost_output() -> NoReturn:
-    """Standard output was closed by who started us."""
+    """Standard output was closed before the program began."""
     raise OSError(errno.EBADF, "standard output is closed")
 
 
@@ -255,10 +255,11 @@ def typed_values() -> Iterator[None]:
 
     try:
         yield
-    except spool.InvalidArgument as error:
+    except (spool.InvalidArgument, spool.QueueNotFound) as error:
         command = click.get_current_context().command
         options = {str(each.name): max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
-        raise BadValue(as_options(str(error), options)) from error
+        kind = BadValue if isinstance(error, spool.InvalidArgument) else Failure
+        raise kind(as_options(str(error), options)) from error
 
 
 # -- shell completion --------------------------------------------------------------------------------------------------

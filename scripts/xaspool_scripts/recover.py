@@ -106,7 +106,7 @@ def _recover() -> "tuple[RecoveryReport, list[str]]":
 
 
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
-    """What opening the space would do, and who has it open."""
+    """What opening the space would do, and which processes have it open."""
     from recovery.scan import plan
     from spool.clock import Clock
     from spool.errors import NotASpace
@@ -126,12 +126,12 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         report = plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.presence.is_alone():
-            report.alone = False  # somebody came while we looked, and does what was planned
+            report.alone = False  # a process came meanwhile, and does what was planned
         return report, [] if report.alone else _others(store)
 
 
 def _others(store: "Store") -> list[str]:
-    """Who else has the space open, as far as this user may see."""
+    """The other processes that have the space open, as far as this user may see."""
     return [holder for holder in store.presence.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
 
@@ -156,8 +156,8 @@ def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool
     commits = plural(report.published, "commit", "commits")
     yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"
     if not report.alone:
-        who = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
-        yield f"Other processes have it open{who}: it was recovered when the first of them opened it."
+        named = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
+        yield f"Other processes have it open{named}: it was recovered when the first of them opened it."
         yield "What they have in progress is theirs, and not reported; spool-admin check looks for damage."
     if dry_run and any(finding.action for finding in report.findings):
         yield "Nothing was changed. This is what recovery would do:"

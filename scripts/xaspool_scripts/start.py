@@ -35,7 +35,7 @@ def write_at_once(line: str) -> None:
         try:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
         except OSError:
-            pass  # there is nobody to tell
+            pass  # standard error is closed
 
 
 def _run(name: str) -> None:

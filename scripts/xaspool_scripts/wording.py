@@ -25,7 +25,7 @@ def as_options(text: str, options: Mapping[str, str]) -> str:
 
 
 def _replaced(text: str, options: Mapping[str, str]) -> str:
-    return re.sub(r"(?<![\w-])\w+", lambda word: options.get(word[0], word[0]), text)
+    return re.sub(r"(?<![\w-])(\w+)(=True)?", lambda word: options.get(word[1], word[0]), text)
 
 
 def plural(count: int, one: str, many: str = "") -> str:

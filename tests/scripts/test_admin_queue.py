@@ -184,7 +184,7 @@ def test_a_broken_space_toml_is_named_with_what_is_wrong(run: Run, path: Path, t
 def test_a_queue_that_is_not_there_is_made_only_if_that_is_asked_for(run: Run, path: Path) -> None:
     done = run("queue", "create", "q", "--retries", 1, "--error-queue", "erors")
     assert done.code == 1
-    one_line(done, "error_queue: there is no queue 'erors'", "did you mean errors?", "--create-missing")
+    one_line(done, "--error-queue: there is no queue 'erors'", "did you mean errors?", "at once with --create-missing")
     assert run("queue", "create", "q", "--retries", 1, "--error-queue", "bad", "--create-missing").code == 0
     assert run("queue", "change", "q", "--reply-queue", "answers", "--create-missing").code == 0
     with spool.open(path) as space:
