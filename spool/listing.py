@@ -1,7 +1,7 @@
 """What stands in a queue, entry by entry: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spool import consume, layout
 from spool.browse import Look, Seen
@@ -15,8 +15,7 @@ from spool.visibility import catch_up, list_prepared
 READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(NamedTuple):
     """One message of a queue as it stands. ``state``: ready, delayed, held, in doubt or damaged.
 
     ``message``: None if it is damaged; ``holder``: of one that is held or in doubt; ``damage``: what is wrong, and what
@@ -50,7 +49,7 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
         run = None if position is None else store.index.find(position)
     found = None
     if position is not None and run is not None:
-        found = _as_it_stands(store, run, wanted_id, position, by_position(store))
+        found = _as_it_stands(store, run, position, by_position(store))
     if found is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
     return found
@@ -61,25 +60,29 @@ def _entry(store: Store, queue: str, position: Position, held: Mapping[Position,
         run = store.index.find(position)
         if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
             return None
-        id_ = message_id(*store.index.branch_of(position))
-    return _as_it_stands(store, run, id_, position, held)
+    return _as_it_stands(store, run, position, held)
 
 
-def _as_it_stands(
-    store: Store, run: Run, id_: str, position: Position, held: Mapping[Position, Holder]
-) -> QueueEntry | None:
+def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
     """None if it has left meanwhile."""
     try:
         message = consume.peek(store, position)
     except CorruptedFile as error:
-        return QueueEntry(id_, position, DAMAGED, damage=str(error))
+        return _damaged(store, position, str(error))
     if message is None:
         return None
-    holder = held.get(position)
-    if holder is not None:
-        return QueueEntry(id_, position, holder.state, message, holder)
-    due = due_time(run.attributes, run.committed_at)
-    return QueueEntry(id_, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
+    if held and (holder := held.get(position)) is not None:
+        return QueueEntry(message.id, position, holder.state, message, holder)
+    due = due_time(run.attributes, run.committed_at) if run.attributes else None
+    return QueueEntry(message.id, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
+
+
+def _damaged(store: Store, position: Position, damage: str) -> QueueEntry | None:
+    with store.mutex:
+        if store.index.find(position) is None:
+            return None
+        id_ = message_id(*store.index.branch_of(position))
+    return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 
 def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:
