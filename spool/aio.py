@@ -15,16 +15,16 @@ same time shares a flush.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, wraps
-from itertools import islice
+from functools import partial
 from types import TracebackType
-from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, BinaryIO, Self, Unpack
 
 import spool.opening
 import spool.space
 import spool.transaction
+from spool.aio_administration import Administration
 from spool.archive import Progress
 from spool.arguments import check_wanted, listed
 from spool.choosing import Wanted
@@ -33,37 +33,17 @@ from spool.errors import Empty
 from spool.findings import RecoveryReport
 from spool.gate import step
 from spool.gathering import Puts, Work
-from spool.listing import QueueEntry
 from spool.message import Message
-from spool.options import MessageFilters, PutOptions, SpaceOptions
+from spool.options import PutOptions, SpaceOptions
 from spool.space import JOIN, _Join
-from spool.stats import QueueStats
 from spool.tasks import Opening, finish
 from spool.xid import Xid
 
 _THREADS = 4
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
-_BROWSED_AT_ONCE = 64
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
-def _threaded(
-    call: "Callable[Concatenate[spool.space.Space, P], T]",
-) -> "Callable[Concatenate[Space, P], Coroutine[Any, Any, T]]":
-    """A call of ``spool.Space``, done in a thread, to its end."""
-
-    @wraps(call)
-    async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
-        self._store.gate.check()
-        return await self._to_the_end(partial(call, self.sync, *args, **options))
-
-    threaded.__module__, threaded.__qualname__ = __name__, f"Space.{call.__name__}"
-    return threaded
-
-
-class Space:
+class Space(Administration):
     """An open queue space, for the tasks of one loop. ``sync`` is the same space as threads see it."""
 
     def __init__(self, space: "spool.space.Space") -> None:
@@ -280,58 +260,6 @@ class Space:
                 except Empty:
                     return
                 yield tx, message
-
-    # -- looking, and administration: ``progress`` is called in the thread that works ---------------------------------
-
-    async def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[Message]:
-        """As ``spool.Space.browse``."""
-        async for message in self._each(self.sync.browse(queue, **filters)):
-            yield message
-
-    async def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> AsyncIterator[QueueEntry]:
-        """As ``spool.Space.entries``."""
-        async for entry in self._each(self.sync.entries(queue, **filters)):
-            yield entry
-
-    async def _each(self, found: Iterator[T]) -> AsyncIterator[T]:
-        while some := await self._in_thread(lambda: list(islice(found, _BROWSED_AT_ONCE))):
-            for one in some:
-                yield one
-
-    @overload
-    async def stats(self) -> dict[str, QueueStats]: ...
-    @overload
-    async def stats(self, queue: str) -> QueueStats: ...
-    async def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
-        """As ``spool.Space.stats``."""
-        return await self._in_thread(self.sync.stats if queue is None else partial(self.sync.stats, queue))
-
-    queues = _threaded(spool.space.Space.queues)
-    create_queue = _threaded(spool.space.Space.create_queue)
-    change_queue = _threaded(spool.space.Space.change_queue)
-    delete_queue = _threaded(spool.space.Space.delete_queue)
-    open_drop = _threaded(spool.space.Space.open_drop)
-    holders = _threaded(spool.space.Space.holders)
-    entry = _threaded(spool.space.Space.entry)
-    show = _threaded(spool.space.Space.show)
-    delete = _threaded(spool.space.Space.delete)
-    move = _threaded(spool.space.Space.move)
-    change = _threaded(spool.space.Space.change)
-    purge = _threaded(spool.space.Space.purge)
-    redrive = _threaded(spool.space.Space.redrive)
-    check = _threaded(spool.space.Space.check)
-    quarantined = _threaded(spool.space.Space.quarantined)
-    export = _threaded(spool.space.Space.export)
-
-    # -- threads ----------------------------------------------------------------------------------------------------
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        self._store.gate.check()
-        return await self._loop.run_in_executor(self._threads, call)
-
-    async def _to_the_end(self, call: Callable[[], T]) -> T:
-        """In a thread. A task that is cancelled meanwhile hears the outcome, and is cancelled where it waits next."""
-        return await finish(self._loop.run_in_executor(self._threads, call))
 
     def _joined(self, transaction: "Transaction | _Join | None") -> "spool.transaction.Transaction | None":
         return self.sync._transaction_of(transaction.sync if isinstance(transaction, Transaction) else transaction)
