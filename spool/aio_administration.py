@@ -81,6 +81,9 @@ class Administration:
     redrive = _threaded(spool.space.Space.redrive)
     check = _threaded(spool.space.Space.check)
     quarantined = _threaded(spool.space.Space.quarantined)
+    quarantined_file = _threaded(spool.space.Space.quarantined_file)
+    restore_quarantined = _threaded(spool.space.Space.restore_quarantined)
+    delete_quarantined = _threaded(spool.space.Space.delete_quarantined)
     export = _threaded(spool.space.Space.export)
 
     # -- threads ----------------------------------------------------------------------------------------------------
