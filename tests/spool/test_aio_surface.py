@@ -15,6 +15,7 @@ from tests.spool.held import PATIENT_SECONDS
 EXCUSED = {
     "Space.submit": "put is awaitable, and what tasks await at the same time shares a flush",
     "Space.work": "a task may await it in a thread: asyncio.to_thread(space.sync.work, …)",
+    "spool.current_space": "it tells a function that work calls in which space it is",
     "Transaction.submit": "put is awaitable",
     "Transaction.commit_async": "commit is awaitable",
 }
