@@ -7,13 +7,36 @@ import pytest
 from tests import pages
 from tests.package.conftest import Installation
 
-WAY = ("install", "first-steps", "operations")
+FURTHER = ("workers", "dropping-files", "services", "transactions-and-xa", "operations")
 
 
-@pytest.mark.parametrize("name", WAY)
+@pytest.mark.parametrize(
+    "name", ["install", "first-steps", *(pytest.param(each, marks=pytest.mark.slow) for each in FURTHER)]
+)
 def test_a_newcomers_way_leads_where_the_pages_say(name: str, installation: Installation, tmp_path: Path) -> None:
     for block in pages.programs(_page(installation, name)):
         pages.run(block, tmp_path, installation.environment)
+
+
+def test_the_first_steps_are_the_whole_way(installation: Installation) -> None:
+    """A first message, a worker, a dropped file, a service, a failed message that is found and sent back."""
+    text = "\n".join(block.text for block in pages.programs(_page(installation, "first-steps")))
+    for step in (
+        "message put",
+        "spool-worker",
+        "drop/orders",
+        "spool-intake",
+        "message list errors",
+        "message redrive",
+    ):
+        assert step in text
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_newcomers_services_are_called_through_spark(installation_with_spark: Installation, tmp_path: Path) -> None:
+    for block in pages.programs(_page(installation_with_spark, "services"), spark=True):
+        pages.run(block, tmp_path, installation_with_spark.environment)
 
 
 def _page(installation: Installation, name: str) -> Path:
