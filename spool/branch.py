@@ -13,7 +13,7 @@ from spool.clock import WaitExpired
 from spool.counters import Page
 from spool.deduplication import Keys
 from spool.draft import Draft
-from spool.errors import NO_ROOM, TransactionTimeout
+from spool.errors import NO_ROOM, SpoolError, TransactionTimeout
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.groups import GroupHolds
 from spool.locks import xid_byte
@@ -144,6 +144,14 @@ class Branch:
         """Before the claims of a rollback are let go: whoever takes a message next must see the count."""
         if self.claims and self._noted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
+
+    def undo(self, reason: str) -> None:
+        """Nothing of it happens, and a try is counted for what it holds, before it is let go of."""
+        try:
+            self.abandon_file()
+            self.count_tries(reason)
+        except (OSError, SpoolError) as error:
+            log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
 
     def let_go(self) -> None:
         """Of claims, note and xid. After a commit or a vote the file holds what the claims held."""

@@ -17,11 +17,11 @@ from spool.branch import Branch
 from spool.clock import WaitExpired
 from spool.commits import Commit, Part
 from spool.counters import Page
+from spool.ends import Guard
 from spool.errors import (
     CommitUnknown,
     NotOpen,
     ProtocolError,
-    SpoolError,
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
@@ -59,6 +59,7 @@ class Ending:
         timeout: float | None = None,
         xid: Xid | None = None,
         noted: bool = True,
+        guarded: bool = False,
     ) -> None:
         self.state = State.ACTIVE
         self.number: int | None = None
@@ -72,6 +73,7 @@ class Ending:
         self._associations: list[Association] = []
         self._left = False
         self._promised: list[tuple[Future[str], str]] = []
+        self._guard = Guard(store, self._branch) if guarded else None
 
     @property
     def xid(self) -> Xid:
@@ -145,6 +147,7 @@ class Ending:
         if failed is None:
             work.future.set_result(None)
         else:
+            self._store.group.failed += work.messages
             work.future.set_exception(failed)
 
     def _work(self, page: Page) -> BranchWork:
@@ -184,10 +187,7 @@ class Ending:
 
     def _undo(self, reason: str) -> None:
         try:
-            self._branch.abandon_file()
-            self._branch.count_tries(reason)
-        except (OSError, SpoolError) as error:
-            log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
+            self._branch.undo(reason)
         finally:
             self._end(State.ROLLED_BACK, reason)
 
@@ -238,6 +238,8 @@ class Ending:
     def _end(self, state: State, why: str = "") -> None:
         """Let go of everything."""
         self.state = state
+        if self._guard is not None:
+            self._guard.dismiss()
         self._keep_promises(why)
         self._branch.let_go()
 

@@ -24,6 +24,8 @@ from spool.xid import Xid
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
 MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 
+CLOSED = "the space is closed: open it again"
+
 LOOK_SECONDS = 0.05
 # As long as this who leads lets those come whom the last commits woke, if there were any; about half a flush.
 PATIENCE_SECONDS = 0.0002
@@ -120,7 +122,7 @@ class CommitLine:
         self._room = threading.Condition(self._mutex)
         self._works: deque[Work] = deque()
         self._led = False
-        self._ended = False
+        self._ended: str | None = None  # why nobody may put any more
         self._messages = 0
         self._bytes = 0
         self._page: Page | None = None
@@ -137,6 +139,11 @@ class CommitLine:
     @page.setter
     def page(self, page: Page) -> None:
         self._page = page
+
+    @property
+    def waiting(self) -> int:
+        """How many messages."""
+        return self._messages
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +162,8 @@ class CommitLine:
     def put(self, work: Work) -> None:
         """By a caller who does not wait. NotOpen once the line has ended."""
         with self._mutex:
-            if self._ended:
-                raise NotOpen("the space is closed: open it again")
+            if self._ended is not None:
+                raise NotOpen(self._ended)
             self._add(work)
             if self._led:
                 return
@@ -281,10 +288,10 @@ class CommitLine:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self) -> None:
+    def end(self, because: str = CLOSED) -> None:
         """Nobody may ``put`` any more; what waits is still committed."""
         with self._mutex:
-            self._ended = True
+            self._ended = because
 
     def abandon(self) -> list[Work]:
         """What waits, and will never be committed."""
@@ -292,7 +299,7 @@ class CommitLine:
             left = list(self._works)
             self._works.clear()
             self._messages = self._bytes = 0
-            self._ended = True
+            self._ended = CLOSED
             self._room.notify_all()
         return left
 

@@ -20,9 +20,10 @@ from typing import Any, cast
 from spool import interrupts, limits, publication
 from spool.commits import Commit, Part
 from spool.draft import Draft
+from spool.ends import finish_at_exit
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
 from spool.format import BRANCH_ID_BYTES, BranchEntry
-from spool.gathering import BranchWork, CommitLine, Puts, Stage, Work, tell
+from spool.gathering import CLOSED, BranchWork, CommitLine, Puts, Stage, Work, tell
 from spool.locks import xid_byte
 from spool.reader import FileImage
 from spool.reclaim import reclaim
@@ -42,11 +43,15 @@ class _NoRoomError(Exception):
 
 
 class Group:
-    """All of one open space that commit together. ``committed`` is called by its own thread behind its commits."""
+    """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
 
-    def __init__(self, store: Store, committed: Callable[[], None]) -> None:
+    ``failed``: how many messages that nobody waited for were not committed.
+    """
+
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._committed = committed
+        self.committed: Callable[[], None] = _nothing
+        self.failed = 0
         self.line = CommitLine(self._wake)
         self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
         self._wakes = threading.Semaphore(0)
@@ -97,7 +102,9 @@ class Group:
         for work in works:
             if work.error is None:
                 work.future.set_result(work.id)
-            elif work.number is not None or work.future.running() or work.begin():
+                continue
+            self.failed += work.messages
+            if work.number is not None or work.future.running() or work.begin():
                 work.future.set_exception(self.spoken(work.error))
 
     def spoken(self, error: BaseException) -> BaseException:
@@ -107,6 +114,7 @@ class Group:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
+                finish_at_exit(self)
                 thread = threading.Thread(target=self._run, name="xaspool store", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -121,7 +129,7 @@ class Group:
             try:
                 with self.store.gate:
                     self._lead()
-                    self._committed()
+                    self.committed()
             except NotOpen:
                 return
             except Exception as error:
@@ -136,9 +144,9 @@ class Group:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
+    def drain(self, because: str = CLOSED) -> None:
         """What was accepted is committed when this returns, or has failed; inside a step. No more is accepted."""
-        self.line.end()
+        self.line.end(because)
         if self._thread is not None:
             self.commit(Work(None, 0, 0))  # the last in the line
 
@@ -260,6 +268,10 @@ class Group:
             name, self._name = self._name, None
             with suppress(OSError):
                 self.store.xids.unlock(xid_byte(name))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _fits(store: Store, work: Work, together: dict[str, limits.Load], doubtful: limits.Loads) -> bool:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from spool import checkpoint, layout, pool
 from spool.capacity import look_at_marks
 from spool.disk import FlushFailed
+from spool.ends import undo_dropped
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.expiry import expire
 from spool.locks import FOLLOWING, HOUSEKEEPING
@@ -173,6 +174,7 @@ class Housekeeper:
         try:
             if store.counters.read().stopped:
                 return False
+            undo_dropped(store)
             if due:
                 notice_edits(store)
                 with store.mutex:

@@ -1,6 +1,7 @@
 """An open queue space, as an application uses it: puts, gets and transactions. ``administration`` has the rest."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -32,6 +33,8 @@ from spool.transaction import Transaction
 from spool.visibility import catch_up
 from spool.work import Worker, WorkSummary
 
+_warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
+
 
 class _Join:
     """The default of ``transaction=``: join the caller's, if there is one."""
@@ -48,14 +51,15 @@ class Space(Administration):
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         """Not for applications, which call ``spool.open``."""
-        self._store = Store(disk, clock)
-        self._group = self._store.group = Group(self._store, lambda: self._housekeeper.committed())
+        store = self._store = Store(disk, clock)  # (nothing in it may have the space itself: see __del__)
+        self._group = store.group = Group(store)
         self._store.at_end[self._group.end] = None
         self._undertaker = Undertaker(self._store)
         # Who is behind may know of swept files that are gone.
-        self._store.order_changed = lambda: catch_up(self._store)
+        store.order_changed = lambda: catch_up(store)
         self._recovery = _open_files(self._store)
-        self._housekeeper = Housekeeper(self._store)
+        self._housekeeper = Housekeeper(store)
+        self._group.committed = self._housekeeper.committed
 
     @property
     def path(self) -> str:
@@ -150,7 +154,7 @@ class Space(Administration):
 
         What threads and tasks submit while the disk is busy shares the next flush. Waits only while more is under way
         than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
-        TransactionRolledBack when it rolls back. Closing the space commits what was submitted; a forked child's copies
+        TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the normal end of the program; a forked child's copies
         of futures are never done.
         """
         joined = self._transaction_of(transaction)
@@ -230,7 +234,7 @@ class Space(Administration):
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
         check_timeout(timeout, "a number of seconds, or None for none")
         self._store.check_usable()
-        return Transaction(self._store, self._undertaker, timeout=timeout)
+        return Transaction(self._store, self._undertaker, timeout=timeout, guarded=True)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """One transaction a message, without a time limit: it commits at the end of the loop's body.
@@ -332,6 +336,11 @@ class Space(Administration):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        """Its transactions may go on, so it is not closed here: what forgot to close it hears of that."""
+        if "_housekeeper" in self.__dict__ and not self._store.closed:
+            _warn(f"the space {self.path} was dropped, and not closed: use it in a with statement", ResourceWarning, 2)
 
     def __repr__(self) -> str:
         return f"<queue space {self.path}{' (closed)' if self._store.closed else ''}>"

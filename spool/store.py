@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -43,6 +44,7 @@ from spool.writer import writer_name
 from spool.xid import Xid
 
 if TYPE_CHECKING:
+    from spool.branch import Branch
     from spool.group import Group
 
 log = logging.getLogger("spool")
@@ -101,6 +103,7 @@ class Store:
         self.clock = clock
         self.gate = Gate(self._shut)
         self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
+        self.dropped: deque[Branch] = deque()  # of transactions that nobody has any more, and that have not ended
         _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":

@@ -37,7 +37,8 @@ class Transaction(Ending):
 
     ``timeout``: seconds from its begin after which it is rolled back and its next call says so; None: never.
     ``noted``: whether claims are noted, so that this process's death counts as a try of the messages it holds, as a
-    rollback does.
+    rollback does. ``guarded``: if it is dropped before it has ended, it is rolled back, with a ResourceWarning (what
+    the engine begins for itself it ends).
     """
 
     # -- putting ------------------------------------------------------------------------------------------------------

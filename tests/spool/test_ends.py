@@ -1,0 +1,203 @@
+"""What a program leaves behind: work that was submitted, spaces that stay open, transactions that are dropped."""
+
+import gc
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import ends
+
+PATIENT_SECONDS = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with spool.create(tmp_path / "space", defaults={"retry_delay": 0}) as space:
+        space.create_queue("q")
+    return tmp_path / "space"
+
+
+@pytest.fixture
+def space(path: Path) -> Iterator[spool.Space]:
+    with spool.open(path) as found:
+        yield found
+
+
+def run(program: str, path: Path) -> str:
+    """What it says on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=PATIENT_SECONDS, check=True
+    )
+    return done.stderr
+
+
+def ready(path: Path) -> int:
+    with spool.open(path) as space:
+        return space.stats("q").ready
+
+
+# -- the end of the program -------------------------------------------------------------------------------------------
+
+
+def test_what_was_submitted_is_committed_as_the_program_ends(path: Path) -> None:
+    program = "import spool, sys; s = spool.open(sys.argv[1]); [s.submit('q', i) for i in range(5000)]"
+    assert run(program, path) == ""
+    assert ready(path) == 5000
+
+
+def test_what_ends_by_an_exception_has_submitted_too(path: Path) -> None:
+    program = "import spool, sys; s = spool.open(sys.argv[1]); [s.submit('q', i) for i in range(2000)]; sys.exit('no')"
+    with pytest.raises(subprocess.CalledProcessError):
+        run(program, path)
+    assert ready(path) == 2000
+
+
+FORKED = """
+import os, spool, sys
+space = spool.open(sys.argv[1])
+for i in range(2000):
+    space.submit("q", i)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+POOLED = """
+import multiprocessing, spool, sys
+
+def work(path):
+    space = spool.open(path)
+    for i in range(1000):
+        space.submit("q", i)
+
+child = multiprocessing.get_context("fork").Process(target=work, args=sys.argv[1:])
+child.start()
+child.join()
+"""
+
+
+def test_a_forked_child_commits_nothing_of_its_parent_s(path: Path) -> None:
+    assert run(FORKED, path) == ""
+    assert ready(path) == 2000
+
+
+def test_a_process_of_multiprocessing_commits_what_it_submitted(path: Path) -> None:
+    run(POOLED, path)
+    assert ready(path) == 1000
+
+
+@pytest.fixture
+def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
+    """What is submitted waits until no more is accepted."""
+    line, wakes = space._group.line, []
+    wake, end = line._wake, line.end
+
+    def end_and_wake(because: str) -> None:
+        end(because)
+        for _ in wakes:
+            wake()
+
+    monkeypatch.setattr(line, "_wake", lambda: wakes.append(None))
+    monkeypatch.setattr(line, "end", end_and_wake)
+    return space
+
+
+def test_what_cannot_be_committed_at_the_end_is_counted_in_a_warning(
+    asleep: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    asleep.change_queue("q", max_messages=2)
+    futures = [asleep.submit("q", n) for n in range(5)]
+    ends.finish(asleep._group)
+    assert [future.exception() is None for future in futures] == [True, True, False, False, False]
+    assert "3 messages that were submitted were not committed" in caplog.text
+
+
+def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
+    future = asleep.submit("q", 1)
+    ends.finish(asleep._group)
+    assert future.done()
+    with pytest.raises(spool.NotOpen, match="the program is ending"):
+        asleep.submit("q", 2)
+
+
+def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
+    asleep.submit("q", 1)
+    ends.finish(asleep._group)
+    ends.finish(asleep._group)
+    asleep.close()
+    ends.finish(asleep._group)
+    assert not caplog.records
+
+
+# -- what is only dropped ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def warned_of() -> Iterator[list[str]]:
+    """The ResourceWarnings that come meanwhile, or as what nobody has goes."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        told: list[str] = []
+        yield told
+        gc.collect()
+        told += [str(one.message) for one in caught if one.category is ResourceWarning]
+
+
+def test_a_space_that_is_dropped_warns_and_its_transactions_go_on(path: Path) -> None:
+    with warned_of() as told:
+        tx = spool.open(path).transaction()
+    assert told == [f"the space {path} was dropped, and not closed: use it in a with statement"]
+    tx.put("q", "still there")
+    tx.commit()
+    store = tx._store
+    assert ready(path) == 1
+    store.gate.close()
+
+
+def test_a_space_that_was_closed_or_never_open_does_not_warn(path: Path, tmp_path: Path) -> None:
+    with warned_of() as told:
+        spool.open(path).close()
+        (tmp_path / "bad").mkdir()
+        (tmp_path / "bad" / "space.toml").write_text("format = 1\ncolour = 2\n")
+        for bad in (tmp_path / "bad", tmp_path / "none"):
+            with pytest.raises(spool.SpoolError):
+                spool.open(bad)
+    assert told == []
+
+
+def test_a_transaction_that_is_dropped_warns_and_is_rolled_back(space: spool.Space) -> None:
+    space.put("q", "held")
+    with warned_of() as told:
+        tx = space.transaction()
+        tx.get("q")
+        tx.put("q", "half done")
+        del tx
+    assert len(told) == 1
+    assert "was dropped without a commit or a rollback" in told[0]
+    space._housekeeper._round(due=False)
+    (message,) = space.browse("q")
+    assert (message.body, message.attempts) == ("held", 1)
+    assert space.get("q").body == "held"
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "commit_async", "close"])
+def test_a_transaction_that_has_ended_does_not_warn(path: Path, end: str) -> None:
+    with spool.open(path) as space:
+        space.put("q", "held")
+        with warned_of() as told:
+            tx = space.transaction()
+            tx.get("q")
+            if end == "close":
+                space.close()
+            elif (done := getattr(tx, end)()) is not None and end == "commit_async":
+                done.result(PATIENT_SECONDS)
+            del tx
+        assert told == []
+        assert not space._store.dropped
