@@ -154,8 +154,8 @@ class Space(Administration):
 
         What threads and tasks submit while the disk is busy shares the next flush. Waits only while more is under way
         than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
-        TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the normal end of the program; a forked child's copies
-        of futures are never done.
+        TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the
+        normal end of the program; a forked child's copies of futures are never done.
         """
         joined = self._transaction_of(transaction)
         if joined is not None:
