@@ -244,7 +244,7 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages, those that match as in ``browse``; how many. What somebody holds stays.
+        """Delete the queue's messages, those that match as in ``browse``; how many. What is held stays.
 
         ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
         """

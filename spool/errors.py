@@ -110,7 +110,7 @@ class CommitUnknown(DiskFailure):
 
 
 class SpaceStopped(SystemFailure):
-    """A flush failed, so nobody can say what the disk holds: close the space in every process and open it again."""
+    """A flush failed, so what the disk holds is not known: close the space in every process and open it again."""
 
 
 class CorruptedFile(SystemFailure):

@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass
 class RecoveryReport:
-    """What opening a space found. ``alone``: nobody else had it open, so it was recovered, not only joined."""
+    """What opening a space found. ``alone``: no other process had it open, so it was recovered, not only joined."""
 
     alone: bool
     findings: list[Finding] = field(default_factory=list)

@@ -316,7 +316,7 @@ class Space(Administration):
     def close(self) -> None:
         """Let go of everything, once the calls of other threads have ended; those that wait end at once, by NotOpen.
 
-        A transaction that is still open is rolled back by the next who looks.
+        A transaction that is still open is rolled back by the next process that looks.
         """
         with interrupts.deferred(self._store.gate.end):
             if not self._store.closed:
