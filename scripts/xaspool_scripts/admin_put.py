@@ -37,7 +37,9 @@ _LINES_AT_ONCE = 1_000
     "value, e.g. a dict; application/msgpack likewise.",
 )
 @click.option("--priority", type=int, metavar="N", help="The priority, 1 to 100, the higher delivered first [50].")
-@click.option("--delay", type=duration, metavar="TIME", help="The time for which the message is hidden, e.g. 90s.")
+@click.option(
+    "--delay", type=duration, metavar="TIME", help="The time for which the message is hidden, in seconds or e.g. 5m."
+)
 @click.option(
     "--not-before",
     type=moment,
@@ -48,7 +50,7 @@ _LINES_AT_ONCE = 1_000
     "--time-to-live",
     type=duration,
     metavar="TIME",
-    help="The time after which the message is not delivered any more, e.g. 15m.",
+    help="The time after which the message is not delivered any more, in seconds or e.g. 15m.",
 )
 @click.option(
     "--expires-at",

@@ -79,7 +79,10 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
     "--priority", type=int, metavar="N", help="The message's new priority, 1 to 100, the higher delivered first."
 )
 @click.option(
-    "--delay", type=duration, metavar="TIME", help="The time for which the message is hidden from now on, e.g. 90s."
+    "--delay",
+    type=duration,
+    metavar="TIME",
+    help="How long from now the message is hidden, in seconds or e.g. 5m.",
 )
 @click.option(
     "--not-before",

@@ -141,14 +141,18 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         "--retries", or_nothing(whole), "N",
         "How often a message is tried again after its first try has failed; without it, for ever.",
     ),
-    ("--retry-delay", or_nothing(duration), _TIME, "How long a message is hidden after a failed try, e.g. 30s."),
+    (
+        "--retry-delay", or_nothing(duration), _TIME,
+        "How long a message is hidden after a failed try, in seconds or e.g. 5m.",
+    ),
     (
         "--retry-delay-max", or_nothing(duration), _TIME,
-        "The longest time that a message is hidden after a failed try; the time doubles with each try up to this.",
+        "The longest time that a message is hidden after a failed try, in seconds or e.g. 1h; the time doubles with "
+        "each try up to this.",
     ),
     (
         "--first-delay", or_nothing(duration), _TIME,
-        "How long a new message is hidden before its first try, unless its put sets a time, e.g. 10s.",
+        "How long a new message is hidden before its first try, unless its put sets a time; in seconds or e.g. 5m.",
     ),
     (
         "--error-queue", or_nothing(str), "QUEUE",
@@ -170,7 +174,7 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ),
     (
         "--deduplication-window", or_nothing(duration), _TIME,
-        "How long the queue remembers the deduplication key of a put, e.g. 5m.",
+        "How long the queue remembers the deduplication key of a put, in seconds or e.g. 5m.",
     ),
     (
         "--capacity-high", or_nothing(str), "MARK",
@@ -186,7 +190,7 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ),
     (
         "--capacity-timeout", or_nothing(duration), _TIME,
-        "How long the capacity command may run before it is ended, e.g. 1m.",
+        "How long the capacity command may run before it is ended, in seconds or e.g. 1m.",
     ),
     ("--durability", or_nothing(str), "HOW", "When a put is done: flush, as soon as its message is on the disk."),
 )  # fmt: skip
@@ -211,7 +215,7 @@ def filter_options(function: AnyFunction) -> AnyFunction:
         "--older-than",
         type=duration,
         metavar="TIME",
-        help="Only messages that were put longer ago than this, e.g. 90s, 15m, 2h, 7d.",
+        help="Only messages that were put longer ago than this, in seconds or e.g. 15m, 2h, 7d.",
     )(function)
     decorated = click.option(
         "--header",

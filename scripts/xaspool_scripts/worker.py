@@ -53,7 +53,7 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 @click.argument("targets", nargs=-1, required=True, callback=_targets, metavar="QUEUE=MODULE:FUNCTION...")
 @click.option("--once", is_flag=True, help="The worker looks at each message that is there once, then exits.")
 @click.option(
-    "--threads", type=click.IntRange(1, 1000), default=1, show_default=True,
+    "--threads", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
     help="How many threads call each function side by side.",
 )  # fmt: skip
 @click.option(

@@ -24,7 +24,7 @@ XID = xa.Xid(7, b"g", b"b")
 # A value that is not accepted, by what the help calls the value.
 WRONG = {
     "TIME": "soon", "[TIME]": "soon", "SIZE": "many", "HOW": "sometimes", "N": "x", "QUEUE": "a/b", "ID": "zz",
-    "ID...": "zz", "XID": "garbage",
+    "ID...": "zz", "NAME": "nothing", "QUEUE=MODULE:FUNCTION...": "nothing", "XID": "garbage",
     "CRITERIA": "random", "WAYS": "sideways", "WHERE": "nowhere", "MARK": "full", "MODE": "sloppy", "KIND": "nfs",
     "NAME=VALUE": "novalue", "TEXT": "x" * 5000, "GROUP": "no-such-group", "COMMAND": "", "QUEUE=SERVICE": "nothing",
     "TYPE": "",
@@ -103,7 +103,7 @@ def _quoted(text: str) -> set[str]:
 
 
 def test_the_page_names_every_command_and_which_of_them_have_json() -> None:
-    page = {" ".join(re.sub(r"[\[\]]|\b[A-Z]+\b|\.\.\.", "", row[0].strip("`")).split()): row for row in TABLE}
+    page = {" ".join(re.sub(r"[\[\]=:]|\b[A-Z]+\b|\.\.\.", "", row[0].strip("`")).split()): row for row in TABLE}
     assert page.keys() == commands().keys()
     with_json = {
         name for name, command in commands().items() if any("--json" in option.opts for option in command.params)
@@ -149,8 +149,11 @@ TABLE = _rows("# The commands", 4)
         ("message seen", ["message", "list", "orders"]), ("message seen", ["message", "show", "ID"]),
         ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),
         ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
-        ("decision", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
-        ("intake", ["spool-intake", "--once"]), ("recovery", ["spool-recover"]),
+        ("transaction", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
+        ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
+        ("quarantined file", ["quarantine", "show", "order.json"]),
+        ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
+        ("recovery", ["spool-recover"]),
     ],
 )  # fmt: skip
 def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: list[str]) -> None:
@@ -162,11 +165,16 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
         manager.end(XID)
         manager.prepare(XID)
     (path / "stray").touch()
+    (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]
     typed = [message_id if word == "ID" else word for word in typed]
     done = CliRunner().invoke(programs()[program], [*typed, "--json"], env={"SPOOL_SPACE": str(path)})
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[0]).keys() == OBJECTS[named]
+
+
+def nothing(message: spool.Message) -> None:
+    """What a worker calls."""
 
 
 def test_json_of_the_forwarder_has_the_keys_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,8 @@ def test_every_option_has_help_that_is_a_sentence(name: str) -> None:
         assert help[0].isupper(), (name, help)
         assert help.endswith("."), (name, help)
         assert len(help.split()) >= 4, (name, help)
+        if parameter.metavar in ("TIME", "[TIME]") and "2030" not in help:  # a time span
+            assert "seconds" in help, (name, help)
         assert parameter.is_flag or parameter.metavar or isinstance(parameter.type, click.Choice), (
             name,
             parameter.opts,
