@@ -5,7 +5,18 @@ from forwarder.round import RoundResult
 from forwarder.services import ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary
+from forwarder.time_limits import TookTooLong
 from spool.effects import Effect
 from spool.outcome import Reject, Retry
 
-__all__ = ["Effect", "Forwarder", "Reject", "Retry", "RoundResult", "ServiceError", "SparkUnavailable", "Summary"]
+__all__ = [
+    "Effect",
+    "Forwarder",
+    "Reject",
+    "Retry",
+    "RoundResult",
+    "ServiceError",
+    "SparkUnavailable",
+    "Summary",
+    "TookTooLong",
+]

@@ -197,7 +197,8 @@ class Forwarder:
                     pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 elif result.messages:
                     pause = _FIRST_PAUSE_SECONDS
-                    limit = next_limit(limit, result.messages, space._store.clock.monotonic() - begun)
+                    seconds = space._store.clock.monotonic() - begun
+                    limit = next_limit(limit, result.messages, seconds, context.defaultParallelism)
         except (SpoolError, SparkUnavailable, OSError) as error:
             with self._mutex:
                 self.summary.errors.append(f"{route.queue}: {error}")
@@ -210,6 +211,8 @@ class Forwarder:
 
     def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, listen: float) -> RoundResult:
         def job(chunks: list[Chunk]) -> list[Block]:
+            if self._stop.is_set():  # also where a task died, and its messages would be given out again
+                return []
             self._under_way[route.queue] = chunks
             try:
                 return spark_job(context, chunks)
@@ -225,11 +228,12 @@ class Forwarder:
         return result
 
 
-def next_limit(limit: int, messages: int, seconds: float) -> int:
+def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
     """How many messages the next round takes: rounds last about two seconds, long enough to pay for themselves and
-    short enough that a stop, or a kill, is not a long way from the last commit."""
+    short enough that a stop, or a kill, is not a long way from the last commit. However slow the service, all tasks
+    have one."""
     if seconds > _ROUND_SECONDS * 2:
-        return max(limit // 2, 1)
+        return max(limit // 2, min(limit, tasks))
     return min(limit * 2, _MOST_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
 
 

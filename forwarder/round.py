@@ -159,13 +159,13 @@ def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
 def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
     """Of a round that is being abandoned: each message that a service is working on has had a try."""
     store = space._store
-    positions = [
-        held.position
-        for chunk in chunks
-        for held in chunk.messages
-        if store.xids.held_elsewhere(in_hand_byte(chunk.round_id, *held.position))
-    ]
-    with suppress(SpoolError), store.gate:
+    with suppress(SpoolError, OSError), store.gate:
+        positions = [
+            held.position
+            for chunk in chunks
+            for held in chunk.messages
+            if store.xids.held_elsewhere(in_hand_byte(chunk.round_id, *held.position))
+        ]
         reason = "the forwarder was ended while the service worked on it"
         count_failures(store, positions, reason, store.deadline(_COUNTING_SECONDS))
 

@@ -210,9 +210,9 @@ def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "messages", "seconds", "expected"),
-    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 128, 9.0, 64), (1, 1, 9.0, 1)],
+    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
 )
 def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
     limit: int, messages: int, seconds: float, expected: int
 ) -> None:
-    assert next_limit(limit, messages, seconds) == expected
+    assert next_limit(limit, messages, seconds, tasks=8) == expected

@@ -16,6 +16,8 @@ import spool
 from forwarder import Effect, Forwarder, Summary
 from forwarder import forwarder as driver
 from forwarder.failures import Failures
+from forwarder.round import TaskDied
+from forwarder.task import Block, Chunk
 from spool.outcome import Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_round import Answer, Scripted, _answers, in_process
 from xaspool_scripts.forward import main
@@ -127,6 +129,25 @@ def test_a_forwarder_that_is_abandoned_counts_the_calls_under_way_and_nothing_el
     signals.join()
     reason = "the forwarder was ended while the service worked on it"
     assert seen[0] == [(0, None), (1, reason), (0, None)]
+
+
+def test_a_forwarder_that_is_stopped_gives_out_nothing_again_because_a_task_died(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking for the message that killed its worker takes many rounds' time; it is found when it is called again."""
+    ids = space.put_many("work", range(8))
+    run = made(space, boom)
+    jobs = []
+
+    def dies(context: object, chunks: list[Chunk]) -> list[Block]:
+        jobs.append(chunks)
+        run.stop()
+        raise TaskDied("Python worker exited unexpectedly")
+
+    monkeypatch.setattr(driver, "spark_job", dies)
+    assert run.run().handled == 0
+    assert len(jobs) == 1
+    assert [space.show(id_).attempts for id_ in ids] == [0] * 8
 
 
 def test_a_forwarder_that_does_nothing_is_abandoned_at_once(space: spool.Space) -> None:

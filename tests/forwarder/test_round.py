@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,8 +233,9 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space.put_many("work", [b"small"] * 3)
     large = space.put("work", b"large")
     forwarder = Forwarder(space.path, {"work": "queue:next"})
+    context: Any = SimpleNamespace(defaultParallelism=2)
     for _ in range(3):  # as a night's calls of ``--once``
-        forwarder._run_route(space, None, Route("work", Scripted("it")), once=True)
+        forwarder._run_route(space, context, Route("work", Scripted("it")), once=True)
     assert space.stats("replies").ready == 3
     dead = space.get("errors")
     assert dead.id == large
