@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Self, Unpack
 import spool.opening
 import spool.space
 import spool.transaction
+from spool import aio_work
 from spool.aio_administration import Administration
 from spool.archive import Progress
 from spool.arguments import check_wanted, listed
@@ -251,7 +252,7 @@ class Space(Administration):
     async def consume(
         self, queue: str, timeout: float | None = None
     ) -> "AsyncGenerator[tuple[Transaction, Message], None]":
-        """As ``spool.Space.consume``: one transaction a message. A loop that may be left early closes the generator
+        """As ``spool.Space.consume``, without a time limit. A loop that may be left early closes the generator
         (``contextlib.aclosing``), or its last message is given back only when the generator is collected."""
         while True:
             async with self.transaction(timeout=None) as tx:
@@ -260,6 +261,8 @@ class Space(Administration):
                 except Empty:
                     return
                 yield tx, message
+
+    work = aio_work.work
 
     def _joined(self, transaction: "Transaction | _Join | None") -> "spool.transaction.Transaction | None":
         return self.sync._transaction_of(transaction.sync if isinstance(transaction, Transaction) else transaction)

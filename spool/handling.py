@@ -73,6 +73,8 @@ class Handling(Transaction):
         with self._lock:
             if self.state is State.ROLLED_BACK:
                 return Effect.RETRIED, self._doomed or "its transaction was rolled back"
+            if isinstance(outcome, Retried | Rejected):
+                self._doomed = None  # what was lost in it is not committed
             try:
                 self._check_ending()
                 with self._undo_on_failure("recording what became of a message"):

@@ -15,7 +15,6 @@ from spool.association import associated
 from spool.clock import Clock
 from spool.disk import Disk
 from spool.draft import is_large
-from spool.ending import State
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.filesystem import check_kind, check_stages
 from spool.findings import Finding, RecoveryReport
@@ -249,12 +248,7 @@ class Space(Administration):
                     message = tx.get(queue, timeout=timeout)
                 except Empty:
                     return
-                try:
-                    yield tx, message
-                except GeneratorExit:  # (with no exception as its context, whichever it was)
-                    if tx.state is State.ACTIVE:
-                        tx.rollback("the loop was left before its body ended (break, return or an exception)")
-                    raise
+                yield tx, message
 
     def work(
         self,

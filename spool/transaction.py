@@ -200,9 +200,16 @@ class Transaction(Ending):
             if kind is None and not self.rollback_only:
                 self.commit()
             elif not self._store.closed:
-                self.rollback(f"{kind.__name__}: {error}" if kind is not None else str(self._rollback_only))
+                self.rollback(_reason(kind, error) if kind is not None else str(self._rollback_only))
 
     def _leave(self) -> None:
         """The caller is in whatever he was in before."""
         self._left = len(self._associations) == 1
         dissociate(self._associations.pop())
+
+
+def _reason(kind: type[BaseException], error: BaseException | None) -> str:
+    """Why a ``with`` was left. A generator that is closed, as ``consume`` is, is not told why."""
+    if kind is GeneratorExit:
+        return "the loop was left before its body ended (break, return or an exception)"
+    return f"{kind.__name__}: {error}"

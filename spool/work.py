@@ -34,7 +34,10 @@ _LOOK_SECONDS = 0.2
 MOST_ABANDONED = 8
 """Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
 
-MOST_THREADS = 1000
+MOST_AT_ONCE = 1000
+"""Threads, or tasks, of one worker."""
+
+ENDED = "the worker was ended while its function was called"
 
 
 @dataclass
@@ -95,8 +98,7 @@ class Worker:
         told: Callable[[], object] | None = None,
     ) -> None:
         check_work(space, queue, function, timeout)
-        if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
-            raise InvalidArgument(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
+        check_at_once("threads", threads)
         self.queue = queue
         self.summary = WorkSummary()
         self._space = space
@@ -148,7 +150,7 @@ class Worker:
         with self._changed:
             calls = list(self._calls)
         for call in calls:
-            self._give_up(call, "the worker was ended while its function was called")
+            self._give_up(call, ENDED)
 
     @property
     def stopping(self) -> bool:
@@ -314,8 +316,7 @@ class Worker:
         if handling.unreadable:
             return Retried(handling.unreadable)
         most = handling._store.config.max_body_bytes
-        _current.set(self._space)  # of this thread, which does nothing else
-        handling._enter()
+        enter(handling, self._space)
         try:
             return of_value(self._function(message), most)
         except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
@@ -328,6 +329,12 @@ class Worker:
         self.summary.add(effect, reason)
         if self._told is not None:
             self._told()
+
+
+def enter(handling: Handling, space: "Space") -> None:
+    """The calling thread, or task, which does nothing else, is in the message's transaction."""
+    _current.set(space)
+    handling._enter()
 
 
 def current_space() -> "Space":
@@ -352,6 +359,12 @@ def check_work(space: "Space", queue: str, function: object, timeout: float | No
     queues = space.queues()
     if queue not in queues:
         raise no_queue(queue, queues)
+
+
+def check_at_once(name: str, count: object) -> None:
+    """InvalidArgument unless so many calls may be under way side by side."""
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_AT_ONCE:
+        raise InvalidArgument(f"{name} is a whole number from 1 to {MOST_AT_ONCE}, not {count!r}")
 
 
 def log_failure(message: Message, error: BaseException) -> None:

@@ -1,0 +1,192 @@
+"""``spool.aio.Space.work``: the outcomes are those of ``spool.Space.work``; its time limit is a real one."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+import spool.aio
+
+WAIT = 60.0
+
+Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with spool.create(tmp_path / "space") as space:
+        for queue in ("replies", "errors", "other"):
+            space.create_queue(queue)
+        space.create_queue(
+            "orders", retry_delay=0, retry_delay_max=None, error_queue="errors", reply_queue="replies"
+        )  # fmt: skip
+    return tmp_path / "space"
+
+
+def play(path: Path, story: Story) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT), spool.aio.open(path) as space:
+            await story(space)
+
+    asyncio.run(whole())
+
+
+def counts(summary: spool.WorkSummary) -> dict[str, int]:
+    return {name: value for name, value in vars(summary).items() if name != "reasons" and value}
+
+
+def bodies(path: Path, queue: str) -> list[Any]:
+    with spool.open(path) as space:
+        return [message.body for message in space.browse(queue)]
+
+
+def test_every_outcome_is_that_of_the_threads(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        for body in ("reply", "fail", "later", "never"):
+            await space.put("orders", body)
+
+        async def function(message: spool.Message) -> str:
+            await space.put("other", message.body)
+            if message.body == "later":
+                raise spool.Retry("later", delay=3600)
+            if message.body == "never":
+                raise spool.Reject("no such account")
+            if message.body == "fail":
+                raise ValueError("no such article")
+            return "done"
+
+        summary = await space.work("orders", function, tasks=3, once=True)
+        assert counts(summary) == {"delivered": 1, "retried": 2, "rejected": 1, "left": 2}
+
+    play(path, story)
+    assert (bodies(path, "replies"), bodies(path, "other")) == (["done"], ["reply"])
+    assert bodies(path, "errors") == ["never"]
+
+
+def test_plain_functions_are_called_in_threads_and_their_puts_join(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", [1, 2])
+
+        def function(message: spool.Message) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            space.sync.put("other", message.body)
+            assert spool.current_space() is space.sync
+            if message.body == 2:
+                raise ValueError("no such article")
+
+        assert counts(await space.work("orders", function, once=True)) == {"delivered": 1, "retried": 1, "left": 1}
+
+    play(path, story)
+    assert bodies(path, "other") == [1]
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(path: Path) -> None:
+    cancelled = []
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", "hangs")
+        await space.change_queue("orders", retries=0)
+
+        async def function(message: spool.Message) -> None:
+            await space.put("other", "before")
+            try:
+                await space.get("other", timeout=None, correlation_id=None)
+                await space.get("replies", timeout=None)
+            except asyncio.CancelledError:
+                cancelled.append(message.body)
+                raise
+
+        summary = await space.work("orders", function, once=True, timeout=0.05)
+        assert counts(summary) == {"dead_lettered": 1}
+        assert summary.reasons == {"dead_lettered": "took longer than 0.05 s"}
+        assert (await space.get("errors")).failure_reason == "took longer than 0.05 s"
+
+    play(path, story)
+    assert (cancelled, bodies(path, "other")) == (["hangs"], [])
+
+
+def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
+    go_on = threading.Event()
+    late: list[BaseException] = []
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", "hangs")
+
+        def function(message: spool.Message) -> None:
+            assert go_on.wait(WAIT)
+            try:
+                space.sync.put("other", "late")
+            except spool.SpoolError as error:
+                late.append(error)
+            loop.call_soon_threadsafe(ended.set)
+
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        assert counts(await space.work("orders", function, once=True, timeout=0.05)) == {"retried": 1, "left": 1}
+        go_on.set()
+        await ended.wait()
+
+    play(path, story)
+    assert [type(error) for error in late] == [spool.ProtocolError]
+    assert bodies(path, "other") == []
+
+
+def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        together, stop = asyncio.Barrier(3), asyncio.Event()
+
+        async def function(message: spool.Message) -> None:
+            await together.wait()
+            stop.set()
+
+        worker = asyncio.create_task(space.work("orders", function, tasks=3, stop=stop))
+        await space.put_many("orders", range(3))
+        assert counts(await worker) == {"delivered": 3}
+
+    play(path, story)
+
+
+def test_cancelled_it_gives_the_messages_back(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", "x")
+        begun = asyncio.Event()
+
+        async def function(message: spool.Message) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        worker = asyncio.create_task(space.work("orders", function))
+        await begun.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        message = await space.get("orders")
+        assert (message.body, message.attempts) == ("x", 1)
+
+    play(path, story)
+
+
+def test_what_cannot_work_is_told_before_a_message_is_taken(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        with pytest.raises(spool.QueueNotFound, match="did you mean orders"):
+            await space.work("order", print)
+        with pytest.raises(spool.InvalidArgument, match="tasks is a whole number from 1"):
+            await space.work("orders", print, tasks=0)
+
+    play(path, story)
+
+
+def test_a_loop_over_consume_that_is_left_says_so(path: Path) -> None:
+    async def story(space: spool.aio.Space) -> None:
+        await space.change_queue("orders", retries=0)
+        await space.put("orders", "x")
+        loop = space.consume("orders")
+        async for _ in loop:
+            break
+        await loop.aclose()
+        assert "was left before its body ended" in str((await space.get("errors")).failure_reason)
+
+    play(path, story)
