@@ -249,7 +249,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
-    text = f"the body of message {id_} of queue {queue} is damaged, and it was not delivered: {reason}; put it again"
+    text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
     quarantine_bytes(store.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")

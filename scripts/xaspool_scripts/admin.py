@@ -82,7 +82,8 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
         with opened(tell=False) as space:
             first = space.check(repair=repair)
             left = [finding for finding in (space.check() if repair else first) if finding.kind is Kind.DAMAGED]
-            checked = [*first, *space.quarantined()]
+            kept = space.quarantined()
+            checked = [*first, *kept]
             named = {finding.name for finding in checked}
             findings = [*checked, *(found for found in space.recovery.findings if found.name not in named)]
     except (SpoolError, OSError, Failure) as error:
@@ -98,6 +99,8 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
         note(f"damage is left: {plural(len(left), 'file')}{repaired}; every other message is served")
     elif mended:
         note(f"repaired: {plural(mended, 'file')}")
+    elif kept:
+        note(f"nothing is damaged; quarantine/ keeps {plural(len(kept), 'file')}: see spool-admin quarantine list")
     else:
         note("clean" if not findings else "clean: nothing is damaged")
     context.exit(DAMAGE_LEFT if left else REPAIRED if mended else CLEAN)

@@ -172,7 +172,7 @@ def test_a_damaged_message_is_named_by_those_who_look_and_by_who_takes_it(
         space.show(ids[1])
     with caplog.at_level(logging.WARNING, "spool"):
         assert [message.body for message in space.get_many("orders", 3)] == [b"1", b"3"]
-    assert f"message {ids[1]} of queue orders is damaged" in caplog.text
+    assert f"message {ids[1]} of queue orders was not delivered" in caplog.text
 
 
 def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
