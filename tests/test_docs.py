@@ -1,5 +1,6 @@
 """The documents cannot rot: their examples run, their commands exist, their tables name what the code has."""
 
+import ast
 import os
 import re
 import sys
@@ -207,3 +208,26 @@ def test_operations_md_names_every_logger() -> None:
         for module in (ROOT / package).rglob("*.py"):
             for name in re.findall(r'getLogger\("([\w.]+)"\)', module.read_text()):
                 assert f"`{name}`" in text, f"{module.name} logs to {name}"
+
+
+def test_operations_md_names_every_event_of_the_log() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    modules = [module for name in ("spool", "xa", "recovery", "forwarder") for module in (ROOT / name).rglob("*.py")]
+    events = {(level, re.sub(r"%[a-z]", "…", event)) for module in modules for level, event in _events(module)}
+    events = {event for event in events if re.search(r"\w", event[1])}  # else all of it is the error that it reports
+    assert events == set(re.findall(r"^\| (CRITICAL|ERROR|WARNING|INFO) \| `(.*?)` \|", text, re.MULTILINE))
+
+
+def _events(module: Path) -> list[tuple[str, str]]:
+    """Level and text of each call of a module's logger."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "log"
+    ]
+    levels = {"exception": "ERROR"}
+    return [
+        (levels.get(call.func.attr, call.func.attr.upper()), str(call.args[0].value))
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.args and isinstance(call.args[0], ast.Constant)
+    ]
