@@ -61,7 +61,15 @@ async def tasks(path: str) -> list[str]:
         return [config.name, *queues, message.id, str(count)]
 
 
+def handle(message: spool.Message) -> bytes | None:
+    if message.attempts > 3:
+        raise spool.Reject("no such account", reply=b"none")
+    raise spool.Retry("later", delay=60)
+
+
 def main() -> None:
     with spool.open("shop") as space:
         work(space, ["x"])
+        summary: spool.WorkSummary = space.work("orders", handle, threads=4, once=True, timeout=None)
+        print(summary.delivered)
     asyncio.run(tasks("shop"))

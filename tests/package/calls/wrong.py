@@ -38,6 +38,8 @@ def work(space: spool.Space, message: spool.Message) -> None:
         tx.put_many("orders", [b"x"], user_code="1")  # error
         tx.submit("orders", b"x", groups="acme")  # error
         tx.abandn()  # error
+    space.work("orders", lambda message: message.bod)  # error
+    space.work("orders", print, thread=4)  # error
     message.priority = 5  # error
     print(message.prioriti)  # error
 
@@ -54,6 +56,7 @@ async def tasks(space: spool.aio.Space) -> None:
     await space.purge("orders", older="7d")  # error
     await space.redrive("errors", older_than="7d")  # error
     await space.change("id", priority="high")  # error
+    await space.work("orders", print, threads=4)  # error
     space.browse("orders", priority=3)  # error
     print((await space.stats("orders")).redy)  # error
     async with space.transaction() as tx:
