@@ -23,7 +23,7 @@ from spool.decide import settle_the_dead
 from spool.effects import Effect, Rules
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
 from spool.limits import room_in
-from spool.locks import coordinator_byte, in_hand_byte
+from spool.locks import coordinator_byte
 from spool.message import Position
 from spool.retries import count_failures, with_error_queue
 from spool.space import Space
@@ -160,12 +160,11 @@ def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
     """Of a round that is being abandoned: each message that a service is working on has had a try."""
     store = space._store
     with suppress(SpoolError, OSError), store.gate:
-        positions = [
-            held.position
-            for chunk in chunks
-            for held in chunk.messages
-            if store.xids.held_elsewhere(in_hand_byte(chunk.round_id, *held.position))
-        ]
+        positions = []
+        for chunk in chunks:
+            lock = store.disk.some_lock(store.xids.handle, chunk.first_byte, len(chunk.messages))
+            if lock is not None:
+                positions.append(chunk.messages[lock[0] - chunk.first_byte].position)
         reason = "the forwarder was ended while the service worked on it"
         count_failures(store, positions, reason, store.deadline(_COUNTING_SECONDS))
 

@@ -19,6 +19,7 @@ from spool.consume import HeldMessage
 from spool.effects import Effect, Rules, record
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.format import BRANCH_ID_BYTES
+from spool.locks import in_hand_byte
 from spool.message import Message, Position
 from spool.outcome import Retried
 from spool.remote import RemoteBranch, Vote
@@ -45,6 +46,11 @@ class Chunk:
     messages: list[HeldMessage]
     until: float = math.inf
     obliged: bool = True
+
+    @property
+    def first_byte(self) -> int:
+        """Of the locks that say which message is in hand."""
+        return in_hand_byte(self.round_id, *self.messages[0].position)
 
 
 @dataclass
@@ -98,7 +104,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
     caller = _caller(chunk.service)
     block, effects = Block(), Counter[str]()
     with Watchdog(chunk.service.watched) as watchdog:
-        for held in chunk.messages:
+        for byte, held in enumerate(chunk.messages, chunk.first_byte):
             if time.time() >= chunk.until and (effects or not chunk.obliged):
                 break
             try:
@@ -109,8 +115,11 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 effects[Effect.SET_ASIDE] += 1
                 continue
             watchdog.begin_call()
-            with branch.in_hand(held):
+            branch.take_in_hand(byte)
+            try:
                 outcome = caller(Request(message, raw, unreadable))
+            finally:
+                branch.put_down(byte)
             effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
             effects[effect] += 1
             if reason:

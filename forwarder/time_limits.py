@@ -4,6 +4,8 @@ The exception reaches whatever Python runs, and whatever waits in a system call 
 code that lets no Python run, nor a function that catches everything; for those is the ``Watchdog``.
 """
 
+# The C half of ``signal``: its Python half takes as long as a short call, to tell numbers from names.
+import _signal as raw  # type: ignore[import-not-found]
 import faulthandler
 import os
 import signal
@@ -49,14 +51,14 @@ class TimeLimit:
             return _run(function, argument)
         begun = time.monotonic()
         ring = self._ring  # bound once, to be known again
-        handler = signal.signal(signal.SIGALRM, ring)
-        left, interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        handler = raw.signal(signal.SIGALRM, ring)
+        left, interval = raw.setitimer(signal.ITIMER_REAL, self.seconds)
         try:
             return _run(function, argument)
         finally:
-            if signal.getsignal(signal.SIGALRM) is ring:  # (else the function has an alarm of its own now)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, handler)
+            if raw.getsignal(signal.SIGALRM) is ring:  # (else the function has an alarm of its own now)
+                raw.setitimer(signal.ITIMER_REAL, 0)
+                raw.signal(signal.SIGALRM, handler)
                 if left:
                     left = max(left - (time.monotonic() - begun), _SHORTEST_SECONDS)
                     signal.setitimer(signal.ITIMER_REAL, left, interval)

@@ -118,7 +118,8 @@ def coordinator_byte(gtrid: bytes) -> int:
 
 
 def in_hand_byte(gtrid: bytes, number: int, ordinal: int) -> int:
-    """The byte of run/xids that a task of a coordinator's holds while a service works on this message."""
+    """The byte of run/xids that a task of a coordinator's holds while a service works on this message, the first that
+    the task was given; for the second one it holds the next byte, and so on."""
     return _byte(b"in hand:%s:%d.%d" % (gtrid, number, ordinal))
 
 

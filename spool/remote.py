@@ -5,8 +5,6 @@ its coordinator's, who holds the claims and decides; once the coordinator's lock
 whoever meets it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from spool import interrupts
@@ -18,7 +16,7 @@ from spool.draft import Draft
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.format import BRANCH_ID_BYTES, BranchEntry
 from spool.gate import step
-from spool.locks import coordinator_byte, in_hand_byte, xid_byte
+from spool.locks import coordinator_byte, xid_byte
 from spool.reader import read_bodies
 from spool.store import Store
 from spool.writer import BranchFile
@@ -87,16 +85,13 @@ class RemoteBranch:
                 continue
         raise CorruptedFile(f"{names[-1]} is missing")
 
-    @contextmanager
-    def in_hand(self, message: HeldMessage) -> Iterator[None]:
-        """Meanwhile the coordinator can see that the message is being worked on."""
-        byte = in_hand_byte(self.xid.gtrid, *message.position)
-        locked = self._store.xids.try_lock(byte)
-        try:
-            yield
-        finally:
-            if locked:
-                self._store.xids.unlock(byte)
+    def take_in_hand(self, byte: int) -> None:
+        """From now on the coordinator can see that the message of this byte is being worked on (``in_hand_byte``)."""
+        self._store.disk.lock(self._store.xids.handle, byte)
+
+    def put_down(self, byte: int) -> None:
+        """Of what was taken in hand."""
+        self._store.disk.unlock(self._store.xids.handle, byte)
 
     @step
     def prepare(self) -> Vote | None:
