@@ -2,13 +2,15 @@
 
 There a power cut can lose both names of a file that is renamed. A file of this user gets its second name by a link; the
 kernel refuses that for files that this user does not own and cannot write (fs.protected_hardlinks). Such a file is
-copied first, to ``.spare.<inode of the original>/`` in the taking directory (``.part.…`` until it is complete). Copy
-and original are durable before the rename, and the copy is gone before anything is committed. It counts only if the
-original is nowhere.
+copied first, to ``.spare.<inode of the original>/`` in the taking directory (``.part.…`` until it is complete). The
+copy is durable before the rename, and it is gone before anything is committed. It counts only if the original is
+nowhere.
 
 All this is done by one intake at a time for each folder (``dropping_byte``).
 """
 
+import errno
+import os
 import re
 
 from spool import layout
@@ -21,16 +23,17 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 def make(disk: Disk, first: str, directory: str) -> None:
     """A copy of a dropped file, durable when the taking directory is flushed. OSError, e.g. if the file is gone."""
-    original = disk.open(first)
+    original = disk.identity(first)
+    if original is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
+    part = f"{directory}/{_PART}{original.inode}"
+    disk.make_directory(part)
     try:
-        disk.flush(original)
-        inode = disk.handle_identity(original).inode
-        part = f"{directory}/{_PART}{inode}"
-        disk.make_directory(part)
         copy_file(disk, first, f"{part}/{first.rpartition('/')[2]}")
-        disk.rename(part, f"{directory}/{_SPARE}{inode}")
-    finally:
-        disk.close(original)
+        disk.rename(part, f"{directory}/{_SPARE}{original.inode}")
+    except OSError:
+        remove(disk, part)
+        raise
 
 
 def remove(disk: Disk, folder: str) -> None:

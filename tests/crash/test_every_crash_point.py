@@ -449,6 +449,14 @@ def test_x10_what_is_acknowledged_survives_every_power_cut(history: History, rul
     record(Explorer(history, rules, per_cut=history.survivors, again=200).explore(), record_property)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_copy_of_another_users_file_is_settled_whatever_power_cuts_the_settling_meets(record_property) -> None:
+    """The first intake is cut, and the one that finishes what it left is cut again."""
+    (history,) = (history for history in HISTORIES if history.setup is _files_of_another_user)
+    record(Explorer(history, Rules.STRICT, per_cut=4, again=5, per_recovery_cut=4).explore(), record_property)
+
+
 @BY_NAME
 def test_a_live_process_takes_over_from_one_that_was_killed(history: History, record_property) -> None:
     record(Explorer(history, Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)

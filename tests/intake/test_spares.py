@@ -1,0 +1,139 @@
+"""Another user's file where renames are not ordered: it has a copy while it is renamed, and comes once all the same."""
+
+from contextlib import suppress
+
+import pytest
+
+import spool
+from spool import layout
+from spool.clock import WaitExpired
+from spool.identity import FileIdentity
+from spool.intake import Intake
+from spool.writers import Complete, Evidence
+from tests.machine import OF_ANOTHER, Machine, PowerCut
+from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.meanwhile import Processes
+from tests.survivors import Rules, survivors
+
+NAME = f"{OF_ANOTHER}-a"
+FIRST = f"{layout.DROP}/orders/{NAME}"
+
+
+@pytest.fixture
+def processes() -> Processes:
+    """A machine on whose disk such a file was dropped, durably."""
+    processes = Processes(ordered=False)
+    disk = SimulatedDisk(processes.machine)
+    handle = disk.create(FIRST)
+    disk.write_at(handle, 0, b"a")
+    disk.flush(handle)
+    disk.flush_directory(f"{layout.DROP}/orders")
+    processes.machine.find(FIRST).foreign = True
+    return processes
+
+
+def take_in(space: spool.Space) -> None:
+    Intake(space).run(once=True)
+
+
+def after_a_cut(machine: Machine) -> set[tuple[bytes, ...]]:
+    """What intakes get of whatever disk a power cut leaves."""
+    found = set()
+    for survivor in survivors(machine, Rules.STRICT, limit=60, seed=1):
+        again = Machine(survivor.image, boot=9, **Rules.STRICT.told)
+        with spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock) as space:
+            take_in(space)
+            found.add(tuple(message.body for message in space.browse("orders")))
+    return found
+
+
+TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
+BEFORE_ITS_RENAME = ("rename_new", FIRST)
+BEFORE_ITS_COPY_GOES = ("unlink", TAKEN)
+
+
+def dies(processes: Processes, call: str, about: str) -> None:
+    doomed, disk = processes.open()
+    disk.dies_before(call, lambda: take_in(doomed), about)
+
+
+@pytest.mark.parametrize("death", [BEFORE_ITS_RENAME, BEFORE_ITS_COPY_GOES])
+def test_what_an_intake_left_comes_once(processes: Processes, death: tuple[str, str]) -> None:
+    dies(processes, *death)
+    other = processes.space()
+    take_in(other)
+    assert [message.body for message in other.browse("orders")] == [b"a"]
+    assert after_a_cut(processes.machine) == {(b"a",)}
+
+
+def test_the_new_name_is_durable_before_the_copy_goes(processes: Processes) -> None:
+    """The first intake dies between the rename and its flush, the second when it has removed the copy."""
+    doomed, disk = processes.open()
+    disk.before("rename_new", lambda: disk.before("flush_directory", disk.die), FIRST)
+    with pytest.raises(PowerCut):
+        take_in(doomed)
+    other, disk = processes.open()
+    disk.before("unlink", lambda: disk.before("flush_directory", disk.die), TAKEN)
+    with pytest.raises(PowerCut):
+        take_in(other)
+    assert after_a_cut(processes.machine) == {(b"a",)}
+
+
+def test_a_copy_is_gone_for_good_before_another_intake_takes_its_original(processes: Processes) -> None:
+    dies(processes, *BEFORE_ITS_RENAME)
+    third = processes.space()
+    other, disk = processes.open()
+    disk.before("rename_new", disk.die, FIRST)
+    disk.before("names", disk.die, f"{layout.DROP}/orders")
+    with pytest.raises(PowerCut):
+        take_in(other)
+    take_in(third)
+    assert after_a_cut(processes.machine) == {(b"a",)}
+
+
+def test_nobody_settles_a_copy_while_another_renames_its_original(processes: Processes) -> None:
+    dies(processes, *BEFORE_ITS_RENAME)
+    third = processes.space()
+
+    def come_too() -> None:
+        with suppress(WaitExpired):
+            take_in(third)
+
+    other, disk = processes.open()
+    disk.before("identity", come_too, FIRST)  # it asks whether the original is there
+    take_in(other)
+    take_in(third)
+    assert [message.body for message in processes.space().browse("orders")] == [b"a"]
+
+
+def test_a_copy_is_used_if_its_original_is_lost(processes: Processes) -> None:
+    dies(processes, *BEFORE_ITS_RENAME)
+    processes.disk().unlink(FIRST)
+    other = processes.space()
+    take_in(other)
+    assert [message.body for message in other.browse("orders")] == [b"a"]
+
+
+def test_what_was_written_after_a_commit_whose_intake_died_is_kept(processes: Processes) -> None:
+    """Nobody knows how much of it the messages have."""
+    writer = processes.disk()
+    handle = writer.open(FIRST, write=True)
+    doomed, disk = processes.open()
+    disk.before("make_durable", lambda: disk.before("make_directory", disk.die), "committed")
+    with pytest.raises(PowerCut):
+        take_in(doomed)
+    writer.write_at(handle, 1, b" and more")
+    other = processes.space()
+    take_in(other)
+    assert [message.body for message in other.browse("orders")] == [b"a"]
+    (kept,) = other.quarantined()
+    assert "it may have changed since" in kept.detail
+    assert processes.machine.find(kept.name).data == b"a and more"
+
+
+def test_another_file_of_the_same_size_and_time_is_another() -> None:
+    identity = FileIdentity(1, 17, 1, 5, 1_000, 0o100644, 0, 2_000)
+    complete = Complete(Evidence.RENAMED, identity)
+    assert complete.is_still(identity._replace(changed_ns=3_000))
+    for other in (identity._replace(inode=18), identity._replace(size=6), identity._replace(modified_ns=1_001), None):
+        assert not complete.is_still(other)
