@@ -19,7 +19,7 @@ from spool.errors import Empty, TransactionTimeout
 from spool.handling import Handling
 from spool.message import Message
 from spool.outcome import Outcome, Retried, of_error, of_value
-from spool.work import ENDED, WorkSummary, check_at_once, check_work, enter, log_failure
+from spool.work import ENDED, WorkSummary, calling, check_at_once, check_work, log_failure
 
 if TYPE_CHECKING:
     from spool.aio import Space
@@ -155,10 +155,10 @@ class _Crew:
             return Retried(handling.unreadable)
         most = handling._store.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
-        enter(handling, self._space.sync)
         try:
-            async with limit:
-                value = await self._value(message)
+            with calling(handling, self._space.sync):
+                async with limit:
+                    value = await self._value(message)
         except BaseException as error:
             if limit.expired():
                 raise _TookTooLong from None
@@ -166,8 +166,6 @@ class _Crew:
                 raise
             log_failure(message, error)
             return of_error(error, most)
-        finally:
-            handling._leave()
         if limit.expired():  # the function has swallowed its cancellation
             raise _TookTooLong
         return of_value(value, most)

@@ -5,6 +5,9 @@ the function put, the reply and the removal; or, if the function failed, nothing
 to the error queue or the drop. The claim is held from the beginning to the end of that commit.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from spool import consume
 from spool.choosing import Wanted
 from spool.consume import HeldMessage
@@ -24,6 +27,10 @@ _ENDING_SECONDS = 2.0
 Places = frozenset[tuple[int, int]]
 
 
+class _Stopped(Exception):
+    """There is no point in waiting for a message any more."""
+
+
 class Handling(Transaction):
     """``message`` is None until one was taken. ``unreadable``: why its body could not be decoded, "" if it could."""
 
@@ -32,17 +39,35 @@ class Handling(Transaction):
     _held: HeldMessage
 
     @step
-    def take(self, queue: str, seconds: float, passed: Places = frozenset()) -> Effect | None:
-        """Claim the queue's next message that is not one of ``passed``, waiting at most so many seconds for one.
+    def take(
+        self,
+        queue: str,
+        seconds: float | None,
+        passed: Places = frozenset(),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Effect | None:
+        """Claim the queue's next message that is not one of ``passed``, waiting at most so many seconds for one (None:
+        for ever), or until ``stopping``, which is asked ten times a second.
 
         Returns SET_ASIDE if its body was damaged: it went to quarantine, and this transaction is of no more use.
         """
         wanted = Wanted(queue, passed=passed)
+
+        def check() -> None:
+            self._check_active()
+            if stopping():
+                raise _Stopped
+
+        def attempt() -> Ranges:
+            if stopping():
+                raise _Stopped
+            return self._claim(wanted)
+
         with self._lock:
             deadline = self._store.deadline(seconds)
-            got = consume.wait_for(
-                self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
-            )
+            got: Ranges = []
+            with suppress(_Stopped):
+                got = consume.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check)
             if not got:
                 return None
             self._branch.claims += got

@@ -7,13 +7,13 @@ replaced, and what it still asks of its transaction is refused.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spool.arguments import check_timeout
-from spool.consume import IDLE_SECONDS
 from spool.effects import Effect
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.handling import Handling
@@ -259,7 +259,7 @@ class Worker:
         handling = Handling(self._space._store, self._space._undertaker)
         call = None
         try:
-            found = handling.take(self.queue, 0.0 if self._once else IDLE_SECONDS, passed)
+            found = handling.take(self.queue, 0.0 if self._once else None, passed, lambda: self.stopping)
             if found is not None:
                 with self._changed:
                     self._tell(found, "its body was damaged: it is in quarantine")
@@ -316,14 +316,12 @@ class Worker:
         if handling.unreadable:
             return Retried(handling.unreadable)
         most = handling._store.config.max_body_bytes
-        enter(handling, self._space)
         try:
-            return of_value(self._function(message), most)
+            with calling(handling, self._space):
+                return of_value(self._function(message), most)
         except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
             log_failure(message, error)
             return of_error(error, most)
-        finally:
-            handling._leave()
 
     def _tell(self, effect: Effect, reason: str) -> None:
         self.summary.add(effect, reason)
@@ -331,10 +329,16 @@ class Worker:
             self._told()
 
 
-def enter(handling: Handling, space: "Space") -> None:
-    """The calling thread, or task, which does nothing else, is in the message's transaction."""
-    _current.set(space)
+@contextmanager
+def calling(handling: Handling, space: "Space") -> Iterator[None]:
+    """Inside, the thread, or task, is in the message's transaction."""
+    token = _current.set(space)
     handling._enter()
+    try:
+        yield
+    finally:
+        handling._leave()
+        _current.reset(token)
 
 
 def current_space() -> "Space":

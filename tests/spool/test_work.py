@@ -288,20 +288,6 @@ def test_what_fails_in_a_group_keeps_those_behind_it_waiting(space: spool.Space)
     assert seen == [0]
 
 
-def test_once_does_not_take_again_what_failed_in_another_thread_since_it_looked(space: spool.Space) -> None:
-    space.change_queue("orders", retry_delay=0.0)
-    wanted = space.put("orders", "x")
-    worker = Worker(space, "orders", fail, once=True)
-    call = worker._take(frozenset())
-    assert call is not None
-    worker._handle(call)
-    assert worker._take(frozenset()) is None
-    with space.transaction() as transaction:
-        transaction.get("orders", message_id=wanted)  # let go of
-        transaction.set_rollback_only("")
-    assert space.show(wanted).attempts == 2
-
-
 # -- the time limit ---------------------------------------------------------------------------------------------------
 
 
