@@ -266,7 +266,7 @@ def test_q14_a_queue_is_changed_for_everybody_and_deleted_when_it_is_empty(space
     other.put("q", 1)
     assert space.change_queue("q", retry_delay=5).retries == 3
     assert other.queues()["q"].retry_delay == 5
-    with pytest.raises(spool.QueueNotEmpty, match="1 messages"):
+    with pytest.raises(spool.QueueNotEmpty, match="1 message"):
         space.delete_queue("q")
     with pytest.raises(spool.QueueNotEmpty, match="error_queue of queue 'q'"):
         space.delete_queue("errors")
