@@ -70,7 +70,7 @@ class User:
         self._names = itertools.count()
         self._moments = itertools.count()
         self.space = self._space(spool.create)
-        self.space.create_queue("a", retry_delay=RETRY_DELAY)
+        self.space.create_queue("a", retry_delay=RETRY_DELAY, retry_delay_max=None)
 
     def _space(self, way: Callable[..., spool.Space]) -> spool.Space:
         return way(ROOT, disk=SimulatedDisk(self.machine), clock=self.clock)
