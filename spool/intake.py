@@ -82,8 +82,9 @@ class Intake:
             else:
                 self._run_until_stopped()
         finally:
-            with suppress(NotOpen):  # closing the space let go of them, too
+            with suppress(NotOpen, OSError):  # closing the space let go of them, too
                 self._renames.close()
+            with suppress(NotOpen):
                 self._taking.leave()
             self._waiting.clear()  # whoever gets the directories' bytes next finds them there
         return self.counts
