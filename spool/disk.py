@@ -80,6 +80,9 @@ class Disk(Descriptors):
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
     """
 
+    # Whom a process of root makes files for: one of root's is a file that the space's owner could not open.
+    _owner: tuple[int, int] | None = None
+
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.flushes = 0
@@ -88,10 +91,14 @@ class Disk(Descriptors):
         # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
         self.flush_carries_name = self.ordered or (there and mount.is_ext4(self.root))
         self._in_turn = there and not self.ordered and mount.is_of_ext_kind(self.root)
+        if there and os.geteuid() == 0:
+            self._owner = _owner_of(self.root)
 
     def beside(self, root: str) -> "Disk":
-        """Another directory's files: a mirror's."""
-        return Disk(root)
+        """Another directory's files: a mirror's. They belong to the owner of this one's."""
+        side = Disk(root)
+        side._owner = self._owner
+        return side
 
     # -- files by name ------------------------------------------------------------------------------------------
 
@@ -101,7 +108,19 @@ class Disk(Descriptors):
         handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
             _set_mode(self.path(name), FILE_MODE)
+        if self._owner is not None:
+            try:
+                self.own(name)
+            except OSError:
+                self._closed(handle)
+                os.unlink(self.path(name))
+                raise
         return handle
+
+    def own(self, name: str) -> None:
+        """In a process of root: it belongs to the space's owner from now on. Others may not give files away."""
+        if self._owner is not None and os.lstat(self.path(name)).st_uid != self._owner[0]:
+            os.chown(self.path(name), *self._owner, follow_symlinks=False)
 
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
@@ -181,6 +200,7 @@ class Disk(Descriptors):
             os.mkdir(self.path(name), DIRECTORY_MODE)
             if stat.S_IMODE(os.lstat(self.path(name)).st_mode) != DIRECTORY_MODE:
                 _set_mode(self.path(name), DIRECTORY_MODE)
+            self.own(name)
         except FileExistsError:
             found = self.identity(name)
             if found is None or not found.is_directory:
@@ -415,6 +435,12 @@ def _changes_in(events: bytes) -> Iterator[NameChange]:
         at += _EVENT.size + length
         if name or mask & _IN_OVERFLOW:
             yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
+
+
+def _owner_of(root: str) -> tuple[int, int] | None:
+    """User and group of a directory of another user; None of one of root's."""
+    found = os.stat(root)
+    return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
 
 
 def _set_mode(path: str, mode: int) -> None:

@@ -17,6 +17,7 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
     """Move a file there under a name that is free; returns the new name. The reason is written first; what comes to
     lie in the file's old place must not outlive its new one."""
     target = _free_name(disk, name, reason)
+    disk.own(name)
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
     entry = target.rpartition("/")[2]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from spool import layout, locks
+from spool import layout, locks, owners
 from spool.bell import Bell
 from spool.claims import Claims
 from spool.clock import Clock, Deadline
@@ -328,12 +328,12 @@ def _no_settings(disk: Disk) -> str:
 def advice(error: OSError) -> str:
     import errno
 
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return owners.advice(error)
     return {
         errno.ENOSPC: "free space on the disk, then try again",
         errno.EDQUOT: "raise the quota or free space, then try again",
         errno.EROFS: "mount the file system writable, then try again",
-        errno.EACCES: "let this user write into the space's directory, then try again",
-        errno.EPERM: "let this user write into the space's directory, then try again",
         errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
         errno.EIO: "look at the disk (dmesg tells more)",
     }.get(error.errno or 0, "mend the cause, then try again")

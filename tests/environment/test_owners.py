@@ -1,0 +1,185 @@
+"""A space belongs to the user who owns its directory, whoever else works in it."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool import owners
+from spool.intake import Intake
+from tests.at_once import AT_ONCE
+
+OWNER, GROUP = 1234, 65534
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where every user may pass."""
+    made = Path(tempfile.mkdtemp(prefix="xaspool-owners-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+class Child:
+    """A process of the owner: does the work, in pieces between which it waits for its parent."""
+
+    def __init__(self, work: Callable[[Callable[[], None]], None]) -> None:
+        self._here, there = os.pipe()
+        theirs, self._go = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(there)
+            os.close(theirs)
+            return
+        os.close(self._here)
+        os.close(self._go)  # or it would wait for ever for a parent that is gone
+        said = b"done"
+        try:
+            os.setgroups([])
+            os.setgid(GROUP)
+            os.setuid(OWNER)
+
+            def pause() -> None:
+                os.write(there, b"pause")
+                os.read(theirs, 1)
+
+            work(pause)
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".encode()
+        finally:
+            os.write(there, said)
+            os._exit(0)
+
+    def goes_on(self) -> str:
+        """Until it pauses, or ends; what it says."""
+        os.write(self._go, b".")
+        return os.read(self._here, 4096).decode()
+
+    def begins(self) -> str:
+        return os.read(self._here, 4096).decode()
+
+    def buried(self) -> None:
+        os.waitpid(self._pid, 0)
+
+
+def as_owner(work: Callable[[], None]) -> str:
+    child = Child(lambda pause: work())
+    said = child.begins()
+    child.buried()
+    return said
+
+
+def not_the_owner_s(root: Path) -> list[str]:
+    found = [Path(directory, name) for directory, _, names in os.walk(root) for name in (".", *names)]
+    return sorted(str(path.relative_to(root)) for path in found if path.lstat().st_uid != OWNER)
+
+
+def make(root: Path, mirror: Path) -> None:
+    with spool.create(root, mirror=str(mirror), defaults=AT_ONCE) as space:
+        space.create_queue("q")
+        space.put_many("q", ["one", "two", "three"])
+
+
+def a_root_s_day(root: Path, new_queue: str) -> None:
+    """What an administrator may do."""
+    with spool.open(root) as space:
+        space.put("q", "of root")
+        space.create_queue(new_queue)
+        space.change_queue("q", retries=3, error_queue=new_queue)
+        with space.transaction() as tx:
+            tx.get("q")
+            tx.rollback()
+        space.get("q")
+        space.submit("q", b"x" * 100_000).result(60)
+        (root / "drop" / "q" / "a.txt").write_text("dropped")
+        (root / "drop" / "q" / "bad.msgpack").write_bytes(b"\xc1")
+        os.utime(root / "drop" / "q" / "a.txt", (0, 0))
+        os.utime(root / "drop" / "q" / "bad.msgpack", (0, 0))
+        Intake(space).run(once=True)
+        space._housekeeper.sweep()
+        with space.transaction() as tx:
+            tx.put_many("q", [b"y" * 1000] * 3000)
+        space._housekeeper._save(0)
+        space.check(repair=True)
+
+
+@pytest.mark.root
+def test_what_root_does_in_a_space_is_its_owner_s(directory: Path) -> None:
+    make(directory / "warmed up", directory / "and mirrored")  # so that everything is imported
+    mirrors = directory / "mirrors"
+    for each in (root := directory / "space", mirrors):
+        each.mkdir()
+        os.chown(each, OWNER, GROUP)
+    assert as_owner(lambda: make(root, mirrors / "mirror")) == "done"
+
+    def works_on(pause: Callable[[], None]) -> None:
+        with spool.open(root) as space:
+            pause()
+            for _ in range(3):
+                space.get("q")
+            space.put("q", "of its owner")
+            assert space.stats("q").ready
+            space.change_queue("q", retries=5)
+
+    child = Child(works_on)
+    assert child.begins() == "pause"
+    a_root_s_day(root, "errors")
+    assert not_the_owner_s(root) == not_the_owner_s(mirrors) == []
+    assert child.goes_on() == "done"
+    child.buried()
+    shutil.rmtree(root / "run")
+    a_root_s_day(root, "more")  # alone: it makes run/ anew
+    assert not_the_owner_s(root) == not_the_owner_s(mirrors) == []
+
+    def opens_it_again() -> None:
+        with spool.open(root) as space:
+            space.get("q")
+            assert space.check() == []
+
+    assert as_owner(opens_it_again) == "done"
+
+
+@pytest.mark.root
+def test_a_file_that_cannot_be_given_to_the_owner_is_not_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = directory / "space"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+
+    def refused(path: str, *owner: object, **how: object) -> None:
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "chown", refused)
+    with pytest.raises(spool.DiskFailure, match=f"{OWNER}, and this is user root: .*sudo -u '#{OWNER}'"):
+        spool.create(root)
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.root
+def test_another_user_is_told_how_to_be_the_owner(directory: Path) -> None:
+    root = directory / "space"
+    spool.create(root).close()
+    root.chmod(0o755)
+    said = as_owner(lambda: spool.open(root).close())
+    assert f"the space belongs to user root, and this is user {OWNER}" in said
+    assert "sudo -u root" in said
+
+
+@pytest.mark.root
+def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(directory: Path) -> None:
+    root = directory / "space"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    assert as_owner(lambda: spool.create(root).close()) == "done"
+    os.chown(root / "space.toml", 0, 0)
+    said = as_owner(lambda: spool.open(root).close())
+    assert f"that file belongs to user root, and the space to user {OWNER}" in said
+    assert f"sudo chown -R {OWNER} {root}" in said
+
+
+def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
+    assert owners.advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
