@@ -113,6 +113,17 @@ def test_the_reason_of_a_failure_is_kept_and_logged_with_its_traceback_and_the_l
     assert dead.id in record.getMessage()
 
 
+def test_the_queue_is_as_another_program_has_changed_it_meanwhile(space: spool.Space) -> None:
+    space.put("orders", "x")
+
+    def change_and_fail(message: spool.Message) -> None:
+        with spool.open(space.path) as other:
+            other.change_queue("orders", retries=0)
+        fail(message)
+
+    assert counts(space.work("orders", change_and_fail, once=True)) == {"dead_lettered": 1}
+
+
 def test_retry_waits_as_long_as_it_says(space: spool.Space) -> None:
     space.put("orders", "x")
 
