@@ -36,6 +36,8 @@ _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
 # What Java and Spark print in any case; and what stands before the text of a log line or an exception.
 _CHATTER = re.compile(r"WARNING:|Picked up |Using Spark|Setting |To adjust |\S+ \S+ WARN ")
+# What stands before, and between, the tracebacks of workers whose job has ended.
+_BETWEEN_TRACEBACKS = re.compile(r"PySpark daemon failed to flush|During handling of the above exc|The above exc")
 _PROVENANCE = re.compile(r'^(\S+ \S+ ERROR \w+: )?(Exception in thread "[^"]*" )?(([\w$]+\.)+[\w$]+: )?')
 
 
@@ -174,24 +176,30 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
     """Leave out the tracebacks of Spark's own part of a worker: it complains when the others of its job were ended."""
     block: list[str] = []
     depth = 0  # several workers may print at once
+    left_out = False
     for line in lines:
         if line.startswith("Traceback ("):
             depth += 1
         elif not depth:
-            yield line
+            left_out = (left_out and not line.strip()) or bool(_BETWEEN_TRACEBACKS.match(line))
+            if not left_out:
+                yield line
             continue
         elif not line[0].isspace():
             depth -= 1
         block.append(line)
         if not depth:
-            yield from _telling(block)
+            left_out = _is_broken_pipe(block)
+            yield from [] if left_out else block
             block = []
     yield from block
 
 
-def _telling(block: list[str]) -> list[str]:
+def _is_broken_pipe(block: list[str]) -> bool:
     places = [line for line in block if line.lstrip().startswith('File "')]
-    return [] if all("/pyspark/daemon.py" in place for place in places) else block
+    return all("/pyspark/" in place or "/socket.py" in place for place in places) and any(
+        line.startswith(("BrokenPipeError", "ConnectionResetError")) for line in block
+    )
 
 
 class _Bridge:

@@ -268,6 +268,14 @@ class TestDecisions:
         printed = ["a word\n", start, spark, end, start, start, spark, spark, end, end, start, spark, own, end, "and"]
         assert list(session.without_broken_pipes(printed)) == ["a word\n", start, spark, own, end, "and"]
 
+    def test_that_it_complains_of_complaining_is_left_out_too(self) -> None:
+        start, end = "Traceback (most recent call last):\n", "BrokenPipeError: [Errno 32] Broken pipe\n"
+        worker = '  File "/site/pyspark.zip/pyspark/worker.py", line 4359, in main\n'
+        between = "During handling of the above exception, another exception occurred:\n"
+        chained = [start, worker, end, "\n", between, "\n"]
+        printed = ["PySpark daemon failed to flush the output to the worker process:\n", *chained, start, worker, end]
+        assert list(session.without_broken_pipes([*printed, "a word\n", "\n"])) == ["a word\n", "\n"]
+
 
 def children(pid: int, program: str | None = None) -> list[int]:
     columns = ["ps", "-eo", "pid=,ppid=,comm="]
