@@ -7,11 +7,11 @@ import pytest
 from tests import pages
 from tests.package.conftest import Installation
 
-FURTHER = ("workers", "dropping-files", "services", "transactions-and-xa", "operations")
+FURTHER = ("workers", "dropping-files", "transactions-and-xa", "operations")
 
 
 @pytest.mark.parametrize(
-    "name", ["install", "first-steps", *(pytest.param(each, marks=pytest.mark.slow) for each in FURTHER)]
+    "name", ["install", "first-steps", "services", *(pytest.param(each, marks=pytest.mark.slow) for each in FURTHER)]
 )
 def test_a_newcomers_way_leads_where_the_pages_say(name: str, installation: Installation, tmp_path: Path) -> None:
     for block in pages.programs(_page(installation, name)):
@@ -19,7 +19,7 @@ def test_a_newcomers_way_leads_where_the_pages_say(name: str, installation: Inst
 
 
 def test_the_first_steps_are_the_whole_way(installation: Installation) -> None:
-    """A first message, a worker, a dropped file, a service, a failed message that is found and sent back."""
+    """A first message, a worker, a dropped file, a failed message that is found and sent back."""
     text = "\n".join(block.text for block in pages.programs(_page(installation, "first-steps")))
     for step in (
         "message put",
