@@ -82,10 +82,8 @@ class Intake:
             else:
                 self._run_until_stopped()
         finally:
-            with suppress(NotOpen, OSError):  # closing the space let go of them, too
-                self._renames.close()
-            with suppress(NotOpen):
-                self._taking.leave()
+            with suppress(NotOpen):  # closing the space let go of them, too
+                self._leave_folders()
             self._waiting.clear()  # whoever gets the directories' bytes next finds them there
         return self.counts
 
@@ -96,8 +94,7 @@ class Intake:
                 while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
                     self._wake.get()
                 self._left.clear()
-                for queue in self._queues():
-                    self._renames.watch(queue)  # before the scan: what is there already may have been made in place
+                self._watch_for_renames()
                 self.take_all()
                 with suppress(Empty):
                     self._wake.get(timeout=0 if self._stop else _RESCAN_SECONDS)
@@ -127,6 +124,17 @@ class Intake:
         observer.schedule(Hint(), self._disk.path(layout.DROP), recursive=True)
         observer.start()
         return observer
+
+    @step
+    def _watch_for_renames(self) -> None:
+        """Before the scan: what is there already may have been made in place."""
+        for queue in self._queues():
+            self._renames.watch(queue)
+
+    @step
+    def _leave_folders(self) -> None:
+        self._renames.close()
+        self._taking.leave()
 
     def take_all(self) -> None:
         """Everything that is complete now."""

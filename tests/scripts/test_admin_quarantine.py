@@ -11,6 +11,7 @@ from spool.disk import Disk
 from spool.intake import Intake
 from tests.scripts.conftest import Run, flip, newest, one_line
 from tests.scripts.test_completion import _complete
+from tests.scripts.test_terminal import _on_a_terminal
 
 BAD = b"\x81\xa4body"
 
@@ -115,6 +116,14 @@ def test_a_file_is_deleted_with_its_reason(run: Run, path: Path) -> None:
     dropped(path)
     one_line(run("quarantine", "delete", "active.order.msgpack"), "deleted active.order.msgpack")
     assert list((path / "quarantine").iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("n", 130, True), ("y", 0, False)])
+def test_a_terminal_is_asked_before_a_file_is_deleted(path: Path, answer: str, code: int, left: bool) -> None:
+    dropped(path)
+    words = ("-s", path, "quarantine", "delete", "active.order.msgpack")
+    assert "delete active.order.msgpack (6 bytes) for good?" in _on_a_terminal(*words, typed=f"{answer}\n", code=code)
+    assert (path / "quarantine/active.order.msgpack").exists() is left
 
 
 def test_whatever_lies_there_can_be_looked_at_and_deleted(run: Run, path: Path) -> None:
