@@ -178,7 +178,8 @@ class WrittenOn(Disk):
 
 
 def test_what_was_added_after_a_rename_is_kept_and_named(path: Path) -> None:
-    disk = WrittenOn(str(path))
+    with acting_as(OWNER):
+        disk = WrittenOn(str(path))
     with acting_as(OWNER), spool.open(path, disk=disk) as space:
         intake = Intake(space)
         intake._renames.watch("q")
