@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import spool
 from spool import gathering as gathered
 from spool import layout
+from spool.coordinated import CoordinatedTransaction
 from spool.disk import FlushFailed
 from spool.gathering import CommitLine
 from spool.reader import image_of
@@ -278,7 +279,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 
 
 def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
-    with gathering.space.transaction() as tx:
+    with CoordinatedTransaction(gathering.space._store, gathering.space._undertaker) as tx:
         future = gathering.space.submit("orders", "a")
         tx.prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):

@@ -10,6 +10,7 @@ import pytest
 import spool
 from spool import layout, publication, sweep
 from spool.clock import WaitExpired
+from spool.coordinated import CoordinatedTransaction
 from spool.errors import CorruptedFile
 from spool.files import FileState
 from spool.reclaim import next_to_go, note_readers, reclaim
@@ -192,7 +193,7 @@ def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
-        vote = space.transaction(timeout=None)
+        vote = CoordinatedTransaction(space._store, space._undertaker, timeout=None)
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
