@@ -132,7 +132,11 @@ class Administration:
         Filters: ``spool.MessageFilters`` tells each. A damaged message is left out, with a warning in the
         log; ``entries`` has it, too.
         """
-        for entry in self.entries(queue, **filters):
+        return self._undamaged(self.entries(queue, **filters))
+
+    @staticmethod
+    def _undamaged(entries: Iterator[QueueEntry]) -> Iterator[Message]:
+        for entry in entries:
             if entry.damage is not None:
                 log.warning("%s", entry.damage)
             elif entry.message is not None and entry.state != IN_DOUBT:
@@ -142,7 +146,9 @@ class Administration:
         """What stands in the queue, as ``browse`` goes through it, with the state of each message and its holder; those
         in doubt and those that are damaged are among them. Nothing is claimed."""
         self._look(queue)
-        look = Look(queue, Filter.of(filters))
+        return self._entries(queue, Look(queue, Filter.of(filters)))
+
+    def _entries(self, queue: str, look: Look) -> Iterator[QueueEntry]:
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE

@@ -22,6 +22,7 @@ from spool.errors import CorruptedFile, InvalidArgument, NewerFormat, SystemFail
 from spool.locks import NUMBER
 from spool.publication import settle_all, with_number_lock
 from spool.settings_file import MAX_SETTINGS_BYTES, without_mirror
+from spool.shown import shown
 from spool.store import Store
 from spool.visibility import catch_up
 from spool.xid import Xid
@@ -44,7 +45,7 @@ class Progress:
 def check_stream(stream: object, what: str) -> None:
     """InvalidArgument unless it can do that: a name is no file."""
     if not callable(getattr(stream, what, None)):
-        raise InvalidArgument(f"export and import_space take a file that is open for bytes, not {stream!r:.80}")
+        raise InvalidArgument(f"export and import_space take a file that is open for bytes, not {shown(stream)}")
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def _unpack(disk: Disk, archive: tarfile.TarFile, progress: Callable[[Progress],
             return settings
         content = archive.extractfile(member) if _is_ours(member) else None
         if content is None:
-            raise CorruptedFile(f"it holds {member.name!r:.80}, which is no file of a space")
+            raise CorruptedFile(f"it holds {shown(member.name)}, which is no file of a space")
         if member.name == layout.SETTINGS:
             settings = without_mirror(content.read().decode("utf-8"))
             continue

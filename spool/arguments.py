@@ -13,6 +13,7 @@ from spool.names import no_queue
 from spool.placing import place_before
 from spool.retries import queue_config
 from spool.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
+from spool.shown import shown
 from spool.store import Store
 from spool.visibility import catch_up
 
@@ -28,11 +29,17 @@ def check_queue(store: Store, queue: str, page: Page) -> None:
 
 
 def listed(bodies: Iterable[Any]) -> list[Any]:
-    """The bodies of a ``put_many``. Bytes or a map are one, and would come apart into numbers or keys. (A str is its
-    characters, as everywhere in Python.)"""
-    if isinstance(bodies, bytes | bytearray | memoryview | dict):
+    """The bodies of a ``put_many``. A str, bytes or a map are one, and would come apart."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
     return list(bodies)
+
+
+def check_time_limit(seconds: object) -> None:
+    """Of a transaction."""
+    if seconds == 0 and not isinstance(seconds, bool):
+        raise InvalidArgument("timeout is a number of seconds above 0, or None for no limit, not 0")
+    check_timeout(seconds, "a number of seconds above 0, or None for no limit")
 
 
 def check_timeout(seconds: object, what: str) -> None:
@@ -40,7 +47,7 @@ def check_timeout(seconds: object, what: str) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidArgument(f"timeout is {what}, not {seconds!r}")
+        raise InvalidArgument(f"timeout is {what}, not {shown(seconds)}")
 
 
 def check_wanted(
@@ -51,7 +58,7 @@ def check_wanted(
     correlation_id: str | None = None,
 ) -> Wanted:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidArgument(f"max_messages is a whole number from 1, not {count!r}")
+        raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
     check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     wanted = Wanted(queue, count, message_id, correlation_id)
     if wanted.by_key and timeout != 0:

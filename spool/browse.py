@@ -20,6 +20,7 @@ from spool.options import MessageFilters
 from spool.placing import Key
 from spool.runs import Run
 from spool.segments import Segment
+from spool.shown import shown
 
 
 class Seen(NamedTuple):
@@ -46,7 +47,7 @@ class Filter:
         """As a caller named them; TypeError for a name that is none of a filter."""
         for name in filters.keys() - MessageFilters.__annotations__.keys():
             known = ", ".join(MessageFilters.__annotations__)
-            raise TypeError(f"there is no argument or filter {name!r}; the filters are {known}")
+            raise TypeError(f"there is no argument or filter {shown(name)}; the filters are {known}")
         return cls(**filters).checked()
 
     def checked(self) -> Self:
@@ -54,7 +55,7 @@ class Filter:
         if self.message_id is not None:
             parse_message_id(self.message_id)
         if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
-            raise InvalidArgument(f"older_than is a number of seconds from 0, not {self.older_than!r}")
+            raise InvalidArgument(f"older_than is a number of seconds from 0, not {shown(self.older_than)}")
         attributes_of(correlation_id=self.correlation_id, headers=self.headers)
         return self
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
+from spool.shown import shortened, shown
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"
@@ -75,11 +76,11 @@ def register_codec(name: str, codec: Codec, *types: type) -> None:
     InvalidArgument if the name, or a type, has another codec already.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= 255:
-        raise InvalidArgument(f"a codec has a name of 1 to 255 characters, not {name!r:.80}")
+        raise InvalidArgument(f"a codec has a name of 1 to 255 characters, not {shown(name)}")
     if not isinstance(codec, Codec) or not (callable(codec.encode) and callable(codec.decode)):
-        raise InvalidArgument(f"a codec is a spool.Codec(content_type, encode, decode), not {codec!r:.80}")
+        raise InvalidArgument(f"a codec is a spool.Codec(content_type, encode, decode), not {shown(codec)}")
     if not types or not all(isinstance(one, type) for one in types):
-        raise InvalidArgument(f"a codec is for types, e.g. Decimal, not for {types!r:.80}")
+        raise InvalidArgument(f"a codec is for types, e.g. Decimal, not for {shown(types)}")
     if CODECS.get(name, codec) != codec:
         raise InvalidArgument(f"there is a codec {name!r} already: choose another name")
     for one in types:
@@ -124,8 +125,9 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
         raise
     except Exception as error:  # of whatever kind: a registered codec is the application's
         raise InvalidArgument(
-            f"a body of type {type(value).__name__} cannot be written as {name} ({error}): "
-            "put bytes, str, or what msgpack or JSON can express"
+            f"a body of type {type(value).__name__} cannot be written as {name} ({shortened(str(error))}): put bytes, "
+            "str, or what msgpack or JSON can express; spool.register_codec adds types for whole bodies, so what lies "
+            "inside a list or a map is made a plain value first, e.g. by str()"
         ) from None
 
 
@@ -144,4 +146,6 @@ def decode(raw: bytes, name: str | None) -> Any:
     except Exception as error:
         if name in _OWN:
             raise CorruptedFile(f"the body is not {name}: {error}") from None
-        raise UnknownCodec(f"the codec {name!r}, as it is registered here, cannot read its body: {error!r}") from error
+        raise UnknownCodec(
+            f"the codec {name!r}, as it is registered here, cannot read its body: {shown(error)}"
+        ) from error

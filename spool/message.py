@@ -14,6 +14,7 @@ from spool.codecs import BYTES_TYPE
 from spool.errors import BadMessageId, InvalidArgument
 from spool.format import BRANCH_ID_BYTES
 from spool.settings import check_queue_name
+from spool.shown import shown
 
 DEFAULT_PRIORITY = 50
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -81,7 +82,7 @@ class Message:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Message(id={self.id!r}, queue={self.queue!r}, body={self.body!r})"
+        return f"Message(id={self.id!r}, queue={self.queue!r}, body={shown(self.body)})"
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by name, as plain values: ``json.dumps`` takes them, if it takes the body."""
@@ -240,7 +241,7 @@ def parse_message_id(text: object) -> tuple[bytes, int]:
     except ValueError:
         raw = b""
     if len(raw) != 16:
-        raise BadMessageId(f"{text!r} is not a message id, which is 32 hexadecimal digits")
+        raise BadMessageId(f"{shown(text)} is not a message id, which is 32 hexadecimal digits")
     return raw[:BRANCH_ID_BYTES], int.from_bytes(raw[BRANCH_ID_BYTES:], "big")
 
 
@@ -307,7 +308,7 @@ def attributes_of(
 
 def _place(top: object, before: object) -> dict[str, Any]:
     if not isinstance(top, bool):
-        raise InvalidArgument(f"top is True or False, not {top!r}")
+        raise InvalidArgument(f"top is True or False, not {shown(top)}")
     if before is None:
         return {"top": True}
     if top:
@@ -327,7 +328,7 @@ def check_content_type(value: object) -> None:
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {value!r}")
+        raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -338,13 +339,13 @@ def _seconds(name: str, value: object) -> float:
         or not math.isfinite(value)
         or not 0 <= value < 1e12
     ):
-        raise InvalidArgument(f"{name} is a number of seconds from 0, not {value!r}")
+        raise InvalidArgument(f"{name} is a number of seconds from 0, not {shown(value)}")
     return float(value)
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 255:
-        raise InvalidArgument(f"{name} is a text of 1 to 255 characters, not {value!r}")
+        raise InvalidArgument(f"{name} is a text of 1 to 255 characters, not {shown(value)}")
     return _storable(name, value)
 
 
@@ -352,7 +353,7 @@ def _storable(name: str, value: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} cannot be written as UTF-8: {value!r}") from None
+        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(value)}") from None
     return value
 
 

@@ -5,10 +5,15 @@ Only who finds nobody alive is alone, recovers the space and makes files in ``ru
 long as anybody lives, and locks on it keep processes apart, even while somebody deletes it.
 """
 
+import logging
+
 from spool.clock import Deadline, WaitExpired
 from spool.disk import Disk
 
+log = logging.getLogger("spool")
+
 _ALIVE = 0
+_SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
 
 
 class Presence:
@@ -20,11 +25,19 @@ class Presence:
 
     def enter(self, deadline: Deadline) -> bool:
         """Begin to open the space, one at a time. True: nobody else has it open, or can before ``settle``."""
+        tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
         for _ in deadline.polls():
             if self.disk.hold(self.handle):
                 return self.disk.some_lock(self.handle, _ALIVE, 1) is None
-        who = " and ".join(self.holders()) or "a process that this user may not see"
-        raise WaitExpired(f"the space is being opened by {who}, which is not done within {deadline.seconds:g} s")
+            if tell_at is not None and deadline.clock.monotonic() >= tell_at:
+                tell_at = None
+                log.warning("waiting for %s, which is opening the space %s", self._opener(), self.disk.root)
+        raise WaitExpired(
+            f"the space is being opened by {self._opener()}, which is not done within {deadline.seconds:g} s"
+        )
+
+    def _opener(self) -> str:
+        return " and ".join(self.holders()) or "a process that this user may not see"
 
     def settle(self) -> None:
         """The space is open: others may come in, and see that somebody lives."""

@@ -27,11 +27,13 @@ from spool.publication import settle_all, with_number_lock
 from spool.reader import FileImage
 from spool.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
 from spool.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
+from spool.shown import shown
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
 
 log = logging.getLogger("spool")
 
+_MOST_OF_A_GROUP = 255
 _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 
 
@@ -183,12 +185,16 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
         store.disk.set_mode(folder, DIRECTORY_MODE)
         return
     try:
+        if len(group) > _MOST_OF_A_GROUP:  # the C library ends the process over a name of megabytes
+            raise KeyError(group)
         gid = grp.getgrnam(group).gr_gid
         store.disk.set_mode(folder, SHARED_MODE, gid)
     except KeyError:
-        raise InvalidArgument(f"there is no group {group!r} on this machine") from None
+        raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
     except PermissionError:
-        raise InvalidArgument(f"this user may not give folders to group {group!r}: it must be one of its own") from None
+        raise InvalidArgument(
+            f"this user may not give folders to group {shown(group)}: it must be one of its own"
+        ) from None
     for passage in ("", layout.DROP):
         store.disk.set_mode(passage, PASSAGE_MODE)
 

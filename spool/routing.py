@@ -29,6 +29,7 @@ from typing import Any, Self, Unpack
 from spool.errors import InvalidArgument
 from spool.opening import open as open_space
 from spool.options import PutOptions
+from spool.shown import shown
 from spool.space import JOIN, Space, _Join
 from spool.transaction import Transaction
 
@@ -55,10 +56,10 @@ class Route:
 
     def __post_init__(self) -> None:
         if not isinstance(self.space, str) or not self.space:
-            raise InvalidArgument(f"a route's space is the path of one, not {self.space!r:.80}")
+            raise InvalidArgument(f"a route's space is the path of one, not {shown(self.space)}")
         ends = [end for end in (self.low, self.high) if end is not None]
         if len(ends) == 2 and not (_comparable(*ends) and ends[0] <= ends[1]):
-            raise InvalidArgument(f"a route's range goes up, from one text or number to another, not {ends!r:.80}")
+            raise InvalidArgument(f"a route's range goes up, from one text or number to another, not {shown(ends)}")
 
     def matches(self, value: object) -> bool:
         if self.values is not None:
@@ -92,6 +93,8 @@ class Router:
         if (field is None) == (header is None):
             raise InvalidArgument("routes go by a field or by a header: name one of them")
         self._routes = tuple(routes)
+        if not self._routes:
+            raise InvalidArgument("there are no routes: give one at least, e.g. Route(space, values=(…,))")
         self._field = field
         self._header = header
         self._default = default
@@ -130,8 +133,8 @@ class Router:
         if self._default is not None:
             return self._default
         by = f"header {self._header!r}" if self._field is None else f"field {self._field!r}"
-        shown = "there is none" if value is _MISSING else f"it is {value!r:.80}"
-        raise NoRoute(f"no route matches the message by its {by} ({shown}): add one, or a default")
+        found = "there is none" if value is _MISSING else f"it is {shown(value)}"
+        raise NoRoute(f"no route matches the message by its {by} ({found}): add one, or a default")
 
     def put(
         self,
@@ -199,9 +202,9 @@ def _route(found: Any, where: str) -> Route:
 def _check_keys(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
     for key, value in found.items():
         if key not in known:
-            raise InvalidArgument(f"{where}there is no key {key!r}; there are {', '.join(known)}")
+            raise InvalidArgument(f"{where}there is no key {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
-            raise InvalidArgument(f"{where}{key} is {_KINDS[known[key]]}, not {value!r:.80}")
+            raise InvalidArgument(f"{where}{key} is {_KINDS[known[key]]}, not {shown(value)}")
 
 
 _KINDS: dict[Any, str] = {str: "a text", list: "a list", _ENDS: "a text or a number"}

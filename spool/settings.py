@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
 from spool.marks import PERCENT, parse_mark
+from spool.shown import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
 HARD_BODY_LIMIT_BYTES = 2**32 - 1
@@ -226,16 +227,16 @@ def _checked(
         rule = rules.get(option)
         if rule is None:
             known = ", ".join((*rules, *tables))
-            raise InvalidArgument(f"{where}there is no option {option!r}; there are {known}")
+            raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
         try:
             found[option] = rule.checked(value)
         except ValueError:
-            raise InvalidArgument(f"{where}{option} is {rule.takes}, not {_shown(value)}") from None
+            raise InvalidArgument(f"{where}{option} is {rule.takes}, not {_given(value)}") from None
     return found
 
 
-def _shown(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
+def _given(value: object) -> str:
+    return shortened(",".join(map(str, value))) if isinstance(value, list | tuple) else shown(value)
 
 
 # -- checking ---------------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def check_queue_name(name: object, where: str = "") -> str:
     """The name, or InvalidArgument with the rule in the text."""
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{where}{name!r} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
+            f"{where}{shown(name)} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
             "and does not start with a dot"
         )
     return name
@@ -319,7 +320,7 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, A
     options = dict(options)
     defaults = options.pop("defaults", {})
     if not isinstance(defaults, Mapping):
-        raise InvalidArgument(f"{where}defaults are options of queues, not {defaults!r}")
+        raise InvalidArgument(f"{where}defaults are options of queues, not {shown(defaults)}")
     defaults = queue_options(defaults, f"{where}defaults: ")
     config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where, ("defaults", "queues")))
     return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

@@ -30,5 +30,9 @@ _short = _Short()
 
 def shown(value: object, most: int = 4 * _MOST) -> str:
     """``repr`` of any value, of at most ``most`` characters."""
-    text = _short.repr(value)
+    return shortened(_short.repr(value), most)
+
+
+def shortened(text: str, most: int = 4 * _MOST) -> str:
+    """The text, of at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

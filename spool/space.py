@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack, overload
 
 from spool import interrupts, layout
 from spool.administration import Administration
-from spool.arguments import check_queue, check_timeout, described, encoded, listed
+from spool.arguments import check_queue, check_time_limit, described, encoded, listed
 from spool.association import associated
 from spool.clock import Clock
 from spool.disk import Disk
@@ -26,6 +26,7 @@ from spool.message import Message
 from spool.notes import Undertaker
 from spool.options import PutOptions
 from spool.queues import keep_directory
+from spool.shown import shown
 from spool.stats import QueueStats, queue_stats
 from spool.store import Store, log, speaking
 from spool.transaction import Transaction
@@ -231,7 +232,7 @@ class Space(Administration):
     @step
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
-        check_timeout(timeout, "a number of seconds, or None for none")
+        check_time_limit(timeout)
         self._store.check_usable()
         return Transaction(self._store, self._undertaker, timeout=timeout, guarded=True)
 
@@ -324,6 +325,7 @@ class Space(Administration):
             self._group.drain()
 
     def __enter__(self) -> Self:
+        self._store.gate.check()
         return self
 
     def __exit__(
@@ -350,7 +352,7 @@ class Space(Administration):
             return associated(self._store)
         if transaction is not None and getattr(transaction, "_store", None) is not self._store:
             raise InvalidArgument(
-                f"transaction is JOIN, None, or one of this space, {self.path}, not {transaction!r:.80}"
+                f"transaction is JOIN, None, or one of this space, {self.path}, not {shown(transaction)}"
             )
         return transaction
 

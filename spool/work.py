@@ -21,6 +21,7 @@ from spool.message import Message
 from spool.names import no_queue
 from spool.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.settings import check_queue_name
+from spool.shown import shown
 
 if TYPE_CHECKING:
     from spool.space import Space
@@ -358,7 +359,7 @@ def check_work(space: "Space", queue: str, function: object, timeout: float | No
     if timeout is not None and timeout <= 0:
         raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
     if not callable(function):
-        raise InvalidArgument(f"function is one to be called with each message, not {function!r:.80}")
+        raise InvalidArgument(f"function is one to be called with each message, not {shown(function)}")
     check_queue_name(queue)
     queues = space.queues()
     if queue not in queues:

@@ -187,7 +187,7 @@ def test_what_fails_before_it_has_a_number_rolls_back_each(gathering: Gathering)
 def test_a_branch_that_cannot_commit_fails_alone(gathering: Gathering) -> None:
     space = gathering.space
     with gathering.held():
-        marked, late, good = space.transaction(), space.transaction(timeout=0.0), space.transaction()
+        marked, late, good = space.transaction(), space.transaction(timeout=1e-9), space.transaction()
         marked.put("orders", "no")
         marked.set_rollback_only()
         with pytest.raises(spool.TransactionTimeout):
@@ -281,7 +281,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
     with CoordinatedTransaction(gathering.space._store, gathering.space._undertaker) as tx:
         future = gathering.space.submit("orders", "a")
-        tx.prepare()
+        tx._prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):
         future.result(0)
 

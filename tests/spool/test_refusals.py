@@ -1,0 +1,137 @@
+"""What is refused, when, and in how many words."""
+
+import decimal
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.disk import Disk
+from spool.routing import Router
+
+LONG = "c" * 5_000_000
+PATIENT_SECONDS = 60
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space") as found:
+        found.create_queue("q")
+        yield found
+
+
+@pytest.mark.parametrize("bodies", ["abc", b"abc", {"a": 1}])
+def test_one_body_is_not_taken_for_many(space: spool.Space, bodies: str | bytes | dict[str, int]) -> None:
+    with pytest.raises(
+        spool.InvalidArgument, match=r"put_many takes bodies, e\.g\. a list, not one .*: use put"
+    ):
+        space.put_many("q", bodies)
+    assert space.stats("q").ready == 0
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda space: space.put("q", 1, correlation_id=LONG),
+        lambda space: space.put("q", 1, group=LONG),
+        lambda space: space.put("q", 1, priority=LONG),
+        lambda space: space.put("q", 1, headers={LONG: "x"}),
+        lambda space: space.put("q", 1, content_type=LONG),
+        lambda space: space.put("q", 1, reply_queue=LONG),
+        lambda space: space.put("q", 1, before=LONG),
+        lambda space: space.put("q", 1, expires_at=LONG),
+        lambda space: space.put(LONG, 1),
+        lambda space: space.get("q", message_id=LONG),
+        lambda space: space.get("q", timeout=LONG),
+        lambda space: space.get("q", transaction=LONG),
+        lambda space: space.show(LONG),
+        lambda space: space.create_queue(LONG),
+        lambda space: space.create_queue("new", error_queue=LONG),
+        lambda space: space.create_queue("new", order=[LONG]),
+        lambda space: space.create_queue("new", retries=b"x" * 5_000_000),
+        lambda space: space.open_drop("q", LONG),
+        lambda space: space.browse("q", older_than=LONG),
+    ],
+)
+def test_an_error_does_not_repeat_a_long_value(space: spool.Space, attempt: Callable[[spool.Space], object]) -> None:
+    with pytest.raises(spool.SpoolError) as raised:
+        attempt(space)
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize("body", [b"x" * 1_000_000, "x" * 1_000_000, list(range(1_000_000)), {"a": {"b": LONG}}])
+def test_the_repr_of_a_message_is_short(space: spool.Space, body: object) -> None:
+    space.put("q", body)
+    assert len(repr(space.get("q"))) < 500
+
+
+def test_the_repr_of_a_message_shows_a_short_body_whole(space: spool.Space) -> None:
+    space.put("q", {"item": "tea", "count": 2})
+    assert "body={'count': 2, 'item': 'tea'})" in repr(space.get("q"))
+
+
+@pytest.mark.parametrize("value", [decimal.Decimal("1.5"), uuid.UUID(int=1), object()])
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"nested": [value]}], ids=["top", "nested"])
+def test_what_cannot_be_written_names_the_way_out(
+    space: spool.Space, value: object, wrap: Callable[[object], object]
+) -> None:
+    with pytest.raises(spool.InvalidArgument, match=r"spool\.register_codec adds types for whole bodies.*inside a"):
+        space.put("q", wrap(value))
+
+
+def test_a_closed_space_is_not_entered_again(space: spool.Space) -> None:
+    space.close()
+    with pytest.raises(spool.NotOpen), space:
+        pass
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, True, "1"])
+def test_a_transaction_without_any_time_is_refused(space: spool.Space, timeout: float) -> None:
+    with pytest.raises(spool.InvalidArgument, match="timeout is a number of seconds above 0, or None for no limit"):
+        space.transaction(timeout=timeout)
+
+
+def test_a_router_without_routes_is_refused() -> None:
+    with pytest.raises(spool.InvalidArgument, match="there are no routes"):
+        Router([], field="customer")
+
+
+@pytest.mark.parametrize("look", [spool.Space.browse, spool.Space.entries])
+def test_what_cannot_be_browsed_is_refused_at_once(space: spool.Space, look: Callable[..., object]) -> None:
+    with pytest.raises(spool.QueueNotFound):
+        look(space, "nope")
+    with pytest.raises(TypeError):
+        look(space, "q", colour="red")
+
+
+def test_an_opener_that_waits_for_another_says_so(
+    space: spool.Space, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, if it waits for longer than usual."""
+    monkeypatch.setattr("spool.presence._SILENT_SECONDS", 0.0)
+    caplog.set_level(logging.WARNING, "spool")
+    other = Disk(space.path)
+    handle = other.open_directory("")
+    assert other.hold(handle)
+    told = threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    listener = Told()
+    logging.getLogger("spool").addHandler(listener)
+    opener = threading.Thread(target=lambda: spool.open(space.path).close())
+    try:
+        opener.start()
+        assert told.wait(PATIENT_SECONDS)
+    finally:
+        logging.getLogger("spool").removeHandler(listener)
+        other.close_all()
+        opener.join()
+    (record,) = [record for record in caplog.records if "which is opening the space" in record.getMessage()]
+    assert str(space.path) in record.getMessage()
