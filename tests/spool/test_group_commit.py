@@ -281,7 +281,7 @@ def test_a_submit_in_a_transaction_that_rolls_back_fails(gathering: Gathering) -
 def test_a_submit_in_a_branch_that_is_prepared_says_who_knows_its_outcome(gathering: Gathering) -> None:
     with CoordinatedTransaction(gathering.space._store, gathering.space._undertaker) as tx:
         future = gathering.space.submit("orders", "a")
-        tx._prepare()
+        tx.prepare()
     with pytest.raises(spool.ProtocolError, match="coordinator"):
         future.result(0)
 
