@@ -99,6 +99,7 @@ class Taking:
     def _take_in_turn(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
         found = self.finish_dead_intakes() if self._spared(queue) else []
         spared = self._spared(queue)  # another intake is about to finish those
+        self._flush_of_the_dead(queue)
         copied: list[Taken] = []
 
         def link_or_copy(taken: Taken) -> None:
@@ -159,21 +160,31 @@ class Taking:
 
     def _spared(self, queue: str) -> set[str]:
         """Names of files of which intakes have copies."""
-        prefix = f"{layout.TAKEN_PREFIX}{queue}."
-        directories = [f"{layout.ACTIVE}/{name}" for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+        directories = [f"{layout.ACTIVE}/{name}" for name in self._directories_of(queue)]
         folders = [folder for directory in directories for folder in spares.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}
+
+    def _flush_of_the_dead(self, queue: str) -> None:
+        """An intake that removed a copy may have died before that was durable: the copy would come back, and count,
+        once its original was taken."""
+        for directory in self._directories_of(queue):
+            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
+            if identity is not None and identity.is_directory and self._store.xids.is_free(taken_byte(directory)):
+                with suppress(FileNotFoundError):
+                    self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+
+    def _directories_of(self, queue: str) -> list[str]:
+        prefix = f"{layout.TAKEN_PREFIX}{queue}."
+        return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
     def _is_taken(self, taken: Taken) -> bool:
         """Whether an intake that died had given the file its new name already."""
         identity = self._disk.identity(taken.first)
         if identity is None or identity.links == 1:
             return False
-        prefix = f"{layout.TAKEN_PREFIX}{taken.queue}."
-        directories = [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
         return any(
             identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{taken.name}"))
-            for directory in directories
+            for directory in self._directories_of(taken.queue)
         )
 
     def _directory(self, queue: str, name: str) -> str:

@@ -1,14 +1,15 @@
 """Another user's file where renames are not ordered: it has a copy while it is renamed, and comes once all the same."""
 
-from contextlib import suppress
+import re
+from unittest import mock
 
 import pytest
 
 import spool
 from spool import layout
-from spool.clock import WaitExpired
 from spool.identity import FileIdentity
 from spool.intake import Intake
+from spool.locks import dropping_byte
 from spool.writers import Complete, Evidence
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
@@ -79,31 +80,45 @@ def test_the_new_name_is_durable_before_the_copy_goes(processes: Processes) -> N
     assert after_a_cut(processes.machine) == {(b"a",)}
 
 
-def test_a_copy_is_gone_for_good_before_another_intake_takes_its_original(processes: Processes) -> None:
+def calls_since(machine: Machine, begin: int, *wanted: str) -> list[str]:
+    """The calls of these kinds, with what they are about: a name without its random part."""
+    return [
+        f"{call} {re.sub(r'[.][0-9a-f]{16}', '', str(args[0]))}"
+        for call, args in machine.trace[begin:]
+        if call in wanted
+    ]
+
+
+def test_a_copy_is_gone_for_good_before_another_intake_may_take_its_original(processes: Processes) -> None:
+    """Or a power cut brings it back when its original is a message already, and it counts."""
+    dies(processes, *BEFORE_ITS_RENAME)
+    other = processes.space()
+    xids, trace, begin = other._store.xids, processes.machine.trace, len(processes.machine.trace)
+    with (
+        mock.patch.object(xids, "lock", side_effect=lambda byte, *_: trace.append(("hold", (byte,)))),
+        mock.patch.object(xids, "unlock", side_effect=lambda byte: trace.append(("let go", (byte,)))),
+    ):
+        take_in(other)
+    calls = calls_since(processes.machine, begin, "hold", "let go", "flush", "remove_directory")
+    removed = next(place for place, call in enumerate(calls) if f"remove_directory {TAKEN}orders/.spare" in call)
+    held, flush = f"{dropping_byte('orders')}", f"flush {TAKEN}orders"
+    assert calls[removed - 2 : removed] == [f"hold {held}", flush]
+    assert calls[removed + 1 : removed + 3] == [flush, f"let go {held}"]
+
+
+def test_what_a_dead_intake_removed_is_gone_for_good_before_the_next_takes_a_file(processes: Processes) -> None:
+    """It died before its removal of a copy was durable."""
     dies(processes, *BEFORE_ITS_RENAME)
     third = processes.space()
     other, disk = processes.open()
-    disk.before("rename_new", disk.die, FIRST)
-    disk.before("names", disk.die, f"{layout.DROP}/orders")
+    disk.before("remove_directory", lambda: disk.before("flush_directory", disk.die), TAKEN)
     with pytest.raises(PowerCut):
         take_in(other)
-    take_in(third)
-    assert after_a_cut(processes.machine) == {(b"a",)}
-
-
-def test_nobody_settles_a_copy_while_another_renames_its_original(processes: Processes) -> None:
-    dies(processes, *BEFORE_ITS_RENAME)
-    third = processes.space()
-
-    def come_too() -> None:
-        with suppress(WaitExpired):
-            take_in(third)
-
-    other, disk = processes.open()
-    disk.before("identity", come_too, FIRST)  # it asks whether the original is there
-    take_in(other)
-    take_in(third)
-    assert [message.body for message in processes.space().browse("orders")] == [b"a"]
+    begin = len(processes.machine.trace)
+    Intake(third).take_all()
+    calls = calls_since(processes.machine, begin, "flush", "link")
+    assert calls[0] == f"flush {TAKEN}orders", "of the dead one: its own is new, and comes with flushes of active/"
+    assert calls[1:3] == [f"flush {TAKEN}orders", f"flush {layout.ACTIVE}"]
 
 
 def test_a_copy_is_used_if_its_original_is_lost(processes: Processes) -> None:
