@@ -119,7 +119,9 @@ class Disk(Descriptors):
 
     def own(self, name: str) -> None:
         """In a process of root: it belongs to the space's owner from now on. Others may not give files away."""
-        if self._owner is not None and os.lstat(self.path(name)).st_uid != self._owner[0]:
+        if self._owner is None or os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
+            return
+        if os.lstat(self.path(name)).st_uid != self._owner[0]:
             os.chown(self.path(name), *self._owner, follow_symlinks=False)
 
     def open(self, name: str, *, write: bool = False) -> int:
