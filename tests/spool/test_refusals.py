@@ -26,9 +26,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.mark.parametrize("bodies", ["abc", b"abc", {"a": 1}])
 def test_one_body_is_not_taken_for_many(space: spool.Space, bodies: str | bytes | dict[str, int]) -> None:
-    with pytest.raises(
-        spool.InvalidArgument, match=r"put_many takes bodies, e\.g\. a list, not one .*: use put"
-    ):
+    with pytest.raises(spool.InvalidArgument, match=r"put_many takes bodies, e\.g\. a list, not one .*: use put"):
         space.put_many("q", bodies)
     assert space.stats("q").ready == 0
 
