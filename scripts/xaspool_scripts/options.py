@@ -25,7 +25,8 @@ def moment(text: str) -> float:
             return read(text)
         except (ValueError, OverflowError, OSError):
             continue
-    raise click.BadParameter(f"{text!r} is neither seconds since the epoch nor a time like 2030-01-31T08:00")
+    span = "; a time from now on is written with --delay or --time-to-live" if _DURATION.fullmatch(text) else ""
+    raise click.BadParameter(f"{text!r} is neither seconds since the epoch nor a time like 2030-01-31T08:00{span}")
 
 
 def duration(text: str) -> float:

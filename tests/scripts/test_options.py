@@ -5,7 +5,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
-from xaspool_scripts.options import call_time, duration, duration_or_forever, size
+from xaspool_scripts.options import call_time, duration, duration_or_forever, moment, size
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,13 @@ def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, number: int) -> None
 def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="1 GiB"):
         size(text)
+
+
+def test_a_time_span_where_a_moment_belongs_is_answered_with_the_options_for_spans() -> None:
+    with pytest.raises(click.BadParameter, match="--delay or --time-to-live"):
+        moment("1h")
+    with pytest.raises(click.BadParameter, match=r"08:00$"):
+        moment("soon")
 
 
 def test_a_call_takes_a_tenth_of_a_second_at_least() -> None:
