@@ -39,6 +39,9 @@ CALLS = {
     "stats of a queue": lambda space: space.stats("orders"),
     "check": lambda space: space.check(),
     "quarantined": lambda space: space.quarantined(),
+    "quarantined file": lambda space: space.quarantined_file("any"),
+    "restore quarantined": lambda space: space.restore_quarantined("any"),
+    "delete quarantined": lambda space: space.delete_quarantined("any"),
 }
 BY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
