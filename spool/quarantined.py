@@ -124,12 +124,11 @@ def _path(disk: Disk, name: str) -> str:
 
 
 def _move(disk: Disk, path: str, target: str) -> None:
-    """Durably; where renames are not ordered, the new name is there before the old one goes."""
+    """The new name is durable when this returns; where renames are not ordered, before the old one goes."""
     folder = target.rpartition("/")[0]
     if disk.ordered:
         disk.rename_new(path, target)
         disk.flush_directory(folder)
-        disk.flush_directory(layout.QUARANTINE)
         return
     try:
         disk.link(path, target)

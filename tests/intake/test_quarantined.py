@@ -10,7 +10,7 @@ from tests.simdisk import ROOT, SimulatedDisk
 from tests.survivors import Rules, Survivor, survivors
 
 ENTRY, NAME = "active.bad.msgpack", "bad.msgpack"
-BY_RULES = pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
+BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
 def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
