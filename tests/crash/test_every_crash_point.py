@@ -236,7 +236,7 @@ def _streamed(space: spool.Space, ledger: Ledger) -> None:
 def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
     with mock.patch.object(draft, "SECTION_MESSAGES", 2):
         tx = space.transaction()
-        tx.put_many("b", "1234567")
+        tx.put_many("b", list("1234567"))
         tx.rollback()
     with ledger.becoming(ledger.world.put("b", "later")):
         space.put("b", "later")
