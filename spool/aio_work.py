@@ -19,7 +19,7 @@ from spool.errors import Empty, TransactionTimeout
 from spool.handling import Handling
 from spool.message import Message
 from spool.outcome import Outcome, Retried, of_error, of_value
-from spool.work import ENDED, WorkSummary, calling, check_at_once, check_work, log_failure
+from spool.work import ENDED, MOST_FAILED, WorkSummary, calling, check_at_once, check_work, left_after, log_failure
 
 if TYPE_CHECKING:
     from spool.aio import Space
@@ -44,7 +44,7 @@ async def work(
     await space._in_thread(partial(check_work, space.sync, queue, function, timeout))
     crew = _Crew(space, queue, function, timeout)
     try:
-        while stop is None or not stop.is_set():
+        while (stop is None or not stop.is_set()) and len(crew.passed) < MOST_FAILED:
             if len(crew.running) == tasks:
                 await crew.wait_for_one()
             elif not await crew.take(once) and once:
@@ -55,8 +55,7 @@ async def work(
     finally:
         await crew.end()
     if once:
-        stats = await space.stats(queue)
-        crew.summary.left = len(crew.passed) + stats.claimed + stats.in_doubt
+        crew.summary.left = left_after(await space.stats(queue), len(crew.passed))
     return crew.summary
 
 

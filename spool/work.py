@@ -22,6 +22,7 @@ from spool.names import no_queue
 from spool.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.settings import check_queue_name
 from spool.shown import shown
+from spool.stats import QueueStats
 
 if TYPE_CHECKING:
     from spool.space import Space
@@ -38,14 +39,18 @@ MOST_ABANDONED = 8
 MOST_AT_ONCE = 1000
 """Threads, or tasks, of one worker."""
 
+MOST_FAILED = 10_000
+"""Messages that may fail in one run with ``once``. Each further look for a message steps over all of them; and where so
+many fail, it is not the messages that are wrong."""
+
 ENDED = "the worker was ended while its function was called"
 
 
 @dataclass
 class WorkSummary:
     """What became of how many messages, as ``Effect`` has it. ``left``: of a run with ``once``, those that it leaves
-    in the queue because they failed, or others hold them. ``abandoned``: calls that took too long. ``reasons``: by a
-    count's name, why it was so the last time."""
+    in the queue because they failed, or others hold them, or ``MOST_FAILED`` had failed before. ``abandoned``: calls
+    that took too long. ``reasons``: by a count's name, why it was so the last time."""
 
     delivered: int = 0
     retried: int = 0
@@ -136,8 +141,7 @@ class Worker:
         if self._error is not None:
             raise self._error
         if self._once:
-            stats = self._space.stats(self.queue)
-            self.summary.left = len(self._passed) + stats.claimed + stats.in_doubt
+            self.summary.left = left_after(self._space.stats(self.queue), len(self._passed))
         return self.summary
 
     def stop(self) -> None:
@@ -238,7 +242,7 @@ class Worker:
 
     def _next(self) -> Call | None:
         """A message, or None when there is nothing more to do."""
-        while not self.stopping:
+        while not self.stopping and len(self._passed) < MOST_FAILED:
             with self._changed:
                 self._engaged += 1
                 seen, passed = self._ended, frozenset(self._passed)
@@ -351,6 +355,14 @@ def current_space() -> "Space":
         return _current.get()
     except LookupError:
         raise ProtocolError("no worker calls this function: open a space, and use that") from None
+
+
+def left_after(stats: QueueStats, failed: int) -> int:
+    """How many messages a run with ``once`` leaves in its queue, of which ``failed`` were called in vain."""
+    if failed < MOST_FAILED:
+        return failed + stats.claimed + stats.in_doubt
+    log.warning("%s messages failed: the run ends, and leaves the rest of the queue as it is", f"{failed:,}")
+    return stats.ready + stats.delayed + stats.claimed + stats.in_doubt
 
 
 def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:

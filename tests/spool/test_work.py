@@ -493,3 +493,17 @@ def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:
         transaction.commit()
         break
     assert (space.stats("orders").dequeued, space.stats("other").ready) == (1, 1)
+
+
+def test_a_run_in_which_too_many_fail_leaves_the_rest(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(work, "MOST_FAILED", 3)
+    space.put_many("orders", range(5))
+
+    def fail(message: spool.Message) -> None:
+        raise ValueError(message.body)
+
+    assert counts(space.work("orders", fail, once=True)) == {"retried": 3, "left": 5}
+    assert "3 messages failed: the run ends" in caplog.text
+    assert [message.attempts for message in space.browse("orders")] == [1, 1, 1, 0, 0]
