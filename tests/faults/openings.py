@@ -29,7 +29,7 @@ class Leftovers:
         with repeatable(1):
             with self._open(spool.create) as space:
                 for queue in QUEUES:
-                    space.create_queue(queue)
+                    space.create_queue(queue, **AT_ONCE)
                 space.put_many("a", ["one", "two", "three", "four"])
                 space.put("b", "there")
                 dropped(space)
