@@ -143,11 +143,21 @@ class Forwarder:
             if route.queue not in queues:
                 raise ServiceError(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
             route.service.check()
-            target = route.service.queue if isinstance(route.service, QueueService) else None
-            if target is not None and target not in queues:
+            if isinstance(route.service, QueueService) and (target := route.service.queue) not in queues:
                 raise ServiceError(f"there is no queue {target!r} to forward {route.queue} to: create it")
-            if target == route.queue:
-                raise ServiceError(f"the queue {target!r} cannot be forwarded to itself: name another")
+        self._check_circles()
+
+    def _check_circles(self) -> None:
+        """Messages that go from queue to queue in a circle would go for ever."""
+        moves = [(route.queue, route.service) for route in self.routes]
+        passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
+        for first in passed_to:
+            way = [first]
+            while (queue := passed_to.get(way[-1])) is not None and queue not in way:
+                way.append(queue)
+            if queue == first:
+                through = f" (by way of {', '.join(way[1:])})" if way[1:] else ""
+                raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
 
     def _count_left(self, space: Space) -> None:
         with suppress(SpoolError, OSError):  # then it is among the errors already

