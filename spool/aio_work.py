@@ -92,7 +92,7 @@ class _Crew:
         found = None
         try:
             found = await self._space._to_the_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
-        except TransactionTimeout:  # somebody holds a lock for very long: look again
+        except TransactionTimeout:  # another process holds a lock for very long: look again
             pass
         finally:
             if handling.message is None:

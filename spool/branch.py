@@ -64,7 +64,7 @@ class Branch:
             self._locked = True
 
     def lock_xid_now(self) -> bool:
-        """False if somebody else has this xid."""
+        """False if another process has this xid."""
         self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
         return self._locked
 

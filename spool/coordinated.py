@@ -26,7 +26,7 @@ class CoordinatedTransaction(Transaction):
 
     @step
     def lock_xid_now(self) -> bool:
-        """For a branch of a coordinator: False if somebody else has this xid."""
+        """For a branch of a coordinator: False if another process has this xid."""
         return self._branch.lock_xid_now()
 
     @step

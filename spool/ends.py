@@ -31,7 +31,7 @@ _groups: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 
 def finish_at_exit(group: "Group") -> None:
-    """Once for each group, before the first work that nobody waits for."""
+    """Once for each group, before the first work that no caller waits for."""
     _groups.add(group)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:

@@ -122,7 +122,7 @@ class CommitLine:
         self._room = threading.Condition(self._mutex)
         self._works: deque[Work] = deque()
         self._led = False
-        self._ended: str | None = None  # why nobody may put any more
+        self._ended: str | None = None  # why no more may be put
         self._messages = 0
         self._bytes = 0
         self._page: Page | None = None

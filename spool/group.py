@@ -45,7 +45,7 @@ class _NoRoomError(Exception):
 class Group:
     """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
 
-    ``failed``: how many messages that nobody waited for were not committed.
+    ``failed``: how many messages that no caller waited for were not committed.
     """
 
     def __init__(self, store: Store) -> None:

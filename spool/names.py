@@ -9,7 +9,7 @@ _MOST_LISTED = 20
 
 def closest(name: str, names: Iterable[str]) -> str | None:
     """The one of ``names`` that is most like ``name``; None if none is like it."""
-    from difflib import get_close_matches  # only who mistyped pays for its import
+    from difflib import get_close_matches  # imported only where a name was mistyped
 
     lowered = {each.lower(): each for each in names}
     found = get_close_matches(name.lower(), lowered, n=1)

@@ -281,7 +281,7 @@ class Worker:
                 call = Call(handling, handling.message, until, threading.current_thread())
                 self._calls.add(call)
             return call
-        except TransactionTimeout as error:  # somebody holds a lock for very long: look again
+        except TransactionTimeout as error:  # another process holds a lock for very long: look again
             log.warning("taking from queue %s: %s", self.queue, error)
             return None
         finally:

@@ -161,7 +161,7 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _progress(
     routes: dict[str, str],
 ) -> "Iterator[tuple[Callable[[str, RoundResult], None] | None, Callable[[str], None]]]":
-    """A bar on a terminal; elsewhere only what is said, because a log of ten thousand lines helps nobody."""
+    """A bar on a terminal; elsewhere only what is said, because a log of ten thousand lines is of no help."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None, note
         return
