@@ -271,8 +271,9 @@ class Space(Administration):
 
     async def close(self) -> None:
         """As ``spool.Space.close``: what was put is committed first."""
-        await asyncio.to_thread(self.sync.close)
-        for threads in (self._threads, self._patient, self._ears):
+        closing = ThreadPoolExecutor(1, "spool-aio-close")  # the others, and the loop's, may have much to do
+        await self._loop.run_in_executor(closing, self.sync.close)
+        for threads in (self._threads, self._patient, self._ears, closing):
             threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

@@ -1,16 +1,19 @@
 """``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
 
 One task takes; it starts a task for each message, up to a number that run side by side. A coroutine that takes too long
-is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end.
+is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: one that
+takes too long is given up, as ``spool.work`` does it.
 """
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from spool.call_threads import CallThreads
 from spool.choosing import Wanted
 from spool.consume import IDLE_SECONDS
 from spool.effects import Effect
@@ -18,11 +21,23 @@ from spool.ending import State
 from spool.errors import Empty, TransactionTimeout
 from spool.handling import Handling
 from spool.message import Message
+from spool.once import Once
 from spool.outcome import Outcome, Retried, of_error, of_value
-from spool.work import ENDED, MOST_FAILED, WorkSummary, calling, check_at_once, check_work, left_after, log_failure
+from spool.work import (
+    ENDED,
+    MOST_ABANDONED,
+    WorkSummary,
+    calling,
+    check_at_once,
+    check_work,
+    log_failure,
+    too_many_hang,
+)
 
 if TYPE_CHECKING:
     from spool.aio import Space
+
+log = logging.getLogger("spool")
 
 
 async def work(
@@ -42,20 +57,21 @@ async def work(
     """
     check_at_once("tasks", tasks)
     await space._in_thread(partial(check_work, space.sync, queue, function, timeout))
-    crew = _Crew(space, queue, function, timeout)
+    crew = _Crew(space, queue, function, timeout, Once() if once else None)
     try:
-        while (stop is None or not stop.is_set()) and len(crew.passed) < MOST_FAILED:
+        while not (crew.is_at_end() or (stop is not None and stop.is_set())):
             if len(crew.running) == tasks:
                 await crew.wait_for_one()
-            elif not await crew.take(once) and once:
+            elif not await crew.take() and once:
                 if not crew.running:
                     break
                 await crew.wait_for_one()
         await crew.wait_for_all()
     finally:
         await crew.end()
-    if once:
-        crew.summary.left = left_after(await space.stats(queue), len(crew.passed))
+    crew.check_hanging()
+    if crew.once is not None:
+        crew.summary.left = crew.once.left(await space.stats(queue))
     return crew.summary
 
 
@@ -66,28 +82,43 @@ class _TookTooLong(Exception):
 class _Crew:
     """The calls that are under way, and what came of those before."""
 
-    def __init__(self, space: "Space", queue: str, function: Callable[[Message], Any], timeout: float | None) -> None:
+    def __init__(
+        self,
+        space: "Space",
+        queue: str,
+        function: Callable[[Message], Any],
+        timeout: float | None,
+        once: Once | None,
+    ) -> None:
         self.summary = WorkSummary()
         self.running: dict[asyncio.Task[None], Handling] = {}
-        self.passed: set[tuple[int, int]] = set()  # in a run with ``once``: messages that are not looked at again
+        self.once = once
         self._space = space
         self._queue = queue
         self._function = function
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
+        self._threads = CallThreads(f"spool-aio-work-{queue}")
+        self._most_hanging = 0
 
     # -- the task that takes ----------------------------------------------------------------------------------------
 
-    async def take(self, once: bool) -> bool:
+    def is_at_end(self) -> bool:
+        """Whether no further message is to be taken. Raises what a call that is over has raised."""
+        self._collect()
+        return self._too_many_hang or (self.once is not None and self.once.is_enough())
+
+    async def take(self) -> bool:
         """Begin with a message, waiting a little for one, or not with ``once``. False if there is none."""
-        wanted = Wanted(self._queue, passed=frozenset(self.passed))
+        wanted = Wanted(self._queue, passed=frozenset(self.once.passed if self.once is not None else ()))
         try:
-            await self._space._get(wanted, 0 if once else IDLE_SECONDS, partial(self._begin, wanted, once))
+            seconds = IDLE_SECONDS if self.once is None else 0
+            await self._space._get(wanted, seconds, partial(self._begin, wanted))
         except Empty:
             return False
         return True
 
-    async def _begin(self, wanted: Wanted, once: bool) -> list[Message]:
+    async def _begin(self, wanted: Wanted) -> list[Message]:
         handling = Handling(self._space._store, self._space.sync._undertaker)
         found = None
         try:
@@ -102,8 +133,8 @@ class _Crew:
             return []
         if handling.message is None:
             raise Empty(f"queue {self._queue} has no message that can be taken now")
-        if once:
-            self.passed.add(handling.message.position)
+        if self.once is not None:
+            self.once.begin(handling.message.position)
         self.running[asyncio.create_task(self._handle(handling, handling.message))] = handling
         return [handling.message]
 
@@ -115,11 +146,25 @@ class _Crew:
             await self._wait(asyncio.ALL_COMPLETED)
 
     async def _wait(self, until: str) -> None:
-        done, _ = await asyncio.wait(self.running, return_when=until)
+        await asyncio.wait(self.running, return_when=until)
+        self._collect()
+
+    def _collect(self) -> None:
+        """The tasks that are done. Raises if the disk failed, or the like."""
+        done = [task for task in self.running if task.done()]
         for task in done:
             del self.running[task]
         for task in done:
-            task.result()  # raises if the disk failed, or the like
+            task.result()
+
+    def check_hanging(self) -> None:
+        """SystemFailure if too many calls hang."""
+        if self._too_many_hang:
+            raise too_many_hang(self._most_hanging, self._queue)
+
+    @property
+    def _too_many_hang(self) -> bool:
+        return self._most_hanging > MOST_ABANDONED
 
     async def end(self) -> None:
         """Nothing of it goes on: what is still under way is cancelled, and its messages go back."""
@@ -130,6 +175,7 @@ class _Crew:
                 await task
             if handling.state is State.ACTIVE:  # it was cancelled before it began
                 handling.abandon()
+        self._threads.end()
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
 
@@ -146,8 +192,8 @@ class _Crew:
     async def _end(self, message: Message, end: Callable[[], tuple[Effect, str]]) -> None:
         effect, reason = await self._space._to_the_end(end)
         self.summary.add(effect, reason)
-        if effect is not Effect.RETRIED:
-            self.passed.discard(message.position)
+        if self.once is not None:
+            self.once.end(message.position, effect)
 
     async def _call(self, handling: Handling, message: Message) -> Outcome:
         if handling.unreadable:
@@ -157,7 +203,7 @@ class _Crew:
         try:
             with calling(handling, self._space.sync):
                 async with limit:
-                    value = await self._value(message)
+                    value = await self._value(handling, message)
         except BaseException as error:
             if limit.expired():
                 raise _TookTooLong from None
@@ -169,11 +215,27 @@ class _Crew:
             raise _TookTooLong
         return of_value(value, most)
 
-    async def _value(self, message: Message) -> object:
+    async def _value(self, handling: Handling, message: Message) -> object:
         if self._is_coroutine:
             return await self._function(message)
-        value = await asyncio.to_thread(self._function, message)
+        try:
+            value = await self._threads.call(partial(self._function, message), handling.end_late)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                self._abandon(message)
+            raise
         return await value if inspect.isawaitable(value) else value
+
+    def _abandon(self, message: Message) -> None:
+        """Of a call in a thread, which goes on."""
+        self.summary.abandoned += 1
+        hanging = self._threads.hanging
+        self._most_hanging = max(self._most_hanging, hanging)
+        log.error(
+            "message %s of queue %s: its function has not ended in time; its thread cannot be ended, and is left to "
+            "itself (%s of at most %s)",
+            message.id, self._queue, hanging, MOST_ABANDONED,
+        )  # fmt: skip
 
 
 def _is_cancelled() -> bool:

@@ -13,7 +13,7 @@ from spool.choosing import Wanted
 from spool.consume import HeldMessage
 from spool.effects import Effect, Rules, record, settled
 from spool.ending import State
-from spool.errors import CorruptedFile, Full, QueueNotFound, TransactionRolledBack, UnknownCodec
+from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.gate import step
 from spool.message import Message, Position
 from spool.outcome import Outcome, Rejected, Retried, one_line
@@ -37,6 +37,8 @@ class Handling(Transaction):
     message: Message | None = None
     unreadable = ""
     _held: HeldMessage
+    _rolled_back = Effect.RETRIED
+    _told: tuple[Effect, str] | None = None
 
     @step
     def take(
@@ -92,22 +94,41 @@ class Handling(Transaction):
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         """Commit what the message comes to by this outcome; returns what became of it, and why if it failed.
 
-        If there is no room for that, the message goes back, with one try more. Raises like ``commit``.
+        If there is no room for that, the message goes back, with one try more. Raises like ``commit``. Called again,
+        it returns the same and does nothing.
         """
-        assert self.message is not None
         with self._lock:
-            if self.state is State.ROLLED_BACK:
-                return Effect.RETRIED, self._doomed or "its transaction was rolled back"
-            if isinstance(outcome, Retried | Rejected):
-                self._doomed = None  # what was lost in it is not committed
-            try:
-                self._check_ending()
-                with self._undo_on_failure("recording what became of a message"):
-                    told = self._record(self.message, outcome)
-                self.commit()
-                return told
-            except (Full, QueueNotFound, TransactionRolledBack) as error:
-                return Effect.RETRIED, one_line(error)
+            if self._told is None:
+                self._told = self._conclude(outcome)
+            return self._told
+
+    def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
+        assert self.message is not None
+        if self.state is State.ROLLED_BACK:
+            return self._rolled_back, self._doomed or "its transaction was rolled back"
+        if isinstance(outcome, Retried | Rejected):
+            self._doomed = None  # what was lost in it is not committed
+        try:
+            self._check_ending()
+            with self._undo_on_failure("recording what became of a message"):
+                told = self._record(self.message, outcome)
+            self.commit()
+            return told
+        except (Full, QueueNotFound, TransactionRolledBack) as error:
+            return self._rolled_back, one_line(error)
+
+    def _end(self, state: State, why: str = "") -> None:
+        if state is State.ROLLED_BACK and self.message is not None:  # the claim is held: nothing else has moved it
+            self._rolled_back = self._fate_of_it()
+        super()._end(state, why)
+
+    def _fate_of_it(self) -> Effect:
+        """What the rollback made of the message: a last try moves or drops it."""
+        with self._store.mutex:
+            run = self._store.index.find(self._held.position)
+        if run is None:
+            return Effect.DROPPED
+        return Effect.RETRIED if run.queue.name == self._held.queue else Effect.DEAD_LETTERED
 
     def _record(self, message: Message, outcome: Outcome) -> tuple[Effect, str]:
         store, branch = self._store, self._branch
@@ -133,13 +154,19 @@ class Handling(Transaction):
 
     def expel(self, reason: str) -> tuple[Effect, str]:
         """End it from another thread than the function's, as a try that failed. What the function asks of it from now
-        on is refused by ProtocolError."""
+        on is refused by ProtocolError. If it is inside a call that does not end, ``end_late`` has to end it."""
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):  # the function waits for something in it
             self._left = True
             self._doom(reason)
-            if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer
+            if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer, or the like
                 return Effect.RETRIED, reason
         try:
             return self.conclude(Retried(reason))
         finally:
             self._lock.release()
+
+    def end_late(self) -> None:
+        """In the function's thread, when it has returned after it was given up: what ``expel`` could not do."""
+        with suppress(NotOpen), self._lock:
+            if self.state is State.ACTIVE and self._doomed is not None:
+                self.conclude(Retried(self._doomed))

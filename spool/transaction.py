@@ -52,11 +52,11 @@ class Transaction(Ending):
         """Add messages with the same options; returns their ids."""
         content_type = options.pop("content_type", None)
         store = self._store
+        bodies = listed(bodies)  # a generator may take its time
         with self._lock:
             self._check_queue(queue)
             attributes = described(store, queue, options)
             key = options.get("deduplication_key")
-            bodies = listed(bodies)
             if key is not None:
                 check_single(len(bodies))
                 with store.disk_errors("looking for its deduplication key"):

@@ -13,16 +13,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from spool import interrupts
 from spool.arguments import check_timeout
 from spool.effects import Effect
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.handling import Handling
 from spool.message import Message
 from spool.names import no_queue
+from spool.once import Once
 from spool.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.settings import check_queue_name
 from spool.shown import shown
-from spool.stats import QueueStats
 
 if TYPE_CHECKING:
     from spool.space import Space
@@ -39,18 +40,15 @@ MOST_ABANDONED = 8
 MOST_AT_ONCE = 1000
 """Threads, or tasks, of one worker."""
 
-MOST_FAILED = 10_000
-"""Messages that may fail in one run with ``once``. Each further look for a message steps over all of them; and where so
-many fail, it is not the messages that are wrong."""
-
 ENDED = "the worker was ended while its function was called"
 
 
 @dataclass
 class WorkSummary:
     """What became of how many messages, as ``Effect`` has it. ``left``: of a run with ``once``, those that it leaves
-    in the queue because they failed, or others hold them, or ``MOST_FAILED`` had failed before. ``abandoned``: calls
-    that took too long. ``reasons``: by a count's name, why it was so the last time."""
+    in the queue because they failed, or others hold them, or too many had failed before. ``abandoned``: calls in
+    threads that took too long, and were left to themselves. ``reasons``: by a count's name, why it was so the last
+    time."""
 
     delivered: int = 0
     retried: int = 0
@@ -110,7 +108,7 @@ class Worker:
         self._space = space
         self._function = function
         self._threads = threads
-        self._once = once
+        self._once = Once() if once else None
         self._timeout = timeout
         self._event = stop
         self._told = told
@@ -123,26 +121,33 @@ class Worker:
         self._calls: set[Call] = set()
         self._engaged = 0  # threads that look for a message, or have one
         self._ended = 0  # calls so far
-        self._passed: set[tuple[int, int]] = set()  # in a run with ``once``: messages that are not looked at again
 
     def run(self) -> WorkSummary:
         """Work until the end. SystemFailure if too many calls hang; DiskFailure and the like end it, too.
 
         KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised when all is tidy.
         """
-        with self._changed:
-            for _ in range(self._threads):
-                self._start()
         try:
+            with interrupts.deferred(), self._changed:
+                for _ in range(self._threads):
+                    self._start()
             self._supervise()
-        except KeyboardInterrupt:
+        except BaseException:  # an interrupt, or no thread could be started
             self._finish()
             raise
-        if self._error is not None:
-            raise self._error
-        if self._once:
-            self.summary.left = left_after(self._space.stats(self.queue), len(self._passed))
+        self._raise_error()
+        if self._once is not None:
+            self.summary.left = self._once.left(self._space.stats(self.queue))
         return self.summary
+
+    def _raise_error(self) -> None:
+        """What ended it, if that was a failure."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
 
     def stop(self) -> None:
         """Take no more messages, and return from ``run`` when the calls that are under way have ended. For handlers of
@@ -155,7 +160,8 @@ class Worker:
         with self._changed:
             calls = list(self._calls)
         for call in calls:
-            self._give_up(call, ENDED)
+            with interrupts.deferred():
+                self._give_up(call, ENDED)
 
     @property
     def stopping(self) -> bool:
@@ -164,7 +170,7 @@ class Worker:
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """After a Ctrl-C: within the time that each call has, or at once if there is a second one."""
+        """After a Ctrl-C or the like: within the time that each call has, or at once if there is a second one."""
         try:
             if self.stopping:
                 self.end()
@@ -186,7 +192,8 @@ class Worker:
                     self._changed.wait(self._pause(now))
                     continue
             for call in late:
-                self._give_up(call, f"took longer than {self._timeout:g} s")
+                with interrupts.deferred():
+                    self._give_up(call, f"took longer than {self._timeout:g} s")
 
     def _pause(self, now: float) -> float:
         """Seconds until a call may take too long, or less: a signal that another thread was given wakes nobody here,
@@ -201,7 +208,11 @@ class Worker:
             self._serving.discard(call.thread)
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
             hanging = len(self._abandoned)
-        effect, told = call.handling.expel(reason)
+        try:
+            effect, told = call.handling.expel(reason)
+        except Exception as error:
+            self._fail(error)
+            return
         log.error(
             "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
             call.message.id, self.queue, reason, hanging, MOST_ABANDONED,
@@ -209,20 +220,27 @@ class Worker:
         with self._changed:
             self.summary.abandoned += 1
             self._count(call, effect, told)
-            if hanging > MOST_ABANDONED and self._error is None:
-                self._error = SystemFailure(
-                    f"{hanging} calls for messages of queue {self.queue} took too long and have not ended; Python can "
-                    "end no thread: end this process, and mend the function or give it more time"
-                )
-                self.stop()
+            if hanging > MOST_ABANDONED:
+                self._fail(too_many_hang(hanging, self.queue))
             if not self.stopping:
                 self._start()
+            self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """The first error ends it, and comes out of ``run``."""
+        with self._changed:
+            self._error = self._error or error
+            self.stop()
             self._changed.notify_all()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._serve, name=f"spool-work-{self.queue}", daemon=True)
         self._serving.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            self._serving.discard(thread)
+            raise
 
     # -- the threads that call the function -------------------------------------------------------------------------
 
@@ -232,9 +250,7 @@ class Worker:
                 if not self._handle(call):
                     return  # given up: another thread does this one's work
         except BaseException as error:
-            with self._changed:
-                self._error = self._error or error
-            self.stop()
+            self._fail(error)
         finally:
             with self._changed:
                 self._serving.discard(threading.current_thread())
@@ -242,10 +258,12 @@ class Worker:
 
     def _next(self) -> Call | None:
         """A message, or None when there is nothing more to do."""
-        while not self.stopping and len(self._passed) < MOST_FAILED:
+        while not self.stopping:
             with self._changed:
+                if self._once is not None and self._once.is_enough():
+                    return None
                 self._engaged += 1
-                seen, passed = self._ended, frozenset(self._passed)
+                seen, passed = self._ended, frozenset(self._once.passed if self._once is not None else ())
             call = None
             try:
                 call = self._take(passed)
@@ -256,7 +274,7 @@ class Worker:
                         self._changed.notify_all()
             if call is not None:
                 return call
-            if self._once and not self._is_worth_a_look(seen):
+            if self._once is not None and not self._is_worth_a_look(seen):
                 return None
         return None
 
@@ -264,7 +282,7 @@ class Worker:
         handling = Handling(self._space._store, self._space._undertaker)
         call = None
         try:
-            found = handling.take(self.queue, 0.0 if self._once else None, passed, lambda: self.stopping)
+            found = handling.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
             if found is not None:
                 with self._changed:
                     self._tell(found, "its body was damaged: it is in quarantine")
@@ -274,10 +292,8 @@ class Worker:
             limit = float("inf") if self._timeout is None else self._timeout
             until = handling._store.clock.monotonic() + limit
             with self._changed:
-                if self._once:
-                    if handling.message.position in self._passed:  # it has come back since this thread began to look
-                        return None
-                    self._passed.add(handling.message.position)
+                if self._once is not None and not self._once.begin(handling.message.position):
+                    return None  # it has come back since this thread began to look
                 call = Call(handling, handling.message, until, threading.current_thread())
                 self._calls.add(call)
             return call
@@ -292,16 +308,18 @@ class Worker:
         """Of a run with ``once`` that found nothing: whether what other threads do may leave something to take."""
         with self._changed:
             while self._engaged and self._ended == seen and not self.stopping:
-                self._changed.wait()
+                self._changed.wait(_LOOK_SECONDS)  # (``stop`` wakes nothing)
             return self._ended != seen
 
     def _handle(self, call: Call) -> bool:
         """Call the function and commit what it came to. False if the call was given up meanwhile."""
         outcome = self._call(call.handling)
         with self._changed:
-            if call not in self._calls:
-                return False
+            is_given_up = call not in self._calls
             self._calls.discard(call)
+        if is_given_up:
+            call.handling.end_late()
+            return False
         effect, reason = call.handling.conclude(outcome)
         with self._changed:
             self._count(call, effect, reason)
@@ -310,8 +328,8 @@ class Worker:
 
     def _count(self, call: Call, effect: Effect, reason: str) -> None:
         self._tell(effect, reason)
-        if effect is not Effect.RETRIED:
-            self._passed.discard(call.message.position)
+        if self._once is not None:
+            self._once.end(call.message.position, effect)
         self._engaged -= 1
         self._ended += 1
 
@@ -357,14 +375,6 @@ def current_space() -> "Space":
         raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
-def left_after(stats: QueueStats, failed: int) -> int:
-    """How many messages a run with ``once`` leaves in its queue, of which ``failed`` were called in vain."""
-    if failed < MOST_FAILED:
-        return failed + stats.claimed + stats.in_doubt
-    log.warning("%s messages failed: the run ends, and leaves the rest of the queue as it is", f"{failed:,}")
-    return stats.ready + stats.delayed + stats.claimed + stats.in_doubt
-
-
 def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:
     """What is known to go wrong before a message is taken: QueueNotFound, InvalidArgument."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
@@ -382,6 +392,14 @@ def check_at_once(name: str, count: object) -> None:
     """InvalidArgument unless so many calls may be under way side by side."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_AT_ONCE:
         raise InvalidArgument(f"{name} is a whole number from 1 to {MOST_AT_ONCE}, not {count!r}")
+
+
+def too_many_hang(count: int, queue: str) -> SystemFailure:
+    """What ends a worker with more than ``MOST_ABANDONED`` threads whose calls have not ended."""
+    return SystemFailure(
+        f"{count} calls for messages of queue {queue} took too long and have not ended; Python can end no thread: end "
+        "this process, and mend the function or give it more time"
+    )
 
 
 def log_failure(message: Message, error: BaseException) -> None:

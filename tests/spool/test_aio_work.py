@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import spool
 import spool.aio
+from spool import aio_work, handling, once
+from spool.association import associated
 
 WAIT = 60.0
 
@@ -125,13 +128,131 @@ def test_a_plain_function_that_takes_too_long_is_given_up(path: Path) -> None:
             loop.call_soon_threadsafe(ended.set)
 
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        assert counts(await space.work("orders", function, once=True, timeout=0.05)) == {"retried": 1, "left": 1}
+        assert counts(await space.work("orders", function, once=True, timeout=0.05)) == {
+            "retried": 1, "left": 1, "abandoned": 1,
+        }  # fmt: skip
         go_on.set()
         await ended.wait()
 
     play(path, story)
     assert [type(error) for error in late] == [spool.ProtocolError]
     assert bodies(path, "other") == []
+
+
+def test_plain_functions_are_called_in_as_many_threads_as_there_are_tasks(path: Path) -> None:
+    """The loop's own pool may be small, or full: none of them waits for a thread while its time runs."""
+
+    async def story(space: spool.aio.Space) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await space.put_many("orders", range(4))
+        together = threading.Barrier(4)
+        summary = await space.work("orders", lambda message: together.wait(WAIT) and None, tasks=4, once=True)
+        assert counts(summary) == {"delivered": 4}
+
+    play(path, story)
+
+
+def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> None:
+    go_on = threading.Event()
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", ["hangs", "hangs", "good", "good"])
+
+        def function(message: spool.Message) -> None:
+            if message.body == "hangs":
+                go_on.wait(WAIT)
+
+        try:
+            summary = await space.work("orders", function, tasks=2, once=True, timeout=0.3)
+            assert counts(summary) == {"delivered": 2, "retried": 2, "left": 2, "abandoned": 2}
+            pool = ThreadPoolExecutor(1)
+            asyncio.get_running_loop().set_default_executor(pool)
+            full = pool.submit(go_on.wait, WAIT)
+            await space.close()
+            assert not full.done()
+        finally:
+            go_on.set()
+
+    play(path, story)
+
+
+def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio_work, "MOST_ABANDONED", 1)
+    go_on = threading.Event()
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", range(9))
+        try:
+            with pytest.raises(spool.SystemFailure, match=r"2 calls .* end this process"):
+                await space.work("orders", lambda message: go_on.wait(WAIT) and None, timeout=0.02)
+        finally:
+            go_on.set()
+        assert (await space.stats("orders")).claimed == 0
+
+    play(path, story)
+
+
+def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(handling, "_ENDING_SECONDS", 0.01)
+    go_on = threading.Event()
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", "x")
+        called: list[threading.Thread] = []
+
+        def function(message: spool.Message) -> None:
+            called.append(threading.current_thread())
+            found = associated(space._store)
+            assert found is not None
+            with found._lock:
+                go_on.wait(WAIT)
+
+        await space.work("orders", function, once=True, timeout=0.05)
+        assert (await space.stats("orders")).claimed == 1
+        go_on.set()
+        called[0].join(WAIT)
+        assert (await space.stats("orders")).claimed == 0
+
+    play(path, story)
+
+
+def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once, "MOST_FAILED", 3)
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put_many("orders", ["bad", "bad", *["good"] * 6])
+
+        async def function(message: spool.Message) -> None:
+            await asyncio.sleep(0)
+            if message.body == "bad":
+                raise ValueError("no such article")
+
+        summary = await space.work("orders", function, tasks=4, once=True)
+        assert counts(summary) == {"retried": 2, "delivered": 6, "left": 2}
+
+    play(path, story)
+
+
+def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: handling.Handling, *args: Any) -> None:
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    monkeypatch.setattr(handling.Handling, "conclude", gone)
+
+    async def story(space: spool.aio.Space) -> None:
+        await space.put("orders", "x")
+
+        async def function(message: spool.Message) -> None:
+            pass
+
+        async with asyncio.timeout(WAIT / 4):
+            with pytest.raises(spool.DiskFailure, match="the disk is gone"):
+                await space.work("orders", function, tasks=8)
+
+    play(path, story)
 
 
 def test_tasks_are_side_by_side_and_an_event_stops_it(path: Path) -> None:

@@ -1,9 +1,11 @@
 """``space.work``: each outcome of a function, in one commit with what it put; time limits, ends, and what is left."""
 
+import gc
 import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool import codecs, work
+from spool import codecs, handling, once, work
+from spool.association import associated
 from spool.clock import Clock
 from spool.handling import Handling
 from spool.work import Worker
@@ -208,6 +211,18 @@ def test_an_answer_that_finds_no_queue_or_no_room_is_a_try(space: spool.Space) -
     assert space.stats("other").ready == 0
 
 
+@pytest.mark.parametrize(("error_queue", "effect"), [("errors", "dead_lettered"), (None, "dropped")])
+def test_a_last_try_whose_answer_finds_no_room_is_counted_as_what_it_was(
+    space: spool.Space, error_queue: str | None, effect: str
+) -> None:
+    space.create_queue("small", max_messages=0)
+    space.change_queue("orders", retries=0, error_queue=error_queue)
+    space.put("orders", "x", reply_queue="small")
+    summary = space.work("orders", lambda message: "done", once=True)
+    assert counts(summary) == {effect: 1}
+    assert space.stats("errors").ready == (error_queue is not None)
+
+
 def test_a_large_branch_of_a_failing_function_leaves_nothing(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "x")
 
@@ -363,6 +378,44 @@ def test_too_many_calls_that_hang_end_the_worker(
     assert sum(message.attempts for message in space.browse("orders")) >= 3
 
 
+def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(handling, "_ENDING_SECONDS", 0.01)
+    space.put("orders", "x")
+    called: list[threading.Thread] = []
+
+    def function(message: spool.Message) -> None:
+        called.append(threading.current_thread())
+        found = associated(space._store)
+        assert found is not None
+        with found._lock:
+            hang.wait(WAIT)
+
+    summary = space.work("orders", function, once=True, timeout=0.01)
+    assert (summary.abandoned, space.stats("orders").claimed) == (1, 1)
+    hang.set()
+    called[0].join(WAIT)
+    assert space.stats("orders").claimed == 0
+    [message] = space.browse("orders")
+    assert (message.attempts, message.failure_reason) == (1, "took longer than 0.01 s")
+
+
+def test_a_generator_that_takes_its_time_does_not_hold_the_transaction(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "_ENDING_SECONDS", 0.01)
+    space.put("orders", "x")
+
+    def bodies() -> Iterator[int]:
+        yield 1
+        hang.wait(WAIT)
+
+    summary = space.work("orders", lambda message: space.put_many("other", bodies()), once=True, timeout=0.01)
+    assert (summary.abandoned, space.stats("orders").claimed) == (1, 0)
+
+
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -455,6 +508,83 @@ def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, m
         space.work("orders", lambda message: None, threads=3)
 
 
+def test_an_interrupt_while_its_threads_are_started_ends_them(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(space, "orders", lambda message: None, threads=3)
+    start, begun = worker._start, []
+
+    def interrupt() -> None:
+        start()
+        begun.append(threading.active_count())
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_a_thread_that_cannot_be_started_ends_those_that_were(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start_one(self: threading.Thread) -> None:
+        if self.name.startswith("spool-work") and started:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    worker = Worker(space, "orders", lambda message: None, threads=3)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
+    space: spool.Space, clock: SteppedClock, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put_many("orders", ["hangs", "works"])
+    together = threading.Barrier(2)
+
+    def gone(self: Handling, reason: str) -> None:
+        hang.set()
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    def function(message: spool.Message) -> None:
+        together.wait(WAIT)
+        if message.body == "hangs":
+            clock.let_pass(31, worker)
+        hang.wait(WAIT)
+
+    monkeypatch.setattr(Handling, "expel", gone)
+    worker = Worker(space, "orders", function, threads=2)
+    with pytest.raises(spool.DiskFailure, match="the disk is gone"):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Handling, *args: Any) -> None:
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    monkeypatch.setattr(Handling, "take", gone)
+    worker = Worker(space, "orders", fail)
+    kept = weakref.ref(worker)
+    gc.disable()
+    try:
+        with pytest.raises(spool.DiskFailure) as found:
+            worker.run()
+        del worker, found
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -498,7 +628,7 @@ def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:
 def test_a_run_in_which_too_many_fail_leaves_the_rest(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(work, "MOST_FAILED", 3)
+    monkeypatch.setattr(once, "MOST_FAILED", 3)
     space.put_many("orders", range(5))
 
     def fail(message: spool.Message) -> None:
@@ -507,3 +637,14 @@ def test_a_run_in_which_too_many_fail_leaves_the_rest(
     assert counts(space.work("orders", fail, once=True)) == {"retried": 3, "left": 5}
     assert "3 messages failed: the run ends" in caplog.text
     assert [message.attempts for message in space.browse("orders")] == [1, 1, 1, 0, 0]
+
+
+def test_messages_under_way_are_not_among_those_that_failed(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once, "MOST_FAILED", 3)
+    space.put_many("orders", ["bad", "bad", *["good"] * 6])
+    summary = space.work(
+        "orders", lambda message: fail(message) if message.body == "bad" else None, once=True, threads=4
+    )
+    assert counts(summary) == {"retried": 2, "delivered": 6, "left": 2}
