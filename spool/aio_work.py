@@ -7,7 +7,6 @@ takes too long is given up, as ``spool.work`` does it.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -30,14 +29,13 @@ from spool.work import (
     calling,
     check_at_once,
     check_work,
+    log_abandoned,
     log_failure,
     too_many_hang,
 )
 
 if TYPE_CHECKING:
     from spool.aio import Space
-
-log = logging.getLogger("spool")
 
 
 async def work(
@@ -231,11 +229,7 @@ class _Crew:
         self.summary.abandoned += 1
         hanging = self._threads.hanging
         self._most_hanging = max(self._most_hanging, hanging)
-        log.error(
-            "message %s of queue %s: its function has not ended in time; its thread cannot be ended, and is left to "
-            "itself (%s of at most %s)",
-            message.id, self._queue, hanging, MOST_ABANDONED,
-        )  # fmt: skip
+        log_abandoned(message, "its function has not ended in time", hanging)
 
 
 def _is_cancelled() -> bool:

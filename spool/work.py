@@ -213,10 +213,7 @@ class Worker:
         except Exception as error:
             self._fail(error)
             return
-        log.error(
-            "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
-            call.message.id, self.queue, reason, hanging, MOST_ABANDONED,
-        )  # fmt: skip
+        log_abandoned(call.message, reason, hanging)
         with self._changed:
             self.summary.abandoned += 1
             self._count(call, effect, told)
@@ -400,6 +397,14 @@ def too_many_hang(count: int, queue: str) -> SystemFailure:
         f"{count} calls for messages of queue {queue} took too long and have not ended; Python can end no thread: end "
         "this process, and mend the function or give it more time"
     )
+
+
+def log_abandoned(message: Message, reason: str, hanging: int) -> None:
+    """``hanging``: how many threads are left to themselves by now."""
+    log.error(
+        "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
+        message.id, message.queue, reason, hanging, MOST_ABANDONED,
+    )  # fmt: skip
 
 
 def log_failure(message: Message, error: BaseException) -> None:
