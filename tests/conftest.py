@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,12 @@ from spool import codecs
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
 settings.load_profile("xaspool")
+
+
+# A shell ignores Ctrl-C for what it runs in the background, and Python leaves it at that: the tests of it would wait in
+# vain, and so would the programs that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
