@@ -13,7 +13,7 @@ from spool.clock import WaitExpired
 from spool.counters import Page
 from spool.deduplication import Keys
 from spool.draft import Draft
-from spool.errors import NO_ROOM, SpoolError, TransactionTimeout
+from spool.errors import NO_ROOM, NotOpen, SpoolError, TransactionTimeout
 from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
 from spool.groups import GroupHolds
 from spool.locks import xid_byte
@@ -45,6 +45,7 @@ class Branch:
         self._noted = noted
         self._note = ClaimNote(store, self.xid)
         self._locked = False
+        self._left = False  # to the next opener of the space
 
     @property
     def keys(self) -> Keys:
@@ -146,15 +147,20 @@ class Branch:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
-        """Nothing of it happens, and a try is counted for what it holds, before it is let go of."""
+        """Nothing of it happens, and a try is counted for what it holds, before it is let go of. While the space closes
+        that is left to its next opener, by the note: nothing is let go of then before the files are closed."""
         try:
             self.abandon_file()
             self.count_tries(reason)
+        except NotOpen:
+            self._left = True
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
 
     def let_go(self) -> None:
         """Of claims, note and xid. After a commit or a vote the file holds what the claims held."""
+        if self._left:
+            return
         try:
             self._note.remove()
         except OSError as error:

@@ -45,6 +45,7 @@ DIRECTORY_MODE = 0o700
 PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others pass through, and see nothing
 SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, too
 
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
 _SMALL_READ_BYTES = 1 << 20
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -107,10 +108,10 @@ class Disk(Descriptors):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
-            _set_mode(self.path(name), FILE_MODE)
+            _set_mode(handle, FILE_MODE)
         if self._owner is not None:
             try:
-                self.own(name)
+                self._give(handle, name)
             except OSError:
                 self._closed(handle)
                 os.unlink(self.path(name))
@@ -118,11 +119,29 @@ class Disk(Descriptors):
         return handle
 
     def own(self, name: str) -> None:
-        """In a process of root: it belongs to the space's owner from now on. Others may not give files away."""
+        """In a process of root: it belongs to the space's owner from now on, whatever kind of file it is; not a file
+        with another name, which may be another user's."""
+        if self._owner is None:
+            return
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
+        try:
+            found = identity_of(os.fstat(handle))
+            if found.is_directory or found.links == 1:
+                self._give(handle, name)
+        finally:
+            self._closed(handle)
+
+    def _give(self, handle: int, name: str) -> None:
+        """To the space's owner, by root alone. By its handle: what has the name by now may be another file, because the
+        owner may rename what lies in the space's directories."""
         if self._owner is None or os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
             return
-        if os.lstat(self.path(name)).st_uid != self._owner[0]:
-            os.chown(self.path(name), *self._owner, follow_symlinks=False)
+        if os.fstat(handle).st_uid == self._owner[0]:
+            return
+        try:
+            os.chown(_by_handle(handle), *self._owner)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path(name)) from None
 
     def open(self, name: str, *, write: bool = False) -> int:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
@@ -200,14 +219,18 @@ class Disk(Descriptors):
         """True if it is new; a directory that is there already is fine, a symlink to one is not."""
         try:
             os.mkdir(self.path(name), DIRECTORY_MODE)
-            if stat.S_IMODE(os.lstat(self.path(name)).st_mode) != DIRECTORY_MODE:
-                _set_mode(self.path(name), DIRECTORY_MODE)
-            self.own(name)
         except FileExistsError:
             found = self.identity(name)
             if found is None or not found.is_directory:
                 raise
             return False
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
+        try:
+            if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
+                _set_mode(handle, DIRECTORY_MODE)
+            self._give(handle, name)
+        finally:
+            self._closed(handle)
         return True
 
     def remove_directory(self, name: str) -> None:
@@ -445,7 +468,12 @@ def _owner_of(root: str) -> tuple[int, int] | None:
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
 
 
-def _set_mode(path: str, mode: int) -> None:
+def _set_mode(handle: int, mode: int) -> None:
     """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
     with suppress(PermissionError):
-        os.chmod(path, mode)
+        os.chmod(_by_handle(handle), mode)
+
+
+def _by_handle(handle: int) -> str:
+    """The file itself, whatever has its name by now; fchown(2) and fchmod(2) take no handle of ``_BY_NAME_ALONE``."""
+    return f"/proc/self/fd/{handle}"

@@ -29,6 +29,7 @@ from spool.gate import step
 from spool.gathering import BranchWork, Work
 from spool.limits import room_for
 from spool.notes import Undertaker
+from spool.promises import Promises
 from spool.reader import FileImage
 from spool.store import Store
 from spool.visibility import see_own
@@ -72,8 +73,8 @@ class Ending:
         self._doomed: str | None = None
         self._associations: list[Association] = []
         self._left = False
-        self._promised: list[tuple[Future[str], str]] = []
-        self._guard = Guard(store, self._branch) if guarded else None
+        self._promises = Promises(store.at_end)
+        self._guard = Guard(store, self._branch, self._promises) if guarded else None
 
     @property
     def xid(self) -> Xid:
@@ -143,7 +144,9 @@ class Ending:
                     self._end(State.COMMITTED)
             except Exception as error:
                 failed = error
-            self._break_promises()  # (if the failure was that the space is closed)
+            if self.state is State.COMMITTING:  # the failure was that the space is closed
+                self.state = State.ROLLED_BACK
+                self._keep_promises("the space was closed")
         if failed is None:
             work.future.set_result(None)
         else:
@@ -193,26 +196,15 @@ class Ending:
 
     def _keep_promises(self, why: str) -> None:
         """Of what was submitted in this transaction, which has ended."""
-        self._settle_promises(self.state, why)
-
-    def _settle_promises(self, state: State, why: str) -> None:
-        promised, self._promised = self._promised, []
-        self._store.at_end.pop(self._break_promises, None)
-        for future, id in promised:
-            if state is State.COMMITTED:
-                future.set_result(id)
-            elif state is State.ROLLED_BACK:
-                future.set_exception(TransactionRolledBack(f"its transaction was rolled back: {why}"))
-            elif state is State.UNKNOWN:
-                future.set_exception(CommitUnknown(f"its transaction may or may not have been committed: {why}", (id,)))
-            else:
-                future.set_exception(ProtocolError("its branch was prepared: the coordinator knows its outcome"))
-
-    def _break_promises(self) -> None:
-        """The space was closed before the transaction ended: the next who looks rolls it back."""
-        if self.state in (State.ACTIVE, State.COMMITTING):
-            self.state = State.ROLLED_BACK
-            self._keep_promises("the space was closed")
+        if self.state is State.COMMITTED:
+            self._promises.keep()
+        elif self.state is State.ROLLED_BACK:
+            self._promises.roll_back(why)
+        elif self.state is State.UNKNOWN:
+            text = f"its transaction may or may not have been committed: {why}"
+            self._promises.fail(lambda id: CommitUnknown(text, (id,)))
+        else:
+            self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
 
     @contextmanager
     def _undo_on_failure(self, doing: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from spool.errors import NotOpen, SpoolError
 if TYPE_CHECKING:
     from spool.branch import Branch
     from spool.group import Group
+    from spool.promises import Promises
     from spool.store import Store
 
 log = logging.getLogger("spool")
@@ -68,11 +69,12 @@ def finish(group: "Group") -> None:
 class Guard:
     """Goes with a transaction: if that has not ended by then, what it has in hand is the housekeeper's to undo."""
 
-    __slots__ = ("_branch", "_store")
+    __slots__ = ("_branch", "_promises", "_store")
 
-    def __init__(self, store: "Store", branch: "Branch") -> None:
+    def __init__(self, store: "Store", branch: "Branch", promises: "Promises") -> None:
         self._store = store
         self._branch: Branch | None = branch
+        self._promises = promises
 
     def dismiss(self) -> None:
         """The transaction has ended."""
@@ -82,7 +84,7 @@ class Guard:
         branch = self._branch
         if branch is None or self._store.closed:
             return
-        self._store.dropped.append(branch)
+        self._store.dropped.append((branch, self._promises))
         _warn(
             f"a transaction of {self._store.disk.root} was dropped without a commit or a rollback, and is rolled back "
             "within seconds: use it in a with statement",
@@ -92,11 +94,13 @@ class Guard:
 
 
 def undo_dropped(store: "Store") -> None:
-    """By the housekeeper: what dropped transactions held is free again, with one try more counted."""
-    dropped: deque[Branch] = store.dropped
+    """By the housekeeper: what dropped transactions held is free again, with one try more counted, and the futures of
+    what was submitted in them fail."""
+    dropped: deque[tuple[Branch, Promises]] = store.dropped
     while dropped:
-        branch = dropped.popleft()
+        branch, promises = dropped.popleft()
         try:
             branch.undo(_REASON)
         finally:
+            promises.roll_back(_REASON)
             branch.let_go()

@@ -146,7 +146,7 @@ class Handling(Transaction):
         """What the function did. Other messages that it took go back, with one try more."""
         store, branch = self._store, self._branch
         branch.begin_anew()
-        self._settle_promises(State.ROLLED_BACK, reason)
+        self._promises.roll_back(reason)
         with store.mutex:
             for position in positions(branch.claims):
                 if position != own:

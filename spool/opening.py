@@ -100,20 +100,17 @@ def _clear(disk: Disk) -> None:
 
 @contextmanager
 def _directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
-    """The directory of a new space, made if need be. If it becomes none, the empty directories that were made go."""
+    """The directory of a new space, made if need be. If it becomes none, the directories that this call made go."""
     if disk is not None:
         yield disk
         return
-    disk, made = _new_directory(os.fspath(path))
+    disk, new = _new_directory(os.fspath(path))
     try:
         yield disk
     except BaseException:
         if not disk.exists(layout.SETTINGS):
-            for name in layout.DIRECTORIES:
-                with suppress(OSError):  # it is not empty, or not there
-                    disk.remove_directory(name)
-            for directory in made:
-                with suppress(OSError):
+            for directory in new:
+                with suppress(OSError):  # it is not empty, or was not made
                     os.rmdir(directory)
         raise
 
@@ -139,7 +136,7 @@ def _make_mirror(disk: Disk) -> None:
 
 @_os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
-    """The directory, and those that had to be made, the innermost first."""
+    """The directory, and what is new in a space there: directories that were missing, the innermost first."""
     if os.path.exists(os.path.join(root, layout.SETTINGS)):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
     missing = [root]
@@ -152,7 +149,8 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
                 os.chmod(root, DIRECTORY_MODE)  # whatever the umask
     except FileExistsError:
         raise NotASpace(f"{root} is a file: a queue space is a directory, choose another path") from None
-    return Disk(root), missing[:-1]
+    disk = Disk(root)
+    return disk, [disk.path(name) for name in layout.DIRECTORIES if not disk.exists(name)] + missing[:-1]
 
 
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:

@@ -46,6 +46,7 @@ from spool.xid import Xid
 if TYPE_CHECKING:
     from spool.branch import Branch
     from spool.group import Group
+    from spool.promises import Promises
 
 log = logging.getLogger("spool")
 
@@ -103,7 +104,7 @@ class Store:
         self.clock = clock
         self.gate = Gate(self._shut)
         self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
-        self.dropped: deque[Branch] = deque()  # of transactions that nobody has any more, and that have not ended
+        self.dropped: deque[tuple[Branch, Promises]] = deque()  # of transactions that were dropped before their end
         _stores.add(self)
         self.config: SpaceConfig = self.read_settings()
         if self.config.flush != "auto":

@@ -96,8 +96,7 @@ class Transaction(Ending):
         future = Future[str]()
         future.set_running_or_notify_cancel()
         with self._lock:
-            self._promised.append((future, self.put(queue, body, **options)))
-            self._store.at_end[self._break_promises] = None
+            self._promises.add(future, self.put(queue, body, **options))
         return future
 
     @step

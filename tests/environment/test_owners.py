@@ -10,6 +10,7 @@ import pytest
 
 import spool
 from spool import owners
+from spool.disk import Disk
 from spool.intake import Intake
 from tests.at_once import AT_ONCE
 
@@ -183,3 +184,42 @@ def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(di
 
 def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
     assert owners.advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("make", ["create", "make_directory", "own"])
+def test_what_takes_a_name_while_root_gives_it_away_stays_its_owner_s(
+    directory: Path, make: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner may rename what lies in the space's directories, between any two calls of a process of root."""
+    root, precious = directory / "space", directory / "precious"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    disk = Disk(str(root))
+    if make == "own":
+        (root / "name").touch()
+    change, asked = os.chown, []
+
+    def swapping(path: str, *owner: int, **how: bool) -> None:
+        asked.append(path)
+        (root / "name").rename(root / "moved away")
+        precious.mkdir() if make == "make_directory" else precious.touch()
+        precious.rename(root / "name")
+        change(path, *owner, **how)
+
+    monkeypatch.setattr(os, "chown", swapping)
+    getattr(disk, make)("name")
+    assert asked
+    assert ((root / "name").stat().st_uid, (root / "moved away").stat().st_uid) == (0, OWNER)
+    disk.close_all()
+
+
+@pytest.mark.root
+def test_a_file_with_another_name_is_not_given_away(directory: Path) -> None:
+    root = directory / "space"
+    root.mkdir()
+    os.chown(root, OWNER, GROUP)
+    (directory / "precious").touch()
+    os.link(directory / "precious", root / "name")
+    Disk(str(root)).own("name")
+    assert (root / "name").stat().st_uid == 0

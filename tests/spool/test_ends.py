@@ -187,6 +187,54 @@ def test_a_transaction_that_is_dropped_warns_and_is_rolled_back(space: spool.Spa
     assert space.get("q").body == "held"
 
 
+def test_the_futures_of_a_dropped_transaction_fail_and_it_is_rolled_back(space: spool.Space) -> None:
+    space.put("q", "held")
+    with warned_of() as told:
+        tx = space.transaction()
+        tx.get("q")
+        future = tx.submit("q", "half done")
+        del tx
+    assert len(told) == 1
+    space._housekeeper._round(due=False)
+    assert isinstance(future.exception(0), spool.TransactionRolledBack)
+    assert [(message.body, message.attempts) for message in space.browse("q")] == [("held", 1)]
+    assert space.get("q").body == "held"
+
+
+def test_the_futures_of_a_dropped_transaction_fail_as_the_space_closes(path: Path) -> None:
+    with spool.open(path) as space, warned_of():
+        tx = space.transaction()
+        future = tx.submit("q", "half done")
+        del tx
+    assert isinstance(future.exception(0), spool.TransactionRolledBack)
+    assert ready(path) == 0
+
+
+@pytest.mark.parametrize("how", ["dropped", "rolled back"])
+def test_a_try_that_cannot_be_counted_while_the_space_closes_is_counted_by_the_next_opener(
+    path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closing(*_: object) -> None:
+        raise spool.NotOpen("the space is closed: open it again")
+
+    with spool.open(path) as space:
+        space.put("q", "held")
+        tx = space.transaction()
+        tx.get("q")
+        monkeypatch.setattr("spool.retries.count_failures", closing)
+        if how == "rolled back":
+            tx.rollback()
+            del tx
+        else:
+            with warned_of():
+                del tx
+            space._housekeeper._round(due=False)
+        monkeypatch.undo()
+    with spool.open(path) as space:
+        assert [(message.body, message.attempts) for message in space.browse("q")] == [("held", 1)]
+        assert space.get("q").body == "held"
+
+
 @pytest.mark.parametrize("end", ["commit", "rollback", "commit_async", "close"])
 def test_a_transaction_that_has_ended_does_not_warn(path: Path, end: str) -> None:
     with spool.open(path) as space:

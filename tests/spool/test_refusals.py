@@ -1,6 +1,7 @@
 """What is refused, when, and in how many words."""
 
 import decimal
+import io
 import logging
 import threading
 import uuid
@@ -133,3 +134,21 @@ def test_an_opener_that_waits_for_another_says_so(
         opener.join()
     (record,) = [record for record in caplog.records if "which is opening the space" in record.getMessage()]
     assert str(space.path) in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: spool.create(path, mirror=str(path.parent / "mirror")),  # which is not empty
+        lambda path: spool.import_space(path, io.BytesIO(b"")),
+    ],
+    ids=["create", "import"],
+)
+def test_a_refused_space_leaves_the_directory_as_it_was(tmp_path: Path, make: Callable[[Path], spool.Space]) -> None:
+    """E.g. that of a space which has lost its space.toml: its empty directories belong to it."""
+    for name in ("space/drop", "space/active", "mirror/other"):
+        (tmp_path / name).mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(spool.SpoolError):
+        make(tmp_path / "space")
+    assert sorted(tmp_path.rglob("*")) == before
