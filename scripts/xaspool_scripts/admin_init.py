@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import duration, given, size
+from xaspool_scripts.options import duration, given, size, yes_option
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
@@ -41,12 +41,13 @@ _MOST_NAMED = 3
     metavar="KIND",
     help="The kind of network file system that the directory may lie on, e.g. nfs; without it, none is accepted.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Make the space in a directory that holds other files, and do not ask.")
+@yes_option
 def init(path: str, yes: bool, **options: Any) -> None:
     """Make a new queue space in the directory PATH, which is made if it is not there.
 
     A directory that has the messages of a space, but has lost its space.toml, becomes a space again with these
-    messages: create its queues again.
+    messages: create its queues again. If the directory holds other files, the command asks on a terminal, and needs
+    --yes elsewhere.
 
     \b
     Examples:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts.common import complete_quarantined, json_option, note, opened, space_option
+from xaspool_scripts.options import yes_option
 from xaspool_scripts.output import moment, pairs, printable, table, write_json
 from xaspool_scripts.wording import plural
 
@@ -96,7 +97,7 @@ def restore(name: str) -> None:
 
 @quarantine.command()
 @_NAME
-@click.option("--yes", "-y", is_flag=True, help="Delete the file without asking on a terminal.")
+@yes_option
 @space_option
 def delete(name: str, yes: bool) -> None:
     """Delete a file in quarantine and its reason for good. On a terminal, it asks first.

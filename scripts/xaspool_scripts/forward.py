@@ -25,14 +25,13 @@ from xaspool_scripts.common import (
 )  # fmt: skip
 from xaspool_scripts.options import call_time
 from xaspool_scripts.output import write_json
-from xaspool_scripts.start import write_at_once
+from xaspool_scripts.start import ended_by, write_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forwarder import Forwarder, RoundResult, Summary
 
-_ENDED_BY_A_SIGNAL = 128
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -137,7 +136,7 @@ def _stop_on_signals(forwarder: "Forwarder", end: "Callable[[int], object]" = os
 
     def handle(number: int, frame: Any) -> None:
         came = next(counted)  # in one instruction, for another signal may come before the next one
-        code = _ENDED_BY_A_SIGNAL + number
+        code = ended_by(number)
         if came == 1:
             note_at_once("finishing what is under way; once more ends it at once")
             forwarder.stop()

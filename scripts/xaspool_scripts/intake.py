@@ -1,6 +1,7 @@
 """``spool-intake``: files in ``drop/<queue>/`` become messages."""
 
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -48,7 +49,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     with opened() as space:
         from spool.intake import Intake
 
-        intake = Intake(space, progress=None if as_json or once else _progress)
+        intake = Intake(space, progress=_progress if _is_watched() and not (as_json or once) else None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: intake.stop())
         if not once:
@@ -60,6 +61,11 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
         click.echo(_in_words(counts))
     if once:
         context.exit(QUARANTINED if counts.quarantined else LEFT_SOME if counts.left else 0)
+
+
+def _is_watched() -> bool:
+    """Whether standard error is a terminal: a line for each commit would fill a journal."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _progress(counts: "IntakeCounts") -> None:

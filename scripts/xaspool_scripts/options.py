@@ -233,9 +233,8 @@ def filter_options(function: AnyFunction) -> AnyFunction:
 
 
 def yes_option(function: AnyFunction) -> AnyFunction:
-    return click.option("--yes", is_flag=True, help="Delete without the question that is asked on a terminal.")(
-        function
-    )
+    text = "The command goes ahead without the question that it asks on a terminal."
+    return click.option("--yes", "-y", is_flag=True, help=text)(function)
 
 
 def agreed(question: str, yes: bool) -> bool:

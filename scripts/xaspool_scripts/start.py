@@ -9,6 +9,11 @@ from typing import NoReturn
 INTERRUPTED = 130
 
 
+def ended_by(number: int) -> int:
+    """The exit code of a program that a signal ended at once: 130 by Ctrl-C, 143 by SIGTERM."""
+    return 128 + number
+
+
 def admin() -> None:
     _run("admin")
 

@@ -29,7 +29,7 @@ from xaspool_scripts.common import (
 )  # fmt: skip
 from xaspool_scripts.options import duration_or_forever
 from xaspool_scripts.output import write_json
-from xaspool_scripts.start import INTERRUPTED
+from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
@@ -75,7 +75,7 @@ def main(
 
     The first SIGTERM or Ctrl-C finishes what is under way, then the exit code is 0; the second ends the program at
     once, and its messages go back. Exit codes: 0 all is handled, 1 it failed, 5 --once left messages that failed or
-    that another program holds, 130 ended at once.
+    that another program holds, 130 ended at once by Ctrl-C, 143 ended at once by SIGTERM.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def main(
     code = FAILED if crew.errors else LEFT_SOME if any(each.summary.left for each in crew.workers.values()) else 0
     if crew.ended:
         note("interrupted")
-        code = INTERRUPTED
+        code = ended_by(crew.ended)
     if any(worker.summary.abandoned for worker in crew.workers.values()):
         # A thread that hangs, and what its function has started, may keep the interpreter from its end.
         sys.stdout.flush()
@@ -123,8 +123,8 @@ class _Crew:
             self.workers[queue] = Worker(space, queue, function, told=partial(self._told, queue), **options)
         self._say = told
         self.errors: dict[str, BaseException] = {}
-        self.signals = 0
-        self.ended = False
+        self.signals: list[int] = []
+        self.ended = 0  # by this signal, at once
 
     def run(self) -> None:
         """Until all have come to their end. What ends one ends all."""
@@ -142,8 +142,8 @@ class _Crew:
         for thread in threads:
             while thread.is_alive():
                 thread.join(_LOOK_SECONDS)  # short, so that a signal's handler runs in this, the main thread
-                if self.signals > 1 and not self.ended:
-                    self.ended = True
+                if len(self.signals) > 1 and not self.ended:
+                    self.ended = self.signals[1]
                     for worker in self.workers.values():
                         worker.end()
 
@@ -159,10 +159,10 @@ class _Crew:
                 each.stop()
 
     def _signalled(self, number: int, frame: Any) -> None:
-        self.signals += 1
+        self.signals.append(number)
         for worker in self.workers.values():
             worker.stop()
-        if self.signals == 1:
+        if len(self.signals) == 1:
             note_at_once("finishing what is under way; Ctrl-C or SIGTERM once more ends it at once")
 
 

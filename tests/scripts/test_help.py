@@ -46,3 +46,14 @@ def test_every_option_has_help_that_is_a_sentence(name: str) -> None:
 
 def test_all_programs_are_looked_at() -> None:
     assert {"spool-admin", "spool-intake", "spool-recover", "spool-forward"} <= programs().keys()
+
+
+def test_yes_is_one_option_with_one_help_wherever_a_command_asks() -> None:
+    found = {
+        (tuple(option.opts), option.help)
+        for command in commands().values()
+        for option in command.params
+        if isinstance(option, click.Option) and "--yes" in option.opts
+    }
+    assert len(found) == 1
+    assert {opts for opts, _ in found} == {("--yes", "-y")}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spool.intake import Intake
 from tests.scripts.conftest import Run, one_line
 
 
@@ -64,3 +65,18 @@ def test_how_long_a_file_has_to_be_still_is_an_option_of_the_space(run: Run, tmp
     assert run("init", made, "--drop-settle", "5m", space=None).code == 0
     assert "drop_settle = 300.0" in (made / "space.toml").read_text()
     assert run("init", tmp_path / "other", "--drop-settle", "-1", space=None).code == 2
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_what_was_taken_so_far_is_said_on_a_terminal_only(
+    run: Run, folder: Path, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal would have a line for each commit."""
+    forever = Intake.run
+    monkeypatch.setattr(Intake, "run", lambda intake, once: forever(intake, once=True))  # or it would not end here
+    if watched:
+        monkeypatch.setattr("xaspool_scripts.intake._is_watched", lambda: True)
+    (folder / "one").write_bytes(b"1")
+    done = run(program="spool-intake")
+    assert (done.code, done.out) == (0, b"1 file taken, 1 message\n")
+    assert ("1 file taken" in done.err) is watched

@@ -126,14 +126,15 @@ def test_the_first_signal_finishes_what_is_under_way_within_the_time_limit(path:
         assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
 
 
-def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path) -> None:
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path, second: signal.Signals) -> None:
     process = hanging(path)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert b"finishing what is under way" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(second)
     process.communicate(timeout=WAIT)
-    assert process.returncode == 130
+    assert process.returncode == 128 + second
     with spool.open(path) as space:
         assert not space.recovery.damaged
         assert [(message.body, message.attempts) for message in space.browse("orders")] == [("a", 1)]
