@@ -64,8 +64,8 @@ def rows_of(test: str) -> set[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A row without a test that passed fails the run, if the whole suite was asked for; one whose tests this machine
-    cannot run is told."""
+    """A row of which no test passed fails the run, if the whole suite was asked for, or all but some directories; one
+    whose tests this machine cannot run is told. (That each row has a test, ``test_docs`` looks after.)"""
     config = session.config
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword:
         return
@@ -74,7 +74,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         outcome: {row for report in reporter.getreports(outcome) for row in rows_of(_function(report.nodeid))}
         for outcome in ("passed", "skipped")
     }
-    missing = rows() - outcomes["passed"]
+    asked = {row for item in session.items for row in rows_of(_function(item.nodeid))}
+    missing = rows() & asked - outcomes["passed"]
     config.stash[_ROWS] = sorted(missing)
     if missing - outcomes["skipped"] and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

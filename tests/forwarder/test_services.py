@@ -174,8 +174,8 @@ class TestImport:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", sys.path[:])
         yield
-        for name in [name for name in sys.modules if name.startswith("xaspool_")]:
-            del sys.modules[name]
+        for name in ("xaspool_demo", "xaspool_needy", "xaspool_script"):
+            sys.modules.pop(name, None)
 
     def test_a_module_in_the_current_directory_is_found(self) -> None:
         service = parse("python:xaspool_demo:shout")
