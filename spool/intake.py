@@ -61,7 +61,7 @@ class Intake:
         self._renames = Renames(self._disk)
         self._writers = Writers(space._store, self._leave, self._report)
         self._taking = Taking(space._store, space.queues, self._report, self._set_aside)
-        self._waiting: list[Taken] = []
+        self._waiting: dict[tuple[str, bytes], Taken] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()
         # No Event: a signal's handler that sets one can wait for the very thread that it interrupts.
@@ -75,7 +75,7 @@ class Intake:
         leaves; a running intake does not report what only waits for its writer."""
         try:
             self._left.clear()
-            self._waiting += self._taking.finish_dead_intakes()
+            self._let_wait(*self._taking.finish_dead_intakes())
             if once:
                 self.take_all()
                 self._report_left()
@@ -93,7 +93,7 @@ class Intake:
             while not self._stop:
                 while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
                     self._wake.get()
-                self._left.clear()
+                self._look_anew()
                 self._watch_for_renames()
                 self.take_all()
                 with suppress(Empty):
@@ -101,6 +101,11 @@ class Intake:
         finally:
             observer.stop()
             observer.join()
+
+    def _look_anew(self) -> None:
+        """Of what is not left any more no name is kept: an intake may run for years."""
+        self._reported.intersection_update(self._left)
+        self._left.clear()
 
     def stop(self) -> None:
         """End ``run`` after the commit it is at; may be called from a signal handler or another thread."""
@@ -157,8 +162,8 @@ class Intake:
 
     def _ready(self) -> Iterator[tuple[Taken, int]]:
         """(file, bytes) of files that are taken and complete, oldest first."""
-        waiting, self._waiting = self._waiting, []
-        for taken in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for taken in waiting.values():
             yield from self._if_complete(taken)
         for queue in self._queues():
             arrivals = self._arrivals(queue)
@@ -241,7 +246,7 @@ class Intake:
             return taken
         complete = self._writers.judge(taken.path, identity, taken.first, lambda: False)
         if complete is None:
-            self._waiting.append(replace(taken, seen=None))
+            self._let_wait(replace(taken, seen=None))
             return None
         return replace(taken, seen=complete)
 
@@ -261,7 +266,8 @@ class Intake:
             if len(batch) == 1:
                 self._report(batch[0].first, f"it waits: {error}")
                 return
-            self._waiting = [taken for taken in self._waiting if taken not in batch]
+            for taken in batch:
+                self._waiting.pop(taken.record, None)
             for taken in batch:
                 self._commit([taken])
 
@@ -279,11 +285,11 @@ class Intake:
                     continue
                 except OSError as error:
                     self._report(taken.first, f"it cannot be read ({error.strerror}), and waits")
-                    self._waiting.append(taken)
+                    self._let_wait(taken)
                     continue
                 if puts is None:
                     self._leave(taken.first, "a program has just written to it: it waits")
-                    self._waiting.append(replace(taken, seen=None))
+                    self._let_wait(replace(taken, seen=None))
                     continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
@@ -294,7 +300,7 @@ class Intake:
             transaction.commit()
         except BaseException:
             transaction.abandon()
-            self._waiting += [taken for taken in batch if taken not in self._waiting]
+            self._let_wait(*(taken for taken in batch if taken.record not in self._waiting))
             raise
         for taken in committed:
             self._taking.remove(taken)
@@ -337,6 +343,9 @@ class Intake:
     def _set_aside(self, path: str, queue: str, reason: str) -> None:
         quarantine(self._disk, path, f"dropped for queue {queue}: {reason}")
         self.counts.quarantined += 1
+
+    def _let_wait(self, *files: Taken) -> None:
+        self._waiting.update((taken.record, taken) for taken in files)
 
     def _leave(self, name: str, text: str) -> None:
         self._left[name] = text

@@ -2,9 +2,15 @@
 
 Only what was dropped can come back as it is: it goes to its queue's folder, and the next intake takes it. What was
 damaged cannot: the messages of it that are whole are served all the time, and nothing proves the others.
+
+Where renames are not ordered, a file that is put back has both its names for a moment, in which no intake may look. If
+its restoring dies then, the next intake or the next ``restore`` removes the name in quarantine first.
 """
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,14 +18,16 @@ from spool import layout
 from spool.descriptors import Unsupported
 from spool.disk import Disk
 from spool.errors import InvalidArgument, QueueNotFound
+from spool.identity import FileIdentity
 from spool.late import IS_MESSAGES
+from spool.locks import dropping_byte
 from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, copy_file, stem_of
 from spool.reader import open_file
 from spool.store import Store
 
 BEGINNING_BYTES = 1024
 _DROPPED = re.compile(
-    rf"{layout.ACTIVE}/{re.escape(layout.TAKEN_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?P<name>[^/]+)",
+    rf"{layout.ACTIVE}/{re.escape(layout.TAKEN_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
     re.DOTALL,
 )
 
@@ -90,12 +98,24 @@ def restore(store: Store, name: str) -> str:
     if dropped.queue not in store.read_settings().queues:
         raise QueueNotFound(f"{entry} was dropped for queue {dropped.queue}, which is gone: create it again first")
     target = f"{layout.DROP}/{dropped.queue}/{dropped.name}"
-    try:
-        _move(disk, path, target)
-    except FileExistsError:
-        raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
-    _forget_reason(disk, path)
+    with _no_intake_at(store, dropped.queue):
+        try:
+            _move(disk, path, target)
+        except FileExistsError:
+            raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
+        _forget_reason(disk, path)
     return target
+
+
+def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
+    """Remove the name in quarantine of a file whose restoring died when it had its new one: or it could be restored
+    again, once it is taken."""
+    for entry in disk.names(layout.QUARANTINE):
+        path = f"{layout.QUARANTINE}/{entry}"
+        if identity.same_file(disk.identity(path)):
+            disk.flush_directory(target.rpartition("/")[0])
+            disk.unlink(path)
+            _forget_reason(disk, path)
 
 
 def delete(store: Store, name: str) -> None:
@@ -131,11 +151,43 @@ def _move(disk: Disk, path: str, target: str) -> None:
         disk.flush_directory(folder)
         return
     try:
-        disk.link(path, target)
-    except Unsupported:  # another user's file
-        copy_file(disk, path, target)
+        _link(disk, path, target)
+    except FileExistsError:
+        identity = disk.identity(path)
+        if identity is None or not identity.same_file(disk.identity(target)):  # else it is one that died here
+            raise
     disk.flush_directory(folder)
     disk.unlink(path)
+
+
+def _link(disk: Disk, path: str, target: str) -> None:
+    try:
+        disk.link(path, target)
+    except Unsupported:  # another user's file: a copy takes its place, which is this user's
+        part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
+        try:
+            copy_file(disk, path, part)
+            disk.rename(part, path)
+        except BaseException:
+            with suppress(OSError):
+                disk.unlink(part)
+            raise
+        disk.flush_directory(layout.QUARANTINE)
+        disk.link(path, target)
+
+
+@contextmanager
+def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
+    """Where a file has two names while it is put back."""
+    if store.disk.ordered:
+        yield
+        return
+    byte = dropping_byte(queue)
+    store.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
+    try:
+        yield
+    finally:
+        store.xids.unlock(byte)
 
 
 def _forget_reason(disk: Disk, path: str) -> None:

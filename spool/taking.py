@@ -3,8 +3,13 @@
 A *taking directory* lies in ``active/`` and belongs to the intake that holds its byte. Names in it are never used
 twice, so a commit's record of one can never mean another file. What an intake took before it died belongs to whoever
 gets the byte next: if a commit names the file, it is removed, otherwise it is read from where it lies, never put back.
+
+Where renames are not ordered, a file has both its names for a moment. Then the first one is never removed from the
+folder by its name alone, since a program may have renamed its next file to it. It is moved to ``.first.<name>`` in the
+taking directory and compared there: the taken file's second name goes; another file is taken under that name.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Collection
@@ -16,33 +21,44 @@ from spool.descriptors import Unsupported
 from spool.dropped import is_unfinished
 from spool.errors import SpoolError
 from spool.gate import step
+from spool.identity import FileIdentity
 from spool.late import IS_MESSAGES, Late, grown
 from spool.locks import dropping_byte, taken_byte
 from spool.publication import settle_all
+from spool.quarantined import finish_restoring
 from spool.store import Store, speaking
 from spool.visibility import catch_up
 from spool.writers import Complete, Evidence
 
 log = logging.getLogger("spool")
 
+_FIRST = ".first."
+_MOST_NAMES = 10_000  # of one taking directory, since an intake remembers them
+
 
 @dataclass(frozen=True)
 class Taken:
-    """A file in a taking directory: ``active/<directory>/<name>``. ``seen``: as it was when it was found complete; None
-    of what a dead intake had taken."""
+    """A file in a taking directory: ``active/<directory>/<entry>``. ``name``: as it was dropped. ``seen``: as it was
+    when it was found complete; None of what a dead intake had taken. ``came_meanwhile``: it came under the name of one
+    that was being taken, and has another entry."""
 
     queue: str
     directory: str
     name: str
     seen: Complete | None = field(default=None, compare=False)
+    came_meanwhile: bool = False
 
     @property
     def folder(self) -> str:
         return f"{layout.ACTIVE}/{self.directory}"
 
     @property
+    def entry(self) -> str:
+        return f"{_FIRST}{self.name}" if self.came_meanwhile else self.name
+
+    @property
     def path(self) -> str:
-        return f"{self.folder}/{self.name}"
+        return f"{self.folder}/{self.entry}"
 
     @property
     def first(self) -> str:
@@ -52,7 +68,7 @@ class Taken:
     @property
     def record(self) -> tuple[str, bytes]:
         """As a commit names it: file names are bytes."""
-        return self.directory, os.fsencode(self.name)
+        return self.directory, os.fsencode(self.entry)
 
 
 class Taking:
@@ -72,8 +88,9 @@ class Taking:
         self._queues = queues
         self._report = report
         self._set_aside = set_aside
-        self._directories: dict[str, str] = {}
-        self._used: set[tuple[str, str]] = set()
+        self._directories: dict[str, str] = {}  # by queue, where its next file goes
+        self._held: list[str] = []  # directories of which this intake has the byte
+        self._used: dict[str, set[str]] = {}  # names in each that files still go to
         self._folders: set[str] = set()  # queues of which this intake has the ``dropping_byte``
 
     @step
@@ -85,6 +102,7 @@ class Taking:
         Where renames are not ordered, a power cut could lose both names of a file: there the new one is durable before
         the old one goes, or a copy is (``spares``), and meanwhile no other intake may look.
         """
+        self._leave_empty()
         if self._disk.ordered:
             return [taken for name, seen in arrivals for taken in self._take_one(queue, name, seen, self._rename)]
         byte = dropping_byte(queue)
@@ -100,11 +118,13 @@ class Taking:
         found = self.finish_dead_intakes() if self._spared(queue) else []
         spared = self._spared(queue)  # another intake is about to finish those
         self._flush_of_the_dead(queue)
+        linked: list[Taken] = []
         copied: list[Taken] = []
 
         def link_or_copy(taken: Taken) -> None:
             try:
                 self._disk.link(taken.first, taken.path)
+                linked.append(taken)
             except Unsupported:
                 spares.make(self._disk, taken.first, taken.folder)
                 copied.append(taken)
@@ -112,12 +132,10 @@ class Taking:
         for name, seen in arrivals:
             if name not in spared:
                 found += self._take_one(queue, name, seen, link_or_copy)
-        for folder in {taken.folder for taken in found}:
+        for folder in {taken.folder for taken in linked + copied}:
             self._disk.flush_directory(folder)
-        for taken in found:
-            if taken not in copied:
-                with suppress(FileNotFoundError):  # its owner removed it; or it was a dead intake's
-                    self._disk.unlink(taken.first)
+        for taken in linked:
+            found += self._remove_first_name(taken)
         gone = self._rename_copied(copied)
         return [taken for taken in found if taken not in gone]
 
@@ -141,15 +159,19 @@ class Taking:
     def _take_one(self, queue: str, name: str, seen: Complete, move: Callable[[Taken], None]) -> list[Taken]:
         taken = Taken(queue, self._directory(queue, name), name, seen)
         try:
-            if self._is_taken(taken):
-                return self.finish_dead_intakes()
+            identity = self._disk.identity(taken.first)
+            if identity is not None and identity.links > 1:
+                if self._is_taken(taken, identity):
+                    return self.finish_dead_intakes()
+                if not self._disk.ordered:
+                    finish_restoring(self._disk, taken.first, identity)
             move(taken)
         except FileNotFoundError:
             return []  # its owner thought better of it, or another intake was faster
         except OSError as error:
             self._cannot_take(taken, error)
             return []
-        self._used.add((taken.directory, name))
+        self._used[taken.directory].add(name)
         return [taken]
 
     def _rename(self, taken: Taken) -> None:
@@ -177,29 +199,30 @@ class Taking:
         prefix = f"{layout.TAKEN_PREFIX}{queue}."
         return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
 
-    def _is_taken(self, taken: Taken) -> bool:
+    def _is_taken(self, taken: Taken, identity: FileIdentity) -> bool:
         """Whether an intake that died had given the file its new name already."""
-        identity = self._disk.identity(taken.first)
-        if identity is None or identity.links == 1:
-            return False
         return any(
             identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{taken.name}"))
             for directory in self._directories_of(taken.queue)
         )
 
     def _directory(self, queue: str, name: str) -> str:
-        """This intake's directory for the queue; a new one if the name was used in it before."""
+        """This intake's directory for the queue; a new one if the name was used in it before, or too many were."""
         directory = self._directories.get(queue)
-        if directory is not None and (directory, name) not in self._used:
-            return directory
+        if directory is not None:
+            used = self._used[directory]
+            if name not in used and len(used) < _MOST_NAMES:
+                return directory
         directory = f"{layout.TAKEN_PREFIX}{queue}.{os.urandom(8).hex()}"
         if not self._store.xids.try_lock(taken_byte(directory)):
             raise SpoolError(f"the new directory {directory} is taken already")
+        self._held.append(directory)
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
         # Or what it holds could be lost with it. Itself first: without a journal its name could lead elsewhere.
         self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
         self._disk.flush_directory(layout.ACTIVE)
-        self._directories[queue] = directory
+        self._used.pop(self._directories.get(queue, ""), None)
+        self._directories[queue], self._used[directory] = directory, set()
         return directory
 
     def make_durable(self, batch: list[Taken]) -> None:
@@ -247,7 +270,11 @@ class Taking:
                 continue
             if not self._store.xids.try_lock(taken_byte(directory)):
                 continue  # its intake lives
-            left = self._finish_directory(directory)
+            try:
+                left = self._finish_directory(directory)
+            except BaseException:
+                self._store.xids.unlock(taken_byte(directory))  # the next look finishes it
+                raise
             if left is None:
                 self._store.xids.unlock(taken_byte(directory))
             else:
@@ -273,16 +300,22 @@ class Taking:
         self._settle_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
-            if is_unfinished(name):  # no file that was dropped
+            if is_unfinished(name) and not name.startswith(_FIRST):  # no file that was dropped
                 self.late.adopt(queue, f"{path}/{name}")
                 continue
-            taken = Taken(queue, directory, name)
-            self._remove_first_name(taken)
+            taken = Taken(queue, directory, name.removeprefix(_FIRST), came_meanwhile=name.startswith(_FIRST))
+            if taken.came_meanwhile and self._is_second_name(taken):
+                self._disk.unlink(taken.path)
+                continue
+            if self._has_first_name(taken):  # a death or a power cut left it both
+                for folder in (layout.ACTIVE, taken.folder):
+                    self._disk.flush_directory(folder)
+                left += self._remove_first_name(taken)
             if taken.record in self._store.index.taken:
                 self._remove_of_the_dead(taken)
             else:
                 left.append(taken)
-        self._directories[f"{queue}/{directory}"] = directory  # ours to leave behind empty
+        self._held.append(directory)
         return left
 
     def _settle_copies(self, queue: str, path: str) -> None:
@@ -316,23 +349,64 @@ class Taking:
         except OSError:
             return False
 
-    def _remove_first_name(self, taken: Taken) -> None:
-        """A death or a power cut may leave a file both its names, where renames are not ordered: it is taken."""
+    # -- where a file has two names for a moment -----------------------------------------------------------------------
+
+    def _has_first_name(self, taken: Taken) -> bool:
         identity = self._disk.identity(taken.first)
-        if identity is not None and identity.same_file(self._disk.identity(taken.path)):
-            for folder in (layout.ACTIVE, taken.folder):
-                self._disk.flush_directory(folder)
-            self._disk.unlink(taken.first)
+        return identity is not None and identity.same_file(self._disk.identity(taken.path))
+
+    def _remove_first_name(self, taken: Taken) -> list[Taken]:
+        """Of a file that has its new name durably; another file that lies under the first one by now is left there, or,
+        if it comes at the very moment of the removal, returned: it is taken, too."""
+        if not self._has_first_name(taken):
+            return []
+        moved = replace(taken, seen=None, came_meanwhile=True)
+        try:
+            self._disk.rename_new(taken.first, moved.path)
+        except FileNotFoundError:  # its owner removed it
+            return []
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
+                raise
+            with suppress(FileNotFoundError):  # it cannot be moved there, and was compared just now
+                self._disk.unlink(taken.first)
+            return []
+        if self._is_second_name(moved):
+            self._disk.unlink(moved.path)
+            return []
+        self._disk.flush_directory(moved.folder)  # at once: a power cut must not lose both its names
+        return [moved]
+
+    def _is_second_name(self, moved: Taken) -> bool:
+        """Whether what was moved from the folder to be compared is the taken file (see the module)."""
+        identity = self._disk.identity(moved.path)
+        return identity is not None and identity.same_file(self._disk.identity(f"{moved.folder}/{moved.name}"))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _leave_empty(self) -> None:
+        """Directories to which no files go any more."""
+        wanted = set(self._directories.values())
+        self._held = [directory for directory in self._held if directory in wanted or not self._left_empty(directory)]
+
+    def _left_empty(self, directory: str) -> bool:
+        try:
+            self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False  # not empty
+        self._store.xids.unlock(taken_byte(directory))
+        return True
 
     @step
     def leave(self) -> None:
         """Remove empty taking directories and let go of them all; what still has a writer, and what is looked at for a
         while, waits for the next intake."""
         self.late.leave()
-        for directory in self._directories.values():
-            try:
-                self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
-            except OSError:
-                pass  # not empty: the next intake finishes it
-            self._store.xids.unlock(taken_byte(directory))
+        for directory in self._held:
+            if not self._left_empty(directory):  # the next intake finishes it
+                self._store.xids.unlock(taken_byte(directory))
+        self._held.clear()
         self._directories.clear()
+        self._used.clear()

@@ -1,15 +1,20 @@
 """What an administrator did in quarantine stays done, whatever a power cut leaves."""
 
+from unittest import mock
+
 import pytest
 
 import spool
 from spool import layout
+from spool.clock import WaitExpired
 from spool.intake import Intake
 from tests.machine import Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.meanwhile import Meanwhile
 from tests.survivors import Rules, Survivor, survivors
 
 ENTRY, NAME = "active.bad.msgpack", "bad.msgpack"
+PATH = f"{layout.QUARANTINE}/{ENTRY}"
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 
 
@@ -69,3 +74,108 @@ def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
             whole = [data for path, _, data in survivor.image.files if path.endswith(NAME)]
             assert b"bad" in whole, survivor.story
     assert step > 5
+
+
+def intake_after(machine: Machine) -> spool.Space:
+    """All that was done is durable; an intake has run."""
+    again = Machine(machine.image(), boot=3, **Rules.STRICT.told)
+    space = spool.open(ROOT, disk=SimulatedDisk(again), clock=again.clock)
+    Intake(space).run(once=True)
+    return space
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["own", "of another user"])
+def test_a_file_whose_restoring_died_at_any_step_lies_in_quarantine_once(foreign: bool) -> None:
+    """The intake finds it bad again, so it comes back to quarantine if it was put back; it is never there twice."""
+    step = 0
+    while True:
+        machine, space = with_one_set_aside(Rules.STRICT)
+        machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = foreign
+        step += 1
+        machine.crash_at(len(machine.trace) + step)
+        try:
+            space.restore_quarantined(ENTRY)
+        except PowerCut:
+            pass
+        else:
+            break
+        disk = intake_after(machine)._store.disk
+        found = [name for name in disk.names(layout.QUARANTINE) if name.startswith(ENTRY)]
+        assert len([name for name in found if not name.endswith(".txt")]) == 1, (step, found)
+        assert disk.names(f"{layout.DROP}/orders") == []
+    assert step > 5
+
+
+def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:
+    """Just before its file lost its name in quarantine; and another process."""
+    machine, _ = with_one_set_aside(Rules.STRICT)
+    machine.find(PATH).foreign = foreign
+    disk = Meanwhile(machine)
+    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+    disk.dies_before("unlink", lambda: space.restore_quarantined(ENTRY), PATH)
+    return machine, spool.open(ROOT, disk=Meanwhile(machine), clock=machine.clock)
+
+
+def test_a_restoring_that_died_can_be_asked_for_again() -> None:
+    _, space = restoring_died()
+    assert space.restore_quarantined(ENTRY) == f"{layout.DROP}/orders/{NAME}"
+    assert space._store.disk.names(layout.QUARANTINE) == []
+
+
+def test_another_file_that_waits_in_the_folder_stops_a_restoring() -> None:
+    _, space = restoring_died()
+    disk = space._store.disk
+    disk.unlink(f"{layout.DROP}/orders/{NAME}")
+    disk.close(disk.create(f"{layout.DROP}/orders/{NAME}"))
+    with pytest.raises(spool.InvalidArgument, match="waits to be taken"):
+        space.restore_quarantined(ENTRY)
+    assert disk.exists(PATH)
+
+
+def test_a_file_whose_restoring_died_is_in_its_folder_durably_before_it_leaves_quarantine() -> None:
+    machine, _ = with_one_set_aside(Rules.STRICT)
+    disk = Meanwhile(machine)
+    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+    disk.dies_before("flush_directory", lambda: space.restore_quarantined(ENTRY), f"{layout.DROP}/orders")
+    disk = Meanwhile(machine)
+    other = spool.open(ROOT, disk=disk, clock=machine.clock)
+    disk.dies_before("flush_directory", lambda: Intake(other).run(once=True), layout.QUARANTINE)
+    for survivor in survivors(machine, Rules.STRICT, limit=50, seed=1):
+        whole = [data for path, _, data in survivor.image.files if path.endswith(NAME)]
+        assert b"bad" in whole, survivor.story
+
+
+def test_another_users_file_whose_restoring_died_is_one_file_after_a_power_cut() -> None:
+    machine, _ = restoring_died(foreign=True)
+    for survivor in survivors(machine, Rules.STRICT, limit=50, seed=1):
+        there = {path: inode for path, inode, data in survivor.image.files if path.endswith(NAME) and data == b"bad"}
+        assert len(set(there.values())) == 1, survivor.story
+
+
+def test_no_intake_looks_while_a_file_that_is_restored_has_two_names() -> None:
+    machine, _ = with_one_set_aside(Rules.STRICT)
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    disk = Meanwhile(machine)
+    space = spool.open(ROOT, disk=disk, clock=machine.clock)
+
+    def take_in() -> None:
+        with pytest.raises(WaitExpired):
+            Intake(other).run(once=True)
+
+    disk.before("unlink", take_in, PATH)
+    space.restore_quarantined(ENTRY)
+    assert not disk.waits_for("unlink")
+    assert disk.names(layout.QUARANTINE) == []
+
+
+def test_a_copy_that_fails_leaves_nothing_in_the_folder() -> None:
+    machine, space = with_one_set_aside(Rules.STRICT)
+    machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = True
+    disk = space._store.disk
+    with (
+        mock.patch.object(disk, "write_at", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(spool.SpoolError),
+    ):
+        space.restore_quarantined(ENTRY)
+    assert disk.names(f"{layout.DROP}/orders") == []
+    assert sorted(disk.names(layout.QUARANTINE)) == [ENTRY, f"{ENTRY}.reason.txt"]

@@ -9,8 +9,10 @@ import spool
 from spool import layout
 from spool.clock import WaitExpired
 from spool.intake import Intake
+from spool.taking import Taken
 from tests.simdisk import SimulatedDisk
 from tests.spool.meanwhile import Processes
+from tests.survivors import Rules, survivors
 
 BY_ORDER = pytest.mark.parametrize("processes", [True, False], ids=["ordered", "strict"], indirect=True)
 
@@ -113,7 +115,7 @@ FIRST = f"{layout.DROP}/orders/a"
 def dies_with_both_names(processes: Processes, name: str = "a") -> None:
     """An intake that has linked the file and not yet removed its first name."""
     doomed, disk = processes.open()
-    disk.dies_before("unlink", lambda: take_in(doomed), f"{layout.DROP}/orders/{name}")
+    disk.dies_before("rename_new", lambda: take_in(doomed), f"{layout.DROP}/orders/{name}")
 
 
 @pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
@@ -174,7 +176,140 @@ def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_goes(proc
         assert {layout.ACTIVE, f"{layout.ACTIVE}/{directory}"} <= {*flushed}
         flushed.append("looked")
 
-    disk.before("unlink", look, FIRST)
+    disk.before("rename_new", look, FIRST)
     take_in(other)
     assert "looked" in flushed
     assert found(other) == Counter([b"a"])
+
+
+TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
+STRICT = pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
+
+
+def rename_in(processes: Processes, body: bytes) -> None:
+    """A program's next file of that name: written elsewhere, then renamed over whatever has the name."""
+    disk = processes.disk()
+    handle = disk.create(f"{layout.DROP}/orders/.next")
+    disk.write_at(handle, 0, body)
+    disk.flush(handle)
+    disk.close(handle)
+    disk.rename(f"{layout.DROP}/orders/.next", FIRST)
+    disk.flush_directory(f"{layout.DROP}/orders")
+
+
+@STRICT
+@pytest.mark.parametrize(("call", "about"), [("flush_directory", f"{TAKEN}orders"), ("rename_new", FIRST)])
+def test_a_file_that_comes_under_the_name_of_one_that_is_being_taken_is_taken_too(
+    processes: Processes, call: str, about: str
+) -> None:
+    """The second case: after the intake has compared the two files."""
+    drop(processes, "a")
+    space, disk = processes.open()
+    # The directory itself is flushed first, when it is new.
+    disk.before(call, lambda: rename_in(processes, b"next"), about, spare=int(call == "flush_directory"))
+    take_in(space)
+    assert not disk.waits_for(call)
+    take_in(space)
+    assert found(space) == Counter([b"a", b"next"])
+    assert found(processes.space()) == Counter([b"a", b"next"])
+
+
+@STRICT
+def test_a_file_that_came_under_the_name_of_another_is_taken_durably(processes: Processes) -> None:
+    drop(processes, "a")
+    doomed, disk = processes.open()
+    disk.before("rename_new", lambda: rename_in(processes, b"next"), FIRST)
+    disk.dies_before("open", lambda: take_in(doomed), TAKEN)
+    for survivor in survivors(processes.machine, Rules.STRICT, limit=50, seed=1):
+        assert b"next" in [data for _, _, data in survivor.image.files], survivor.story
+
+
+@STRICT
+@pytest.mark.parametrize("call", ["unlink", "make_durable"])
+def test_what_a_dead_intake_moved_to_compare_it_comes_once(processes: Processes, call: str) -> None:
+    """*unlink*: it is the taken file. *make_durable*: it is another one, that is to be taken, too."""
+    drop(processes, "a")
+    doomed, disk = processes.open()
+    disk.before("rename_new", lambda: rename_in(processes, b"next") if call == "make_durable" else None, FIRST)
+    disk.dies_before(call, lambda: take_in(doomed), TAKEN if call == "unlink" else layout.COMMITTED)
+    other = processes.space()
+    take_in(other)
+    assert found(other) == (Counter([b"a"]) if call == "unlink" else Counter([b"a", b"next"]))
+    assert processes.disk().names(f"{layout.DROP}/orders") == []
+
+
+@STRICT
+def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_waits_for_its_writer(processes: Processes) -> None:
+    """The intake meets the dead one's directory by a file that has both its names."""
+    living, disk = processes.open()
+    intake = Intake(living)
+    drop(processes, "a", "b")
+    dies_with_both_names(processes, "b")
+    handle = disk.create(FIRST)
+    disk.write_at(handle, 0, b"half")
+    intake.take_all()
+    disk.write_at(handle, 0, b"the whole file")
+    disk.close(handle)
+    intake.take_all()
+    assert found(living) == Counter([b"a", b"b", b"the whole file"])
+
+
+@BY_ORDER
+def test_a_directory_of_taken_files_that_cannot_be_finished_is_let_go_of(processes: Processes) -> None:
+    drop(processes, "a")
+    doomed, disk = processes.open()
+    disk.dies_before("open", lambda: take_in(doomed), TAKEN)
+    space, disk = processes.open()
+
+    def fails() -> None:
+        raise OSError(24, "Too many open files")
+
+    disk.before("names", fails, TAKEN)
+    with pytest.raises(spool.SpoolError):
+        take_in(space)
+    take_in(space)
+    assert found(space) == Counter([b"a"])
+
+
+@BY_ORDER
+def test_an_intake_that_runs_on_leaves_directories_to_which_it_takes_no_more(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spool.taking._MOST_NAMES", 2)
+    space, disk = processes.open()
+    intake = Intake(space)
+    for name in ("a", "a", "b", "c", "d", "e"):
+        drop(processes, name)
+        intake.take_all()
+    assert found(space) == Counter([b"a", b"a", b"b", b"c", b"d", b"e"])
+    assert len([name for name in disk.names(layout.ACTIVE) if name.startswith(layout.TAKEN_PREFIX)]) <= 2
+    assert sum(map(len, intake._taking._used.values())) <= 2
+
+
+def test_files_that_wait_for_a_full_queue_are_not_compared_with_one_another(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each look at them would take a time that grows with the square of their number."""
+    space = processes.space()
+    space.change_queue("orders", max_messages=0)
+    drop(processes, *map(str, range(40)))
+    intake = Intake(space)
+    intake.take_all()
+    compared: list[object] = []
+    monkeypatch.setattr(Taken, "__eq__", lambda one, other: compared.append(one) or one.record == other.record)
+    intake.take_all()
+    assert len(intake._waiting) == 40
+    assert len(compared) <= 40
+
+
+def test_an_intake_that_runs_on_keeps_no_name_of_what_is_left_no_more(processes: Processes) -> None:
+    space, disk = processes.open()
+    intake = Intake(space)
+    disk.make_directory(FIRST)
+    intake.take_all()
+    intake._look_anew()
+    assert intake._reported == {FIRST}, "it is reported once while it is left"
+    disk.remove_directory(FIRST)
+    intake.take_all()
+    intake._look_anew()
+    assert intake._reported == set()
