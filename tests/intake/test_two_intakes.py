@@ -248,6 +248,7 @@ def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_waits_for_its_
     handle = disk.create(FIRST)
     disk.write_at(handle, 0, b"half")
     intake.take_all()
+    assert disk.exists(FIRST)
     disk.write_at(handle, 0, b"the whole file")
     disk.close(handle)
     intake.take_all()
