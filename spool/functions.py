@@ -32,7 +32,7 @@ def find_function(target: str) -> Callable[[Any], Any]:
         raise ServiceError(f"{target!r} is no function but a {type(function).__name__}: name one to be called")
     if inspect.iscoroutinefunction(function):
         raise ServiceError(f"{target!r} is a coroutine function: name a plain one, e.g. one with asyncio.run")
-    if not _takes_a_message(function):
+    if not takes_a_message(function):
         raise ServiceError(f"{target!r} cannot be called with a message alone: give it one parameter")
     return function  # type: ignore[no-any-return]
 
@@ -54,7 +54,8 @@ def _import(name: str) -> Any:
         raise ServiceError(f"the module {name} cannot be imported ({describe(error)}): correct it") from error
 
 
-def _takes_a_message(function: Callable[..., Any]) -> bool:
+def takes_a_message(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one argument."""
     try:
         inspect.signature(function).bind(object())
     except TypeError:

@@ -5,6 +5,7 @@ end no thread. So a call that takes too long is given up: its message goes back,
 replaced, and what it still asks of its transaction is refused.
 """
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from spool import interrupts
 from spool.arguments import check_timeout
 from spool.effects import Effect
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
+from spool.functions import takes_a_message
 from spool.handling import Handling
 from spool.message import Message
 from spool.names import no_queue
@@ -102,6 +104,8 @@ class Worker:
         told: Callable[[], object] | None = None,
     ) -> None:
         check_work(space, queue, function, timeout)
+        if inspect.iscoroutinefunction(function):
+            raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
         check_at_once("threads", threads)
         self.queue = queue
         self.summary = WorkSummary()
@@ -379,6 +383,10 @@ def check_work(space: "Space", queue: str, function: object, timeout: float | No
         raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
     if not callable(function):
         raise InvalidArgument(f"function is one to be called with each message, not {shown(function)}")
+    if not takes_a_message(function):
+        raise InvalidArgument(
+            f"function {shown(function)} cannot be called with a message alone: give it one parameter"
+        )
     check_queue_name(queue)
     queues = space.queues()
     if queue not in queues:

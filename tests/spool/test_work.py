@@ -605,6 +605,22 @@ def test_what_cannot_work_is_told_before_a_message_is_taken(
 # -- consume ----------------------------------------------------------------------------------------------------------
 
 
+async def answer(message: spool.Message) -> None:
+    """A coroutine function."""
+
+
+@pytest.mark.parametrize(
+    ("function", "text"), [(answer, "use spool.aio"), (lambda message, more: None, "give it one parameter")]
+)
+def test_a_function_that_cannot_be_called_with_a_message_costs_no_try(
+    space: spool.Space, function: Any, text: str
+) -> None:
+    space.put("orders", "a")
+    with pytest.raises(spool.InvalidArgument, match=text):
+        space.work("orders", function, once=True)
+    assert space.get("orders").attempts == 0
+
+
 def test_consume_tells_what_it_knows_when_its_loop_is_left(space: spool.Space) -> None:
     """2.5: a generator is told neither break nor the exception."""
     space.change_queue("orders", retries=0)
