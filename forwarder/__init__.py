@@ -2,7 +2,7 @@
 
 from forwarder.forwarder import Forwarder
 from forwarder.round import RoundResult
-from forwarder.services import ServiceError
+from forwarder.services import MissingQueue, ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary
 from forwarder.time_limits import TookTooLong
@@ -15,6 +15,7 @@ __all__ = [
     "Reject",
     "Retry",
     "RoundResult",
+    "MissingQueue",
     "ServiceError",
     "SparkUnavailable",
     "Summary",

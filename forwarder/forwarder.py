@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from forwarder.round import RoundResult, Route, TaskDied, count_in_hand, run_round
-from forwarder.services import QueueService, ServiceError, parse
+from forwarder.services import MissingQueue, QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
@@ -141,10 +141,10 @@ class Forwarder:
         queues = space.queues()
         for route in self.routes:
             if route.queue not in queues:
-                raise ServiceError(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
+                raise MissingQueue(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
             route.service.check()
             if isinstance(route.service, QueueService) and (target := route.service.queue) not in queues:
-                raise ServiceError(f"there is no queue {target!r} to forward {route.queue} to: create it")
+                raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
         self._check_circles()
 
     def _check_circles(self) -> None:

@@ -79,7 +79,7 @@ def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
         outcome = Retried(outcome.reason)
     missing = _missing_queue(rules, message, outcome)
     if missing is not None:
-        return Retried(f"the queue {missing} that its answer goes to does not exist: create it")
+        return Retried(f"the reply queue {missing!r} does not exist: create it")
     return outcome
 
 
@@ -102,7 +102,7 @@ def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, out
         draft.update(*held.position, 1, moved_to(rules.queue, message.attempts + 1, outcome.reason))
     else:
         log.warning(
-            "message %s of queue %s was rejected, and no error queue is set: %s",
+            "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
             message.id,
             message.queue,
             outcome.reason,

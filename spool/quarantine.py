@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import ExitStack
+from shlex import quote
 
 from spool import layout
 from spool.disk import Disk
@@ -21,7 +22,7 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
     entry = target.rpartition("/")[2]
-    log.warning("%s was moved to %s: %s (spool-admin quarantine show %s)", name, target, reason, entry)
+    log.warning("%s was moved to %s: %s (spool-admin quarantine show %s)", name, target, reason, quote(entry))
     return target
 
 

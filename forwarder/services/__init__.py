@@ -3,12 +3,13 @@
 from forwarder.services.http import HttpService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
-from forwarder.services.service import MAX_REPLY, Caller, Request, Service, ServiceError
+from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError
 
 __all__ = [
     "MAX_REPLY",
     "Caller",
     "HttpService",
+    "MissingQueue",
     "PythonService",
     "QueueService",
     "Request",

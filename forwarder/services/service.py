@@ -11,6 +11,10 @@ MAX_REPLY = 256 * 1024 * 1024
 """Bytes; the largest body that a queue takes by default."""
 
 
+class MissingQueue(ServiceError):
+    """A queue of a route that is not there: it may be created later, so the route itself is no wrong value."""
+
+
 class Message(Protocol):
     """The part of `spool.Message` that the services here read. A Python service gets the whole message."""
 

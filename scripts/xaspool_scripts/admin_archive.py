@@ -79,6 +79,9 @@ def _written(file: str) -> Iterator[BinaryIO]:
     if os.path.exists(file):
         raise Failure(f"{file} is there already: choose another name, or remove it")
     unfinished = f"{file}.part"
+    directory = os.path.dirname(file)
+    if directory and not os.path.isdir(directory):
+        raise Failure(f"{file} cannot be written: there is no directory {directory}")
     with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
         try:
             yield stream

@@ -10,7 +10,7 @@ from xaspool_scripts.wording import plural
 
 
 @click.command()
-@click.argument("directory", type=click.Path(), required=False)
+@click.argument("directory", type=click.Path(readable=False), required=False)
 @json_option
 @space_option
 @click.pass_context

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import duration, given, size, yes_option
+from xaspool_scripts.options import agreed, duration, given, size, yes_option
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
@@ -83,7 +83,8 @@ def _refuse_strangers(path: str, yes: bool) -> None:
     holds = f"{printable(path)} is not empty: it holds {plural(len(strangers), 'other file')} ({named})"
     if sys.stdin is None or not sys.stdin.isatty():
         raise Failure(f"{holds}; choose an empty directory, or one that is not there yet, or insist with --yes")
-    click.confirm(f"{holds}. Make a queue space among them?", abort=True, err=True)
+    if not agreed(f"{holds}. Make a queue space among them?", yes):
+        raise Failure("nothing was made")
 
 
 def _require_network(path: str, kind: str) -> None:

@@ -1,13 +1,12 @@
 """``spool-admin quarantine``: what was set aside, why, and the way back."""
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import complete_quarantined, json_option, note, opened, space_option
-from xaspool_scripts.options import yes_option
+from xaspool_scripts.common import Failure, complete_quarantined, json_option, note, opened, space_option
+from xaspool_scripts.options import agreed, yes_option
 from xaspool_scripts.output import moment, pairs, printable, table, write_json
 from xaspool_scripts.wording import plural
 
@@ -57,7 +56,7 @@ def show(name: str, as_json: bool) -> None:
       spool-admin quarantine show active.order.msgpack
     """
     with opened() as space:
-        file = space.quarantined_file(name)
+        file = _found(space, name)
         place = f"{space.path}/quarantine/{file.name}"
     if as_json:
         write_json(_object(file))
@@ -91,7 +90,7 @@ def restore(name: str) -> None:
       spool-admin quarantine restore active.order.msgpack
     """
     with opened() as space:
-        place = space.restore_quarantined(name)
+        place = space.restore_quarantined(_found(space, name).name)
     note(f"put back as {printable(place)}; spool-intake takes it")
 
 
@@ -107,12 +106,22 @@ def delete(name: str, yes: bool) -> None:
       spool-admin quarantine delete active.order.msgpack --yes
     """
     with opened() as space:
-        file = space.quarantined_file(name)
-        if not yes and sys.stdin is not None and sys.stdin.isatty():
-            size = "no regular file" if file.size is None else plural(file.size, "byte")
-            click.confirm(f"delete {printable(file.name)} ({size}) for good?", abort=True, err=True)
+        file = _found(space, name)
+        size = "no regular file" if file.size is None else plural(file.size, "byte")
+        if not agreed(f"delete {printable(file.name)} ({size}) for good?", yes):
+            raise Failure("nothing was deleted")
         space.delete_quarantined(name)
     note(f"deleted {printable(file.name)}")
+
+
+def _found(space: "Space", name: str) -> "QuarantinedFile":
+    """The file of that name; a name that is not there is no wrong value, as with messages."""
+    import spool
+
+    try:
+        return space.quarantined_file(name)
+    except spool.InvalidArgument as error:
+        raise Failure(str(error)) from error
 
 
 def _all(space: "Space") -> "list[QuarantinedFile]":

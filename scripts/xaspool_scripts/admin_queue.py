@@ -11,12 +11,12 @@ from xaspool_scripts.common import complete_queue, json_option, note, opened, sp
 from xaspool_scripts.options import (
     NOTHING,
     dry_run_option,
-    duration,
     filter_options,
     given,
     group,
     or_nothing,
     queue_options,
+    watch_time,
     yes_option,
 )  # fmt: skip
 from xaspool_scripts.output import pairs, show, table, write_json
@@ -125,7 +125,7 @@ def delete(queue: str) -> None:
 @queue.command("list")
 @click.option(
     "--watch",
-    type=duration,
+    type=watch_time,
     is_flag=False,
     flag_value="2",
     metavar="[TIME]",

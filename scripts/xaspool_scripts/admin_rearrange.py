@@ -146,7 +146,7 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
       spool-admin message redrive errors --dry-run
       spool-admin message redrive errors --to orders --older-than 1h
     """
-    with opened() as space, progress("redriving", space.stats(queue).ready) as told:
+    with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as told:
         chosen = filters(options)
         there = space.purge(queue, dry_run=True, **chosen)
         count = space.redrive(queue, to, dry_run=dry_run, progress=told, **chosen)
@@ -155,7 +155,8 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
     if there > count and to is None:
         left = there - count
         stay = f"{messages(left)} {'stays' if left == 1 else 'stay'}"
-        note(f"{stay}: {'it' if left == 1 else 'they'} came from no queue that is there; --to QUEUE names one")
+        they = "it" if left == 1 else "they"
+        note(f"{stay}: {they} did not come from another queue that is there; --to QUEUE names one")
     tell_held(queue, held)
 
 
@@ -173,7 +174,7 @@ def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool
         count = space.purge(queue, dry_run=True, **chosen)
         if count and not agreed(f"delete {messages(count)} of queue {queue}{_that(chosen)}?", yes):
             raise Failure("nothing was deleted")
-    with progress("purging", space.stats(queue).ready) as told:
+    with progress("purging", space.stats(queue).ready, shown=not dry_run) as told:
         count = space.purge(queue, dry_run=dry_run, progress=told, **chosen)
         held = len(space.holders(queue))
     write_answer(count, f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}", as_json)

@@ -182,7 +182,8 @@ def _manager() -> "Iterator[ResourceManager]":
         try:
             yield ResourceManager(space)
         except XAError as error:
-            raise Failure(str(error)) from error
+            told = str(error).replace("acknowledge it with xa_forget", "spool-admin transaction forget XID forgets it")
+            raise Failure(told) from error
 
 
 def _parsed(text: str) -> "Xid":

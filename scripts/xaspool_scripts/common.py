@@ -86,8 +86,11 @@ def _complain(program: str, error: BaseException) -> int:
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         _say(program, describe(error))  # the value is wrong, not the command's form: its usage would not help
         return error.exit_code
-    if isinstance(error, click.UsageError):
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
+        return error.exit_code
+    if isinstance(error, click.UsageError):
+        _say_misuse(program, error)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _say(program, "interrupted")
@@ -99,6 +102,16 @@ def _complain(program: str, error: BaseException) -> int:
         code = NOTHING_THERE
     _say(program, describe(error))
     return code
+
+
+def _say_misuse(program: str, error: click.UsageError) -> None:
+    """On one line, and where the command's form can be looked up."""
+    text = describe(error).rstrip(".")
+    if error.ctx is None:
+        _say(program, text)
+    else:
+        command = error.ctx.command_path
+        _say(command, f"{text[:1].lower()}{text[1:]}; see {command} --help")
 
 
 def describe(error: BaseException) -> str:
@@ -185,7 +198,7 @@ def space_option(function: AnyFunction) -> AnyFunction:
         "-s",
         "--space",
         metavar="PATH",
-        type=click.Path(),
+        type=click.Path(readable=False),  # (what cannot be read is told where it is opened, with what helps)
         expose_value=False,
         callback=_remember,
         help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",

@@ -13,6 +13,7 @@ import click
 from xaspool_scripts.common import (
     FAILED,
     LEFT_SOME,
+    BadValue,
     Failure,
     SingleProgram,
     json_option,
@@ -96,7 +97,7 @@ def main(
     Exit codes:
       0    everything was forwarded, or a signal ended the program
       1    a route failed, or, with --once, its service could not be reached
-      2    wrong usage
+      2    wrong usage, or a service that cannot be used as it is named
       5    with --once: some messages were left for later, because they failed or are held
       130  the second signal ended the program: Ctrl-C (143: SIGTERM)
 
@@ -105,7 +106,7 @@ def main(
       spool-forward -s /var/spool/shop --route orders=http://localhost:8000/orders
       spool-forward --route orders=python:shop.handlers:book --once
     """
-    from forwarder import Forwarder, ServiceError, SparkUnavailable
+    from forwarder import Forwarder, MissingQueue, ServiceError, SparkUnavailable
 
     with _progress(routes) as (progress, say):
         try:
@@ -114,8 +115,10 @@ def main(
             )
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
-        except (ServiceError, SparkUnavailable) as error:
+        except (MissingQueue, SparkUnavailable) as error:
             raise Failure(str(error)) from None
+        except ServiceError as error:
+            raise BadValue(str(error)) from None
     _tell(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)

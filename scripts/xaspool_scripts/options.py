@@ -14,6 +14,7 @@ from xaspool_scripts.common import AnyFunction, complete_queue
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _SHORTEST_CALL_SECONDS = 0.1
+_SHORTEST_WATCH_SECONDS = 0.1
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
@@ -52,6 +53,14 @@ def call_time(text: str) -> float:
     seconds = duration(text)
     if seconds < _SHORTEST_CALL_SECONDS:
         raise click.BadParameter(f"{text!r} is less than {_SHORTEST_CALL_SECONDS} seconds, the least for a call")
+    return seconds
+
+
+def watch_time(text: str) -> float:
+    """How long a list is shown before the next one, at least 0.1 seconds."""
+    seconds = duration(text)
+    if seconds < _SHORTEST_WATCH_SECONDS:
+        raise click.BadParameter(f"{text!r} is less than {_SHORTEST_WATCH_SECONDS} seconds, the least between lists")
     return seconds
 
 
@@ -257,12 +266,12 @@ def dry_run_option(function: AnyFunction) -> AnyFunction:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[float], None]]:
+def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[float], None]]:
     """A bar on a terminal, and nothing elsewhere; it is told how many are done."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(console=console, disable=not (shown and console.is_terminal), transient=True) as bar:
         task = bar.add_task(what, total=total or None)
         yield lambda done: bar.update(task, completed=done)

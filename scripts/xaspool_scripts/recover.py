@@ -190,9 +190,10 @@ def _summary(report: "RecoveryReport", dry_run: bool) -> str:
             parts.append("nothing needs to be recovered now")
         parts.append("nothing that recovery reads is damaged; bodies are not read here: spool-admin check reads them")
     if report.in_doubt:
+        decide = "its coordinator decides" if len(report.in_doubt) == 1 else "their coordinators decide"
         parts.append(
             f"{plural(len(report.in_doubt), 'transaction is', 'transactions are')} in doubt: "
-            "their coordinators decide, or an administrator does: spool-admin transaction list"
+            f"{decide}, or an administrator does: spool-admin transaction list"
         )
     return f"{'Dry run' if dry_run else 'Summary'}: {'; '.join(parts)}."
 

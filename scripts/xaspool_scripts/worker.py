@@ -207,14 +207,13 @@ def _in_words(summary: "WorkSummary") -> str:
 
 
 def _tell(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
-    from spool.effects import Effect
 
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return
     click.echo(f"{queue}: {_in_words(summary)}" + (f"; {summary.left:,} left" if summary.left else ""))
-    for name, reason in summary.reasons.items():
-        note(f"{queue}: the last one {Effect(name).words}: {reason}")
+    for reason in summary.reasons.values():
+        note(f"{queue}: the last failure: {reason}")
     if error is not None:
         note(f"{queue}: {describe(error)}")
 

@@ -35,7 +35,7 @@ def test_a_directory_of_other_files_is_refused_without_a_terminal(run: Run, tmp_
 def test_a_terminal_is_asked_before_a_space_is_made_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "mine").touch()
-    for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+    for answer, code in ((b"n\n", 1), (b"y\n", 0)):
         ours, theirs = pty.openpty()
         with start("spool-admin", "init", tmp_path / "home", stdin=theirs) as asked:
             os.write(ours, answer)

@@ -206,7 +206,7 @@ def test_an_answer_that_finds_no_queue_or_no_room_is_a_try(space: spool.Space) -
     space.purge("small")
     space.delete_queue("small")
     summary = space.work("orders", lambda message: space.put("other", 1) and None, once=True)
-    assert "the queue small that its answer goes to does not exist" in summary.reasons["retried"]
+    assert "the reply queue 'small' does not exist" in summary.reasons["retried"]
     assert space.get("orders").attempts == 1
     assert space.stats("other").ready == 0
 

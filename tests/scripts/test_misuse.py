@@ -1,0 +1,48 @@
+"""What is typed wrong is told on one line, with the exit code that says whose fault it is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.conftest import Run, execute
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("message", "put"), "spool-admin message put: missing argument 'QUEUE'; see spool-admin message put --help\n"),
+        (("queue", "list", "--nix"), "spool-admin queue list: no such option"),
+        (("nix",), "spool-admin: no such command 'nix'"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_begins_with_the_command(run: Run, words: tuple[str, ...], told: str) -> None:
+    done = run(*words)
+    assert (done.code, done.out) == (2, b"")
+    assert done.err.startswith(told)
+    assert done.err.count("\n") == 1
+
+
+def test_a_list_that_is_watched_without_a_pause_is_refused(run: Run) -> None:
+    done = run("queue", "list", "--watch", "0")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "less than 0.1 seconds" in done.err
+
+
+@pytest.mark.parametrize("verb", ["show", "restore", "delete"])
+def test_a_file_that_is_not_in_quarantine_is_no_wrong_usage(run: Run, verb: str) -> None:
+    done = run("quarantine", verb, "nix")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "spool-admin quarantine list" in done.err
+
+
+@pytest.mark.parametrize("service", ["foo", "python:no_such_module:f"])
+def test_a_service_that_cannot_be_used_as_it_is_named_is_wrong_usage(path: Path, service: str) -> None:
+    done = execute("spool-forward", "-s", path, "--route", f"orders={service}")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+
+
+def test_an_export_names_the_file_that_was_typed(run: Run, tmp_path: Path) -> None:
+    done = run("export", str(tmp_path / "nix" / "shop.tar"))
+    assert done.code == 1
+    assert ".part" not in done.err
+    assert str(tmp_path / "nix" / "shop.tar") in done.err
