@@ -61,7 +61,7 @@ def find_java(
             return JavaHome(home, version)
     raise JavaNotFound(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one (and set JAVA_HOME if it lies in an "
-        f'unusual place), or run: pip install "xaspool[spark]"'
+        "unusual place), or install xaspool with the extra [spark] (spool-admin docs install)"
     )
 
 

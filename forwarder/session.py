@@ -64,7 +64,9 @@ def start(
 
         java = find_java()
     except ImportError:
-        raise SparkUnavailable('Spark is not installed: run pip install "xaspool[spark]"') from None
+        raise SparkUnavailable(
+            "Spark is not installed: install xaspool with the extra [spark] (spool-admin docs install)"
+        ) from None
     except JavaNotFound as error:
         raise SparkUnavailable(str(error)) from None
     if SparkContext._gateway is not None:

@@ -236,7 +236,7 @@ def _advice(entry: str, dropped: _Dropped | None, is_messages: bool, regular: bo
     if is_messages:
         return "its messages are in the queue, or were: put what they lack as a new message, then delete it"
     if dropped is not None:
-        return "change what the reason names in the file, then restore it; or delete it"
+        return "change what the reason names in a copy, mv it over the file, then restore it; or delete it"
     if entry.startswith((f"{layout.COMMITTED}.", f"{layout.PREPARED}.", f"{layout.ACTIVE}.")):
         return (
             "it cannot come back, since its bytes are not proven; what was whole of it is served. Save what can be "

@@ -47,7 +47,9 @@ class HttpService:
         try:
             import httpx
         except ImportError:
-            raise ServiceError('services over HTTP need httpx: run pip install "xaspool[http]"') from None
+            raise ServiceError(
+                "services over HTTP need httpx: install xaspool with the extra [http] (spool-admin docs install)"
+            ) from None
         try:
             url = httpx.URL(self.url)
             # httpx quotes what cannot stand in the name of a host.

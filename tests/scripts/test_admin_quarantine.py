@@ -29,7 +29,7 @@ def test_a_dropped_file_is_listed_shown_mended_and_put_back(run: Run, path: Path
     listed = run("quarantine", "list").text
     assert "active.order.msgpack" in listed
     assert "ends within a message" in listed
-    assert "change what the reason names in the file, then restore it" in listed
+    assert "change what the reason names in a copy, mv it over the file, then restore it" in listed
     shown = run("quarantine", "show", "active.order.msgpack").text
     assert "orders" in shown
     assert "\\x81" in shown, "a piece of the content"
