@@ -79,7 +79,8 @@ def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
         outcome = Retried(outcome.reason)
     missing = _missing_queue(rules, message, outcome)
     if missing is not None:
-        return Retried(f"the reply queue {missing!r} does not exist: create it")
+        which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
+        return Retried(f"the {which} {missing!r} does not exist: create it")
     return outcome
 
 

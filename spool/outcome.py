@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 
 from spool.codecs import encode
+from spool.errors import InvalidArgument
+from spool.shown import shown
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
@@ -58,7 +60,7 @@ Outcome = Replied | Retried | Rejected | Passed
 class Retry(Exception):
     """Raised by a function that handles messages: try this one again, after `delay` seconds or the queue's own delay.
 
-    Raises ValueError if `delay` is not a number of seconds from 0.
+    Raises InvalidArgument if `delay` is not a number of seconds from 0.
     """
 
     # Also for a subclass with an __init__ of its own that does not call this one.
@@ -127,9 +129,9 @@ def too_large(max_reply: int) -> Rejected:
 
 
 def bounded(delay: float) -> float:
-    """`delay` in seconds, at most `LONGEST_DELAY`; ValueError if it is negative or not a number."""
-    if math.isnan(delay) or delay < 0:
-        raise ValueError(f"a delay is a number of seconds from 0, not {delay!r}")
+    """`delay` in seconds, at most `LONGEST_DELAY`; InvalidArgument if it is negative or not a number."""
+    if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
+        raise InvalidArgument(f"a delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))
 
 
