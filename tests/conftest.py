@@ -24,6 +24,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _handlers_of_signals_as_before() -> Iterator[None]:
+    """A program that a test runs in this process sets its own, for as long as the process lives."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
     parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
