@@ -24,9 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _handlers_of_signals_as_before() -> Iterator[None]:
-    """A program that a test runs in this process sets its own, for as long as the process lives."""
+    """A program that a module's tests run in this process sets its own, for as long as the process lives."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

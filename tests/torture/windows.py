@@ -28,6 +28,7 @@ _MAX_STEP = 6
 _LAST_PUBLISHED_COPY = counters._CELLS_OFFSET + (counters._PUBLISHED + 1) * counters._CELL.size
 _CLAIM_FILES = f"{layout.RUN}/claims-"
 _TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
+_FIRST_NAME = "/.first."  # of a file that was linked into its taking directory; it goes before the commit
 
 
 class Recogniser:
@@ -45,7 +46,7 @@ class Recogniser:
         """These two windows end with the call, so the process is in them until it is made."""
         if method in ("rename", "link") and args[0].startswith(layout.PREPARED):
             self.window = DECISION_TO_MOVE
-        elif method == "unlink" and args[0].startswith(_TAKEN):
+        elif method == "unlink" and args[0].startswith(_TAKEN) and _FIRST_NAME not in args[0]:
             self.window = COMMIT_TO_REMOVAL
 
     def after(self, method: str, result: Any, *args: Any) -> None:
