@@ -2,7 +2,7 @@
 
 *issued* and *published* are stored twice, each copy with a checksum. Copies that differ mean that their writer died
 between the two stores: *issued* is then the larger (it may have been given out), *published* the smaller (it may not
-be visible yet), and the next store writes both. Whoever stores one holds the lock that makes it
+be visible yet), and the next store writes both. The process that stores one holds the lock that makes it
 the only writer; this module knows no locks.
 """
 

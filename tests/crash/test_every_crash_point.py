@@ -190,7 +190,7 @@ def _files_dropped(space: spool.Space) -> None:
 
 
 def _files_of_another_user(space: spool.Space) -> None:
-    """Nobody tells whether they have a writer, and they get no second name."""
+    """The kernel does not tell whether they have a writer, and they get no second name."""
     _drop(space, {f"{OF_ANOTHER}-1": b"one", f"{OF_ANOTHER}-2": b"two"})
 
 

@@ -130,7 +130,7 @@ def test_a_copy_is_used_if_its_original_is_lost(processes: Processes) -> None:
 
 
 def test_what_was_written_after_a_commit_whose_intake_died_is_kept(processes: Processes) -> None:
-    """Nobody knows how much of it the messages have."""
+    """How much of it the messages have is not known."""
     writer = processes.disk()
     handle = writer.open(FIRST, write=True)
     doomed, disk = processes.open()
