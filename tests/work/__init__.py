@@ -1,0 +1,1 @@
+"""``space.work``: outcomes, time limits and ends."""

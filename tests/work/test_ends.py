@@ -1,0 +1,305 @@
+"""How ``space.work`` ends: a call whose time is up, an event, Ctrl-C, and a space that fails."""
+
+import gc
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import spool
+from spool import handling, work
+from spool.association import associated
+from spool.handling import Handling
+from spool.work import Worker
+from tests.work.conftest import WAIT, SteppedClock, counts, fail
+
+# -- the time limit ---------------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_hangs_does_not_hang_the_worker(
+    space: spool.Space, clock: SteppedClock, hang: threading.Event
+) -> None:
+    """Its message goes back with the try counted; what its thread still asks of the transaction is refused."""
+    space.change_queue("orders", retries=0)
+    space.put_many("orders", ["hangs", "works"])
+    late: list[BaseException] = []
+    ended = threading.Event()
+
+    def function(message: spool.Message) -> str | None:
+        if message.body == "works":
+            return "done"
+        space.put("other", "before")
+        clock.let_pass(31, worker)
+        hang.wait(WAIT)
+        try:
+            space.put("other", "late")
+        except spool.SpoolError as error:
+            late.append(error)
+        ended.set()
+        return "too late"
+
+    worker = Worker(space, "orders", function, once=True)
+    assert counts(worker.run()) == {"delivered": 1, "dead_lettered": 1, "abandoned": 1}
+    dead = space.get("errors")
+    assert (dead.body, dead.failure_reason, dead.origin_attempts) == ("hangs", "took longer than 30 s", 1)
+    hang.set()
+    assert ended.wait(WAIT)
+    assert [type(error) for error in late] == [spool.ProtocolError]
+    assert space.stats("other").ready == 0
+    assert [message.body for message in space.browse("replies")] == ["done"]
+
+
+def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: spool.Space) -> None:
+    space.put("orders", "x")
+    ended = threading.Event()
+
+    def function(message: spool.Message) -> None:
+        try:
+            space.get("other", timeout=None)
+        finally:
+            ended.set()
+
+    summary = space.work("orders", function, once=True, timeout=0.05)
+    assert counts(summary) == {"retried": 1, "abandoned": 1, "left": 1}
+    assert ended.wait(WAIT)
+    [message] = space.browse("orders")
+    assert message.attempts == 1
+
+
+def test_too_many_calls_that_hang_end_the_worker(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "MOST_ABANDONED", 2)
+    space.put_many("orders", range(9))
+    with pytest.raises(spool.SystemFailure, match=r"3 calls .* end this process"):
+        space.work("orders", lambda message: hang.wait(WAIT) and None, once=True, timeout=0.02, threads=3)
+    assert space.stats("orders").claimed == 0
+    assert sum(message.attempts for message in space.browse("orders")) >= 3
+
+
+def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(handling, "_ENDING_SECONDS", 0.01)
+    space.put("orders", "x")
+    called: list[threading.Thread] = []
+
+    def function(message: spool.Message) -> None:
+        called.append(threading.current_thread())
+        found = associated(space._store)
+        assert found is not None
+        with found._lock:
+            hang.wait(WAIT)
+
+    summary = space.work("orders", function, once=True, timeout=0.01)
+    assert (summary.abandoned, space.stats("orders").claimed) == (1, 1)
+    hang.set()
+    called[0].join(WAIT)
+    assert space.stats("orders").claimed == 0
+    [message] = space.browse("orders")
+    assert (message.attempts, message.failure_reason) == (1, "took longer than 0.01 s")
+
+
+def test_a_generator_that_takes_its_time_does_not_hold_the_transaction(
+    space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "_ENDING_SECONDS", 0.01)
+    space.put("orders", "x")
+
+    def bodies() -> Iterator[int]:
+        yield 1
+        hang.wait(WAIT)
+
+    summary = space.work("orders", lambda message: space.put_many("other", bodies()), once=True, timeout=0.01)
+    assert (summary.abandoned, space.stats("orders").claimed) == (1, 0)
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
+    stop, taken = threading.Event(), threading.Event()
+    found: list[work.WorkSummary] = []
+    thread = in_thread(lambda: found.append(space.work("orders", lambda message: taken.set(), threads=2, stop=stop)))
+    space.put("orders", "x")
+    assert taken.wait(WAIT)
+    stop.set()
+    thread.join(WAIT)
+    assert counts(found[0]) == {"delivered": 1}
+
+
+def test_an_interrupt_finishes_what_is_under_way(space: spool.Space) -> None:
+    space.put_many("orders", ["first", "second"])
+    stopping = threading.Event()
+    worker = Worker(space, "orders", lambda message: interrupt(), threads=1)
+    stop = worker.stop
+
+    def told() -> None:
+        stop()
+        stopping.set()
+
+    worker.stop = told  # type: ignore[method-assign]
+
+    def interrupt() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.wait(WAIT)
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert counts(worker.summary) == {"delivered": 1}
+    assert [message.body for message in space.browse("replies")] == ["done"]
+    assert [message.body for message in space.browse("orders")] == ["second"]
+
+
+def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space, hang: threading.Event) -> None:
+    space.put("orders", "x")
+    stopping = threading.Event()
+    worker = Worker(space, "orders", lambda message: interrupt_twice(), timeout=None)
+    stop = worker.stop
+
+    def told() -> None:
+        stop()
+        stopping.set()
+
+    worker.stop = told  # type: ignore[method-assign]
+
+    def interrupt_twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping.wait(WAIT)
+        os.kill(os.getpid(), signal.SIGINT)
+        hang.wait(WAIT)
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert counts(worker.summary) == {"retried": 1, "abandoned": 1}
+    assert [(message.body, message.attempts) for message in space.browse("orders")] == [("x", 1)]
+
+
+def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: spool.Space) -> None:
+    space.put("orders", "x")
+    child = os.fork()
+    if not child:
+        with spool.open(space.path) as mine:
+            mine.work("orders", lambda message: os._exit(7), once=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    seen: list[int] = []
+    space.work("orders", lambda message: seen.append(message.attempts), once=True)
+    assert seen == [1]
+
+
+def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    space.put("orders", "x")
+
+    def gone(self: Handling, *args: Any) -> None:
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    monkeypatch.setattr(Handling, "take", gone)
+    with pytest.raises(spool.DiskFailure, match="the disk is gone"):
+        space.work("orders", lambda message: None, threads=3)
+
+
+def test_an_interrupt_while_its_threads_are_started_ends_them(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(space, "orders", lambda message: None, threads=3)
+    start, begun = worker._start, []
+
+    def interrupt() -> None:
+        start()
+        begun.append(threading.active_count())
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_a_thread_that_cannot_be_started_ends_those_that_were(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start_one(self: threading.Thread) -> None:
+        if self.name.startswith("spool-work") and started:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    worker = Worker(space, "orders", lambda message: None, threads=3)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
+    space: spool.Space, clock: SteppedClock, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put_many("orders", ["hangs", "works"])
+    together = threading.Barrier(2)
+
+    def gone(self: Handling, reason: str) -> None:
+        hang.set()
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    def function(message: spool.Message) -> None:
+        together.wait(WAIT)
+        if message.body == "hangs":
+            clock.let_pass(31, worker)
+        hang.wait(WAIT)
+
+    monkeypatch.setattr(Handling, "expel", gone)
+    worker = Worker(space, "orders", function, threads=2)
+    with pytest.raises(spool.DiskFailure, match="the disk is gone"):
+        worker.run()
+    assert (worker.stopping, worker._serving) == (True, set())
+
+
+def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Handling, *args: Any) -> None:
+        raise spool.DiskFailure(5, "the disk is gone")
+
+    monkeypatch.setattr(Handling, "take", gone)
+    worker = Worker(space, "orders", fail)
+    kept = weakref.ref(worker)
+    gc.disable()
+    try:
+        with pytest.raises(spool.DiskFailure) as found:
+            worker.run()
+        del worker, found
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"queue": "order"}, spool.QueueNotFound, "did you mean orders"),
+        ({"threads": 0}, spool.InvalidArgument, "threads is a whole number from 1"),
+        ({"timeout": 0}, spool.InvalidArgument, "timeout is a number of seconds"),
+        ({"timeout": "soon"}, spool.InvalidArgument, "timeout is a number of seconds"),
+        ({"function": None}, spool.InvalidArgument, "function is one to be called"),
+    ],
+)
+def test_what_cannot_work_is_told_before_a_message_is_taken(
+    space: spool.Space, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        space.work(**{"queue": "orders", "function": fail, "once": True, **options})
