@@ -18,12 +18,11 @@ from spool import codecs
 from spool.consume import HeldMessage
 from spool.effects import Effect, Rules, record
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
-from spool.format import BRANCH_ID_BYTES
 from spool.locks import in_hand_byte
 from spool.message import Message, Position
 from spool.outcome import Retried
 from spool.remote import RemoteBranch, Vote
-from spool.xid import FORMAT_ROUND, Xid
+from spool.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 
 STILL_THERE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue, and may be claimed again."""

@@ -14,7 +14,7 @@ from spool.counters import Page
 from spool.deduplication import Keys
 from spool.draft import Draft
 from spool.errors import NO_ROOM, NotOpen, SpoolError, TransactionTimeout
-from spool.format import BRANCH_ID_BYTES, BranchEntry, Header
+from spool.format import BranchEntry, Header
 from spool.groups import GroupHolds
 from spool.locks import xid_byte
 from spool.message import message_id
@@ -24,7 +24,7 @@ from spool.ranges import Ranges, positions
 from spool.reclaim import reclaim
 from spool.store import Store
 from spool.writer import BranchFile
-from spool.xid import FORMAT_LOCAL, Xid
+from spool.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
 log = logging.getLogger("spool")
 

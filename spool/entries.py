@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
+from spool.placing import MOST_BEFORE
 
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
 ADDRESSING = ("remove", "update")  # those that name messages: number, first ordinal, count
 MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
-MOST_BEFORE = 64  # messages that stand before each other, each put before the last one
 _MESSAGES = MAX_ORDINAL + 1  # of one commit
 _MOST = 2**64 - 1  # msgpack has no larger whole number
 _NUMBER, _TEXT = (int, float), (str,)

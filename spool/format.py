@@ -21,13 +21,12 @@ import msgpack
 from spool.entries import check_attributes, check_commands, check_fact, seconds, whole
 from spool.errors import CorruptedFile, NewerFormat
 from spool.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
-from spool.xid import FORMAT_LOCAL, Xid
+from spool.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
 VERSION = 4
 # Of a file whose control fields are all as old, and of one that supersedes others besides: programs that know no more
 # can read it.
 PLAIN_VERSION, SWEEP_VERSION = 1, 2
-BRANCH_ID_BYTES = 12
 
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
 MAX_HEADER_BYTES = 16 << 20

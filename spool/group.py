@@ -22,7 +22,7 @@ from spool.commits import Commit, Part
 from spool.draft import Draft
 from spool.ends import finish_at_exit
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
-from spool.format import BRANCH_ID_BYTES, BranchEntry
+from spool.format import BranchEntry
 from spool.gathering import CLOSED, BranchWork, CommitLine, Puts, Stage, Work, tell
 from spool.locks import xid_byte
 from spool.reader import FileImage
@@ -30,7 +30,7 @@ from spool.reclaim import reclaim
 from spool.store import Store
 from spool.visibility import see_own
 from spool.writer import BranchFile
-from spool.xid import FORMAT_LOCAL, Xid, new_local_xid
+from spool.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid, new_local_xid
 
 log = logging.getLogger("spool")
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from spool.codecs import BYTES_TYPE
 from spool.errors import BadMessageId, InvalidArgument
-from spool.format import BRANCH_ID_BYTES
 from spool.settings import check_queue_name
 from spool.shown import shown
+from spool.xid import BRANCH_ID_BYTES
 
 DEFAULT_PRIORITY = 50
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})

@@ -9,12 +9,12 @@ been put before a third itself, of the third, followed by the positions of those
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spool.entries import MOST_BEFORE
 from spool.errors import InvalidArgument
 from spool.message import DEFAULT_PRIORITY, Position, due_time
 from spool.settings import LIFO, PRIORITY, TIME
 
 Key = tuple[float, ...]
+MOST_BEFORE = 64  # messages that stand before each other, each put before the last one
 _ABOVE_ALL = float("-inf")
 
 

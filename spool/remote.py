@@ -14,13 +14,13 @@ from spool.decide import publish_prepared
 from spool.disk import Disk
 from spool.draft import Draft
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
-from spool.format import BRANCH_ID_BYTES, BranchEntry
+from spool.format import BranchEntry
 from spool.gate import step
 from spool.locks import coordinator_byte, xid_byte
 from spool.reader import read_bodies
 from spool.store import Store
 from spool.writer import BranchFile
-from spool.xid import Xid
+from spool.xid import BRANCH_ID_BYTES, Xid
 
 
 class Vote(NamedTuple):

@@ -25,7 +25,7 @@ from spool.draft import Draft, Section
 from spool.entries import TOTALS_FACT
 from spool.errors import CorruptedFile
 from spool.files import FileState
-from spool.format import BRANCH_ID_BYTES, BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
+from spool.format import BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
 from spool.index import Index
 from spool.line import Line
 from spool.locks import xid_byte
@@ -39,7 +39,7 @@ from spool.sources import Sources
 from spool.store import Store
 from spool.visibility import catch_up, list_prepared
 from spool.writer import BranchFile
-from spool.xid import new_local_xid
+from spool.xid import BRANCH_ID_BYTES, new_local_xid
 
 log = logging.getLogger("spool")
 

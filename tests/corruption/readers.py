@@ -20,7 +20,6 @@ from spool.commits import Commit, Part
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
 from spool.format import (
-    BRANCH_ID_BYTES,
     SECTION_MESSAGES,
     BranchEntry,
     Header,
@@ -34,7 +33,7 @@ from spool.index import Index
 from spool.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.reader import FileImage, image_of, prove, read_bodies
 from spool.store import targets
-from spool.xid import Xid
+from spool.xid import BRANCH_ID_BYTES, Xid
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 XID = Xid(7, b"global", b"branch")
