@@ -17,18 +17,18 @@ from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
 from forwarder.task import STILL_THERE, Block, Chunk
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
-from spool.consume import HeldMessage, set_aside
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import settle_the_dead
-from spool.effects import Effect, Rules
+from spool.coordination.locks import coordinator_byte
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
-from spool.limits import room_in
-from spool.locks import coordinator_byte
-from spool.message import Position
-from spool.retries import count_failures, with_error_queue
+from spool.log.quota import room_in
+from spool.log.visibility import catch_up, list_prepared
+from spool.model.message import Position
+from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
-from spool.store import Store
-from spool.visibility import catch_up, list_prepared
+from spool.store.store import Store
+from spool.transactions.consume import HeldMessage, set_aside
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import settle_the_dead
+from spool.work.effects import Effect, Rules
 
 log = logging.getLogger("spool.forwarder")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from forwarder.failures import Failures
 from forwarder.round import RoundResult
-from spool.effects import Effect
-from spool.message import Position
+from spool.model.message import Position
 from spool.space import Space
+from spool.work.effects import Effect
 
 log = logging.getLogger("spool.forwarder")
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from forwarder.failures import Failures
 from forwarder.services import Caller, Request, Service
 from forwarder.time_limits import Watchdog
-from spool import codecs
-from spool.consume import HeldMessage
-from spool.effects import Effect, Rules, record
+from spool.coordination.locks import in_hand_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
-from spool.locks import in_hand_byte
-from spool.message import Message, Position
-from spool.outcome import Retried
-from spool.remote import RemoteBranch, Vote
-from spool.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.model import codecs
+from spool.model.message import Message, Position
+from spool.model.outcome import Retried
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.transactions.consume import HeldMessage
+from spool.transactions.remote_branch import RemoteBranch, Vote
+from spool.work.effects import Effect, Rules, record
 
 STILL_THERE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue, and may be claimed again."""

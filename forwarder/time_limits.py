@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO
 
-from spool import interrupts
+from spool.runtime import interrupts
 
 GRACE_SECONDS = 5.0
 """How long after its time is up a function may go on before its process is ended."""

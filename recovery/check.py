@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.proof import Proof, examine
-from spool import layout
-from spool.account import difference
-from spool.disk import DIRECTORY_MODE, FILE_MODE
-from spool.entries import TOTALS_FACT
+from spool.admin.findings import LEFT_ALONE, Finding, Kind
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE
+from spool.disk.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
 from spool.errors import CorruptedFile
-from spool.findings import LEFT_ALONE, Finding, Kind
+from spool.format.reader import open_file
+from spool.format.schema import TOTALS_FACT
 from spool.index import Index
-from spool.layout import CommittedName
-from spool.message import Position
+from spool.log.replay import being_reclaimed
+from spool.log.sequence import highest_issued
+from spool.log.visibility import carries, catch_up
+from spool.maintenance.account import difference
+from spool.model import layout
+from spool.model.layout import CommittedName
+from spool.model.message import Position
+from spool.model.xid import Xid
 from spool.names import plural
-from spool.publication import highest_issued
-from spool.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
-from spool.reader import open_file
-from spool.reading import being_reclaimed
-from spool.store import Store
-from spool.visibility import carries, catch_up
-from spool.xid import Xid
+from spool.store.store import Store
 
 
 class Mend(enum.Enum):

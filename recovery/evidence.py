@@ -7,17 +7,17 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spool import layout
+from spool.admin.findings import LEFT_ALONE, Kind
+from spool.coordination.locks import coordinator_byte, taken_byte, xid_byte
 from spool.errors import CorruptedFile, NewerFormat
-from spool.findings import LEFT_ALONE, Kind
-from spool.layout import CommittedName
-from spool.locks import coordinator_byte, taken_byte, xid_byte
+from spool.format.reader import FileImage, image_of, open_file, prove
+from spool.log.visibility import carries
+from spool.model import layout
+from spool.model.layout import CommittedName
+from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.names import plural
-from spool.notes import all_notes
-from spool.reader import FileImage, image_of, open_file, prove
-from spool.store import Store
-from spool.visibility import carries
-from spool.xid import FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.policies.claim_journal import all_notes
+from spool.store.store import Store
 
 # Numbers are given out one after the other, so not even a crash leaves more than a few without a file. What lies
 # farther ahead was put there from outside, and is not filled up to.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format import Header, Table, decode_table
+from spool.format.format import Header, Table, decode_table
+from spool.format.reader import NO_FILE, bad_bodies, open_file, read_header
 from spool.names import plural
-from spool.reader import NO_FILE, bad_bodies, open_file, read_header
 
 _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 

@@ -8,21 +8,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from recovery.check import Mend, Problem, look, numbers_there
-from spool import consume, layout
-from spool.decide import finish_moves
-from spool.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
+from spool.admin.findings import Finding
+from spool.admin.queues import add_queue, keep_directory
+from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
+from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
-from spool.findings import Finding
-from spool.format import stamp
-from spool.locks import NUMBER, PREPARED_LIST, xid_byte
-from spool.publication import highest_issued, settle_all, with_number_lock, write_empty
-from spool.quarantine import keep_copy, quarantine, quarantine_bytes
-from spool.queues import add_queue, keep_directory
-from spool.reader import read_header
-from spool.reclaim import balance
-from spool.store import Store, log
-from spool.visibility import catch_up, look_again, rebuild
-from spool.xid import Xid
+from spool.format.format import stamp
+from spool.format.reader import read_header
+from spool.log.sequence import highest_issued, settle_all, with_number_lock, write_empty
+from spool.log.visibility import catch_up, look_again, rebuild
+from spool.maintenance.reclaim import balance
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.store.store import Store, log
+from spool.transactions import consume
+from spool.transactions.two_phase import finish_moves
 
 _SECONDS = 30.0
 _ROUNDS = 4

@@ -2,20 +2,20 @@
 
 from recovery.check import account, check, lost_queues, quarantined
 from recovery.evidence import Decision, Do, Evidence, decide, read
-from spool import layout
-from spool.clock import Deadline
-from spool.decide import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
-from spool.disk import FlushFailed
+from spool.admin.findings import Finding, Kind, RecoveryReport
+from spool.coordination.locks import xid_byte
+from spool.disk.disk import FlushFailed
+from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
-from spool.findings import Finding, Kind, RecoveryReport
 from spool.index import Index
-from spool.locks import xid_byte
-from spool.notes import count_note
-from spool.publication import finish
-from spool.quarantine import quarantine
-from spool.store import Store, log
-from spool.visibility import read_all, rebuild
-from spool.xid import Xid
+from spool.log.sequence import finish
+from spool.log.visibility import read_all, rebuild
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.policies.claim_journal import count_note
+from spool.runtime.clock import Deadline
+from spool.store.store import Store, log
+from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
 
 __all__ = ["check", "plan", "quarantined", "scan"]
 

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 if not (sys.platform == "linux" and sys.maxsize > 2**32):
     raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
 
-from spool.codecs import Codec, register_codec
+from spool.admin.findings import Finding, RecoveryReport
+from spool.admin.holders import Holder
+from spool.admin.listing import QueueEntry
+from spool.admin.quarantined import QuarantinedFile
+from spool.admin.stats import QueueStats
 from spool.errors import (
     BadMessageId,
     CommitUnknown,
@@ -39,19 +43,15 @@ from spool.errors import (
     UnknownCodec,
     UnsafeFileSystem,
 )  # fmt: skip
-from spool.findings import Finding, RecoveryReport
-from spool.holders import Holder
-from spool.listing import QueueEntry
-from spool.message import Message, Position
+from spool.model.codecs import Codec, register_codec
+from spool.model.message import Message, Position
+from spool.model.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
+from spool.model.outcome import Reject, Retry
+from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
-from spool.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
-from spool.outcome import Reject, Retry
-from spool.quarantined import QuarantinedFile
-from spool.settings import QueueConfig, SpaceConfig
 from spool.space import JOIN, Space
-from spool.stats import QueueStats
-from spool.transaction import Transaction
-from spool.work import Worker, WorkSummary, current_space
+from spool.transactions.transaction import Transaction
+from spool.work.worker import Worker, WorkSummary, current_space
 
 if TYPE_CHECKING:
     from spool import aio as aio

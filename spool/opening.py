@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Unpack
 
-from spool import archive, interrupts, layout
-from spool.clock import Clock
-from spool.disk import DIRECTORY_MODE, Disk
+from spool.admin import export
+from spool.admin.queues import keep_directory, replace_file
+from spool.disk.disk import DIRECTORY_MODE, Disk
+from spool.disk.requirements import check_kind, check_stages
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
-from spool.filesystem import check_kind, check_stages
+from spool.model import layout
+from spool.model.options import SpaceOptions
+from spool.model.settings import space_config
+from spool.model.settings_file import parse, render_new
 from spool.names import quoted
-from spool.options import SpaceOptions
-from spool.queues import keep_directory, replace_file
-from spool.settings import space_config
-from spool.settings_file import parse, render_new
+from spool.runtime import interrupts
+from spool.runtime.clock import Clock
 from spool.space import Space
-from spool.store import advice, log
+from spool.store.store import advice, log
 
 
 @contextmanager
@@ -64,13 +66,13 @@ def import_space(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
-    progress: Callable[[archive.Progress], None] | None = None,
+    progress: Callable[[export.Progress], None] | None = None,
 ) -> Space:
     """A new space out of what ``Space.export`` wrote; returns it open. SpaceExists, CorruptedFile.
 
     The directory is made if need be, and must be empty. What was cut off in the middle is no space.
     """
-    archive.check_stream(file, "read")
+    export.check_stream(file, "read")
     with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
@@ -78,7 +80,7 @@ def import_space(
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
         try:
-            settings = archive.unpack(disk, file, progress)
+            settings = export.unpack(disk, file, progress)
             config = parse(settings, layout.SETTINGS)
             check_kind(disk, config.network_file_system)
         except BaseException:

@@ -27,11 +27,11 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
+from spool.model.options import PutOptions
 from spool.opening import open as open_space
-from spool.options import PutOptions
 from spool.shown import shown
 from spool.space import JOIN, Space, _Join
-from spool.transaction import Transaction
+from spool.transactions.transaction import Transaction
 
 _MAX_RULES_BYTES = 4 << 20
 _MISSING = object()

@@ -8,30 +8,31 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from spool import interrupts, layout
-from spool.administration import Administration
-from spool.arguments import check_queue, check_time_limit, described, encoded, listed
-from spool.association import associated
-from spool.clock import Clock
-from spool.disk import Disk
-from spool.draft import is_large
+from spool.admin.admin import Administration
+from spool.admin.findings import Finding, RecoveryReport
+from spool.admin.queues import keep_directory
+from spool.admin.stats import QueueStats, queue_stats
+from spool.disk.disk import Disk
+from spool.disk.requirements import check_kind, check_stages
 from spool.errors import Empty, InvalidArgument, NotOpen
-from spool.filesystem import check_kind, check_stages
-from spool.findings import Finding, RecoveryReport
-from spool.gate import step
-from spool.gathering import Puts
-from spool.group import Group
-from spool.housekeeping import Housekeeper
-from spool.message import Message
-from spool.notes import Undertaker
-from spool.options import PutOptions
-from spool.queues import keep_directory
+from spool.format.batch import is_large
+from spool.log.commit_queue import Puts
+from spool.log.group_commit import Group
+from spool.log.visibility import catch_up
+from spool.maintenance.housekeeper import Housekeeper
+from spool.model import layout
+from spool.model.message import Message
+from spool.model.options import PutOptions
+from spool.policies.claim_journal import Undertaker
+from spool.runtime import interrupts
+from spool.runtime.clock import Clock
+from spool.runtime.context import associated
+from spool.runtime.gate import step
 from spool.shown import shown
-from spool.stats import QueueStats, queue_stats
-from spool.store import Store, log, speaking
-from spool.transaction import Transaction
-from spool.visibility import catch_up
-from spool.work import Worker, WorkSummary
+from spool.store.store import Store, log, speaking
+from spool.transactions.transaction import Transaction
+from spool.transactions.validation import check_queue, check_time_limit, described, encoded, listed
+from spool.work.worker import Worker, WorkSummary
 
 _warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from spool import codecs
+from spool.model import codecs
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)

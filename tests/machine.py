@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from spool.clock import Clock
+from spool.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from tests.simdisk import SimulatedDisk

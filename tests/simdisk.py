@@ -1,4 +1,4 @@
-"""The disk of a simulated machine: ``spool.disk.Disk``'s methods and errors, for several processes, all in memory.
+"""The disk of a simulated machine: ``spool.disk.disk.Disk``'s methods and errors, for several processes, all in memory.
 
 Every call of a process is a step. ``Machine.crash_at`` ends the process that comes to that step, before the step is
 done; its handles are closed and its locks dropped, as the kernel does for a killed process.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.descriptors import Unsupported
 from spool.disk import Disk
-from spool.identity import FileIdentity
-from spool.mount import FileSystem
+from spool.disk.descriptors import Unsupported
+from spool.disk.identity import FileIdentity
+from spool.disk.mount import FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"

@@ -11,9 +11,10 @@ import click
 import pytest
 
 import spool
-from spool import entries, layout
-from spool import format as file_format
-from spool.message import FIELDS
+from spool.format import format as file_format
+from spool.format import schema
+from spool.model import layout
+from spool.model.message import FIELDS
 from tests import pages
 from tests.conftest import rows, rows_of
 from tests.spool.test_flush_counts import COSTS
@@ -158,7 +159,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_format_md_names_every_command_field_and_directory() -> None:
     text = (ROOT / "docs" / "format.md").read_text()
-    for command in entries.COMMANDS:
+    for command in schema.COMMANDS:
         assert f'["{command}"' in text
     for directory in layout.DIRECTORIES:
         assert f"`{directory}/" in text
@@ -172,9 +173,10 @@ def test_format_md_names_every_command_field_and_directory() -> None:
 
 def test_the_architecture_names_every_module_of_the_engine() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    for module in (ROOT / "spool").glob("*.py"):
+    for module in (ROOT / "spool").rglob("*.py"):
         if not module.stem.startswith("__"):
-            assert f"`{module.stem}`" in text, module.stem
+            name = ".".join(module.relative_to(ROOT / "spool").with_suffix("").parts)
+            assert f"`{name}`" in text, name
 
 
 def test_reliability_md_names_tests_that_exist() -> None:

@@ -8,10 +8,6 @@ its bytes durable again.
 import threading
 from dataclasses import dataclass, field
 
-from spool import decide
-from spool.association import associate, associated
-from spool.clock import WaitExpired
-from spool.coordinated import CoordinatedTransaction
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -20,8 +16,12 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
+from spool.model.xid import Xid
+from spool.runtime.clock import WaitExpired
+from spool.runtime.context import associate, associated
 from spool.space import Space
-from spool.xid import Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from xa.codes import (
     TMENDRSCAN,
     TMFAIL,
@@ -172,8 +172,8 @@ class ResourceManager:
             with _translated(XA_RETRY):
                 self._answer_decided(xid)
                 try:
-                    decide.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
-                except decide.UnknownBranch as error:
+                    two_phase.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
+                except two_phase.UnknownBranch as error:
                     self._answer_decided(xid)  # just now, by an administrator
                     raise self._nota(error) from None
             self._forget_here(xid)
@@ -201,8 +201,8 @@ class ResourceManager:
                     return XA_OK
             self._answer_decided(xid)
             try:
-                decide.rollback_prepared(self._store, xid, self._store.deadline())
-            except decide.UnknownBranch as error:
+                two_phase.rollback_prepared(self._store, xid, self._store.deadline())
+            except two_phase.UnknownBranch as error:
                 raise self._nota(error) from None
             self._forget_here(xid)
         return XA_OK
@@ -216,7 +216,7 @@ class ResourceManager:
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
         with self._mutex, _translated(), self._store.gate:
             if flags & TMSTARTRSCAN:
-                self._scan = decide.in_doubt(self._store, self._store.deadline(), told=self._told)
+                self._scan = two_phase.in_doubt(self._store, self._store.deadline(), told=self._told)
             elif self._scan is None:
                 raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
             found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None
@@ -230,22 +230,22 @@ class ResourceManager:
         with self._mutex, _translated(XA_RETRY), self._store.gate:
             self._answer_decided(xid)
             try:
-                decide.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
-            except decide.UnknownBranch as error:
+                two_phase.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
+            except two_phase.UnknownBranch as error:
                 raise self._nota(error) from None
             self._forget_here(xid)
 
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
         with self._mutex, _translated(), self._store.gate:
-            if not decide.forget(self._store, _checked(xid), self._store.deadline()):
+            if not two_phase.forget(self._store, _checked(xid), self._store.deadline()):
                 raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
 
     def _answer_decided(self, xid: Xid) -> None:
-        outcome = decide.heuristic_outcome(self._store, xid)
+        outcome = two_phase.heuristic_outcome(self._store, xid)
         if outcome is not None:
-            code = XA_HEURCOM if outcome == decide.COMMITTED else XA_HEURRB
+            code = XA_HEURCOM if outcome == two_phase.COMMITTED else XA_HEURRB
             raise XAError(code, f"an administrator decided about {xid}: {outcome}; acknowledge it with xa_forget")
 
     # -- small things -----------------------------------------------------------------------------------------------
@@ -258,18 +258,18 @@ class ResourceManager:
 
     def _not_here(self, xid: Xid) -> XAError:
         """A branch that is not prepared belongs to one process."""
-        if decide.has_owner(self._store, xid):
+        if two_phase.has_owner(self._store, xid):
             return XAError(XAER_PROTO, f"the branch {xid} belongs to another process until it is prepared")
         if self._is_prepared(xid):
             return XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")
         return XAError(XAER_NOTA, f"there is no branch {xid}")
 
-    def _nota(self, error: decide.UnknownBranch) -> XAError:
+    def _nota(self, error: two_phase.UnknownBranch) -> XAError:
         self._forget_here(error.xid)
         return XAError(XAER_NOTA, str(error))
 
     def _is_prepared(self, xid: Xid) -> bool:
-        return decide.is_prepared(self._store, xid)
+        return two_phase.is_prepared(self._store, xid)
 
     def _forget_here(self, xid: Xid) -> None:
         self._branches.pop(xid, None)

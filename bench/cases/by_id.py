@@ -12,7 +12,7 @@ from bench.cases.base import Case, Result
 from bench.figures import Figure
 from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict, unmeasured
-from spool.sweep import SEGMENT_MESSAGES
+from spool.maintenance.compaction import SEGMENT_MESSAGES
 
 _TIMES = 9
 _IN_MEMORY = Row("by-id", "get by id, in memory", "O(1), shown by counts")

@@ -75,8 +75,8 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
       spool-admin check
       spool-admin check --repair
     """
+    from spool.admin.findings import Kind
     from spool.errors import SpoolError
-    from spool.findings import Kind
 
     try:
         with opened(tell=False) as space:

@@ -14,7 +14,7 @@ from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
-    from spool.archive import Progress
+    from spool.admin.export import Progress
 
 _STANDARD = "-"
 

@@ -27,9 +27,9 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
       spool-admin doctor /var/spool
       spool-admin -s /var/spool/shop doctor
     """
-    from spool.clock import Clock
     from spool.disk import Disk
-    from spool.filesystem import Outcome, examine
+    from spool.disk.requirements import Outcome, examine
+    from spool.runtime.clock import Clock
 
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)
     if not os.path.isdir(path):

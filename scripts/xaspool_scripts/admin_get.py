@@ -14,7 +14,7 @@ from xaspool_scripts.output import message_object, write_bytes, write_json
 
 if TYPE_CHECKING:
     from spool import Transaction
-    from spool.message import Message
+    from spool.model.message import Message
     from spool.space import Space
 
 _TIMEOUT_HELP = "How long to wait for a message: seconds, a time like 5m, or forever; 0 (the default) does not wait."

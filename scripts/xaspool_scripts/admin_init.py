@@ -71,7 +71,7 @@ def init(path: str, yes: bool, **options: Any) -> None:
 
 def _refuse_strangers(path: str, yes: bool) -> None:
     """A directory with files of something else is rarely meant: ask on a terminal, and refuse without one."""
-    from spool import layout
+    from spool.model import layout
 
     if yes or not os.path.isdir(path):
         return
@@ -103,7 +103,7 @@ def _require_network(path: str, kind: str) -> None:
 def _warn_of_file_system(path: str) -> None:
     """What doctor would warn of, as far as it is known without trying anything out."""
     from spool.disk import Disk
-    from spool.filesystem import Outcome, examine_kind
+    from spool.disk.requirements import Outcome, examine_kind
 
     proof = examine_kind(Disk(path))
     if proof.outcome is not Outcome.FINE:

@@ -16,7 +16,7 @@ from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool import Holder, QueueEntry
-    from spool.message import Message
+    from spool.model.message import Message
 
 
 @click.group()

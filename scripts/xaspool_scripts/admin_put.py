@@ -173,7 +173,7 @@ def _all_of(space: "Space", file: BinaryIO) -> bytes:
 
 def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
     """What the content type says that the body is; its bytes stay as they are."""
-    from spool import codecs
+    from spool.model import codecs
 
     codec = codecs.codec_of(chosen.get("content_type"))
     if codec is None:

@@ -22,7 +22,7 @@ from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import answering, message_object, messages, write_answer, write_json
 
 if TYPE_CHECKING:
-    from spool.message import Message
+    from spool.model.message import Message
     from spool.space import Space
 
 

@@ -99,7 +99,7 @@ def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> d
     """None if it was decided meanwhile, unless it ``must`` be there."""
     from dataclasses import asdict
 
-    from spool.decide import UnknownBranch, describe
+    from spool.transactions.two_phase import UnknownBranch, describe
 
     try:
         found = describe(manager.space._store, _parsed(xid))
@@ -112,7 +112,7 @@ def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> d
 
 def _outcomes(manager: "ResourceManager") -> dict[str, str]:
     """What was decided here, and not forgotten."""
-    from spool.decide import heuristic_outcomes
+    from spool.transactions.two_phase import heuristic_outcomes
 
     return heuristic_outcomes(manager.space._store)
 

@@ -10,7 +10,7 @@ from xaspool_scripts.output import printable
 from xaspool_scripts.wording import on_terminal, plural
 
 if TYPE_CHECKING:
-    from spool.message import Message
+    from spool.model.message import Message
 
 _MOST_DECODED = 1 << 20  # bytes; a larger body is shown as it begins
 _MOST_SHOWN = 1 << 16  # characters
@@ -25,8 +25,8 @@ class _NoValue(Exception):
 
 def value(message: "Message") -> Any:
     """What a consumer in Python gets for a JSON or msgpack body; ``_NoValue`` for any other."""
-    from spool import codecs
     from spool.errors import SpoolError
+    from spool.model import codecs
 
     raw = message.body
     name = message.codec or codecs.codec_of(message.content_type)

@@ -280,7 +280,7 @@ def typed_values() -> Iterator[None]:
 
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of queues, read from space.toml without opening the space."""
-    from spool.settings_file import parse
+    from spool.model.settings_file import parse
 
     try:
         with open(os.path.join(space_path(context), _SETTINGS), encoding="utf-8") as file:
@@ -292,7 +292,7 @@ def complete_queue(context: click.Context, parameter: click.Parameter, incomplet
 
 def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Xids of prepared branches."""
-    from spool import layout
+    from spool.model import layout
 
     try:
         names = os.listdir(os.path.join(space_path(context), layout.PREPARED))
@@ -304,8 +304,8 @@ def complete_prepared(context: click.Context, parameter: click.Parameter, incomp
 
 def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of files in quarantine."""
-    from spool import layout
-    from spool.quarantine import REASON_SUFFIX
+    from spool.disk.quarantine import REASON_SUFFIX
+    from spool.model import layout
 
     try:
         names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))

@@ -4,8 +4,8 @@ import errno
 import os
 from typing import NoReturn
 
-from spool import layout
 from spool.disk import Disk
+from spool.model import layout
 
 
 class LookingDisk(Disk):

@@ -13,7 +13,7 @@ import click
 from xaspool_scripts.common import Failure, describe, lost_output, note
 
 if TYPE_CHECKING:
-    from spool.message import Message
+    from spool.model.message import Message
 
 NOTHING = "-"
 

@@ -20,8 +20,8 @@ from xaspool_scripts.output import printable, write_json
 from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
-    from spool.findings import Finding, RecoveryReport
-    from spool.store import Store
+    from spool.admin.findings import Finding, RecoveryReport
+    from spool.store.store import Store
 
 _MOST_SHOWN = 20
 
@@ -108,10 +108,10 @@ def _recover() -> "tuple[RecoveryReport, list[str]]":
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     """What opening the space would do, and which processes have it open."""
     from recovery.scan import plan
-    from spool.clock import Clock
     from spool.errors import NotASpace
     from spool.names import quoted
-    from spool.store import Store
+    from spool.runtime.clock import Clock
+    from spool.store.store import Store
     from xaspool_scripts.look import LookingDisk
 
     if not os.path.isdir(path):

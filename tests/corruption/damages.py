@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from spool import layout
+from spool.model import layout
 
 _SMALL_BYTES = 4 << 10
 _JUNK = (b"\0", b"\xc4\x02hi", b"\0" * 5000)

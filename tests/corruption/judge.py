@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spool
-from spool import layout
+from spool.admin.findings import Finding, Kind
 from spool.disk import Disk
-from spool.findings import Finding, Kind
+from spool.model import layout
 from tests.corruption.damages import Damage
 from tests.corruption.zoo import QUEUES, Zoo, body
 

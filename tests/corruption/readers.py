@@ -14,12 +14,9 @@ from unittest import mock
 
 from hypothesis import HealthCheck, settings
 
-from spool import codecs, dropped, layout, notes
-from spool import settings_file as space_settings
-from spool.commits import Commit, Part
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
-from spool.format import (
+from spool.format.format import (
     SECTION_MESSAGES,
     BranchEntry,
     Header,
@@ -29,11 +26,16 @@ from spool.format import (
     decode_header,
     decode_table,
 )
+from spool.format.reader import FileImage, image_of, prove, read_bodies
 from spool.index import Index
-from spool.layout import MAX_NUMBER, MAX_ORDINAL
-from spool.reader import FileImage, image_of, prove, read_bodies
-from spool.store import targets
-from spool.xid import BRANCH_ID_BYTES, Xid
+from spool.index.commit import Commit, Part
+from spool.intake import dropfile
+from spool.model import codecs, layout
+from spool.model import settings_file as space_settings
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.policies import claim_journal
+from spool.store.store import targets
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 XID = Xid(7, b"global", b"branch")
@@ -207,7 +209,7 @@ def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, in
     (tmp_path / layout.ACTIVE).mkdir(exist_ok=True)
     (tmp_path / layout.note(XID)).write_bytes(data)
     with little_memory():
-        note = notes.read_note(SimpleNamespace(disk=Disk(str(tmp_path))), XID)  # type: ignore[arg-type]
+        note = claim_journal.read_note(SimpleNamespace(disk=Disk(str(tmp_path))), XID)  # type: ignore[arg-type]
     owner, ranges = note.owner, note.ranges
     assert isinstance(note.pid, int | None)
     assert isinstance(note.program, str | None)
@@ -259,7 +261,7 @@ PUTS = [
 def try_dropped(data: bytes, tried: dict[str, int]) -> None:
     try:
         with little_memory():
-            puts = dropped.puts_of("file.msgpack", data, 1000)
+            puts = dropfile.puts_of("file.msgpack", data, 1000)
     except InvalidArgument:
         tried["refused"] += 1
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spool import layout
+from spool.model import layout
 from tests.corruption import damages, zoo
 from tests.corruption.damages import Damage
 from tests.corruption.judge import judge

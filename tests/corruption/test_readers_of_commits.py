@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool import codecs
-from spool.entries import MOST_ADDRESSED
 from spool.errors import CorruptedFile, UnknownCodec
-from spool.format import decode_header, decode_table
-from spool.layout import MAX_NUMBER
+from spool.format.format import decode_header, decode_table
+from spool.format.schema import MOST_ADDRESSED
+from spool.model import codecs
+from spool.model.layout import MAX_NUMBER
 from tests.corruption.hostile import (
     BOMBS,
     GOLDEN,

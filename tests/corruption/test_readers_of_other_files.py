@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool import layout
-from spool.counters import Page
+from spool.coordination.counters import Page
 from spool.disk import Disk
-from spool.quarantine import REASON_SUFFIX, quarantine
+from spool.disk.quarantine import REASON_SUFFIX, quarantine
+from spool.model import layout
 from tests.corruption.hostile import BOMBS, changed, damaged, each_changed, pack
 from tests.corruption.readers import (
     NOTE,

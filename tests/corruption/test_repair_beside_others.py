@@ -3,11 +3,11 @@
 import pytest
 
 import spool
-from spool import layout
-from spool.clock import WaitExpired
-from spool.findings import Kind
-from spool.locks import NUMBER
-from spool.reclaim import reclaim
+from spool.admin.findings import Kind
+from spool.coordination.locks import NUMBER
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.runtime.clock import WaitExpired
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
 
 VOTE = layout.prepared(XID)

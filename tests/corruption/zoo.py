@@ -10,10 +10,13 @@ from pathlib import Path
 from unittest import mock
 
 import spool
-from spool import decide, draft, layout, reclaim, writer
-from spool.coordinated import CoordinatedTransaction
-from spool.locks import coordinator_byte, taken_byte
-from spool.xid import FORMAT_ROUND, Xid
+from spool.coordination.locks import coordinator_byte, taken_byte
+from spool.format import batch, writer
+from spool.maintenance import reclaim
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 
 FOREIGN = 7
@@ -107,7 +110,7 @@ def _commits(space: spool.Space, zoo: Zoo) -> None:
     )
     _put(space, zoo, "one section", "left", ["single"])
     _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
-    with mock.patch.object(draft, "SECTION_MESSAGES", 2), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 512):
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 512):
         _put(space, zoo, "several sections", "left", [f"section {n}" for n in range(5)])
     _put(space, zoo, "partly taken", "left", ["taken", "left over"])
     taken = space.get("left", message_id=_id_of(space, body("taken")))
@@ -144,8 +147,8 @@ def _adoptions(space: spool.Space, zoo: Zoo) -> None:
     for kind in ("adopted branch", "unmoved branch"):
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
-        with mock.patch.object(decide, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
-            number = decide.commit_prepared(store, xid, store.deadline(), told=True)
+        with mock.patch.object(two_phase, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
+            number = two_phase.commit_prepared(store, xid, store.deadline(), told=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
         zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})
@@ -175,7 +178,7 @@ def _leftovers(space: spool.Space, zoo: Zoo) -> None:
     _put(space, zoo, "claimed", "right", ["claimed"])
     holder = space.transaction()
     holder.get("right", message_id=_id_of(space, body("claimed")))
-    with mock.patch.object(draft, "SECTION_BYTES", 1), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 64):
+    with mock.patch.object(batch, "SECTION_BYTES", 1), mock.patch.object(writer, "_STREAMED_HEADER_ROOM", 64):
         holder.put("left", body("never committed"))
         holder.put("left", body("never committed either"))
     zoo.gone |= {body("never committed"): "", body("never committed either"): ""}

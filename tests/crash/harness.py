@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import spool
-from spool import layout
-from spool.decide import in_doubt
-from spool.findings import Finding, Kind
-from spool.reclaim import reclaim
+from spool.admin.findings import Finding, Kind
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.transactions.two_phase import in_doubt
 from tests.at_once import AT_ONCE
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import spool
-from spool.findings import Kind
+from spool.admin.findings import Kind
 from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import spool
-from spool import layout
+from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
@@ -68,5 +68,5 @@ class _Event(threading.Event):
 
 @contextmanager
 def mirrors_last() -> Iterator[None]:
-    with mock.patch("spool.mirror.threading", SimpleNamespace(Event=_Event)):
+    with mock.patch("spool.store.mirror.threading", SimpleNamespace(Event=_Event)):
         yield

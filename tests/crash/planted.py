@@ -9,7 +9,11 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from spool import decide, group, locks, mirror, publication, reclaim, visibility
+from spool.coordination import locks
+from spool.log import group_commit, sequence, visibility
+from spool.maintenance import reclaim
+from spool.store import mirror
+from spool.transactions import two_phase
 
 _PACKAGES = ("spool", "xa", "recovery")
 
@@ -46,12 +50,12 @@ _LOOKS = "catch_up(store, settle_all(store, deadline, list_prepared(store)))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
 BUGS = (
-    Bug("numbers issued without their lock", publication.with_number_lock,
+    Bug("numbers issued without their lock", sequence.with_number_lock,
         (('store.control.lock(NUMBER, deadline, "the lock on commit numbers")', "store.control._held.add(NUMBER)"),),
         "commits beside takes"),
-    Bug("a dead writer's file taken as it lies", publication.finish, (("copy_over(store, name)", "pass"),),
+    Bug("a dead writer's file taken as it lies", sequence.finish, (("copy_over(store, name)", "pass"),),
         "a late reader beside reclaim and recycling"),
-    Bug("a commit without its flush", publication._make_durable,
+    Bug("a commit without its flush", sequence._make_durable,
         (("store.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("no second look", visibility.look_again, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("a second look without settling", visibility.look_again,
@@ -61,7 +65,7 @@ BUGS = (
     Bug("a second look the wrong way round", visibility.look_again,
         ((_LOOKS, "catch_up(store, settle_all(store, deadline)); list_prepared(store)"),),
         "prepare, take, commit by another"),
-    Bug("an adoption that does not settle", decide._still_prepared, ((_SETTLES, ""),),
+    Bug("an adoption that does not settle", two_phase._still_prepared, ((_SETTLES, ""),),
         "commit, rollback and commit race"),
     Bug("a rebuild past the published", visibility._read_on,
         (("index.applied < number <= last)", "index.applied < number)"),), "an opener beside a new number"),
@@ -76,21 +80,21 @@ BUGS = (
 )  # fmt: skip
 
 OUT_OF_ORDER = Bug(
-    "numbers published out of order", publication.publish,
+    "numbers published out of order", sequence.publish,
     (("page = settle_to(store, number - 1, deadline)", "page = store.counters.read()"),), "commits beside looks",
 )  # fmt: skip
 
-AS_IT_LIES = Bug("an untold branch adopted as it lies", decide.make_durable,
+AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
                  (("copy_over(store, layout.prepared(xid))", "pass"),), "prepare, commit by another, take")  # fmt: skip
 
 # Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
-    "a rollback that does not look for a commit", decide.rollback_prepared,
+    "a rollback that does not look for a commit", two_phase.rollback_prepared,
     ((f"{_SETTLES}        if xid in store.index.adopted or not", "        if not"),),
     "commit, rollback and commit race",
 )  # fmt: skip
 NO_SETTLING = Bug(
-    "a rollback that does not settle", decide.rollback_prepared, (("        settle_all(store, deadline)\n", ""),),
+    "a rollback that does not settle", two_phase.rollback_prepared, (("        settle_all(store, deadline)\n", ""),),
     "commit, rollback and commit race",
 )  # fmt: skip
 
@@ -102,22 +106,22 @@ _GOES = r"rename committed/|unlink committed/"
 
 # Each with who dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
-    (Bug("a group hears of its commit before it is durable", group.Group._write,
+    (Bug("a group hears of its commit before it is durable", group_commit.Group._write,
          (("number = publication.commit(", "tell(works)\n        number = publication.commit("),),
          "a group beside a look"), 2, _COMMITS),
-    (Bug("a group whose flush failed hears that all is well", group.Group._try,
+    (Bug("a group whose flush failed hears that all is well", group_commit.Group._try,
          (("work.error = CommitUnknown(str(error), tuple(work.ids))", "return []"),), "the flush of a group fails"),
      1, _COMMITS),
-    (Bug("who found no room hears that all is well", group.Group._try, (("failed[0].error = error", "pass"),),
+    (Bug("who found no room hears that all is well", group_commit.Group._try, (("failed[0].error = error", "pass"),),
          "a group on a full disk"), 0, _COMMITS),
-    (Bug("who needs no room is thrown out with who found none", group.Group._to_blame,
+    (Bug("who needs no room is thrown out with who found none", group_commit.Group._to_blame,
          (("[work for work in works if work.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
-    (Bug("a mirror has a commit after it was published", publication.commit,
+    (Bug("a mirror has a commit after it was published", sequence.commit,
          (("_make_durable(store, file, number, flush=flush)", _FLUSHES),
           ("flushed=flush)\n", "flushed=flush)\n        store.mirror.keep(number)\n")), "a group with a mirror"),
      2, _COMMITS),
-    (Bug("a mirror has not what another finished", publication.finish, (("store.mirror.keep(number)", "pass"),),
+    (Bug("a mirror has not what another finished", sequence.finish, (("store.mirror.keep(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
     (Bug("a mirror is not waited for", mirror.Mirror.keep_beside,
          (("done.wait()", "pass"), ("if failed[0]", "if failed and failed[0]")),

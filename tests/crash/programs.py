@@ -6,12 +6,13 @@ from functools import partial
 from typing import ParamSpec
 
 import spool
-from spool import decide, layout
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import UnknownBranch
 from spool.errors import CommitUnknown, DiskFailure, SpaceStopped
-from spool.reclaim import reclaim
-from spool.xid import FORMAT_ROUND, Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import UnknownBranch
 from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
 from tests.crash.interleave import Stage
 from tests.simdisk import SimulatedDisk
@@ -142,7 +143,7 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
     def run(space: spool.Space) -> None:
         store = space._store
         for _ in range(patience):
-            if decide.is_prepared(store, XID):
+            if two_phase.is_prepared(store, XID):
                 break
             store.clock.sleep(0.01)
         (deed,) = (deed for deed in book.deeds if deed.xid == str(XID)) if _has_branch(book) else (None,)
@@ -154,9 +155,9 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
             deed.outcomes |= {target}
         try:
             if outcome == "commit":
-                decide.commit_prepared(store, XID, store.deadline(), told=told)
+                two_phase.commit_prepared(store, XID, store.deadline(), told=told)
             else:
-                decide.rollback_prepared(store, XID, store.deadline())
+                two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:
             if deed.outcomes == {DOUBT, target} and not decided:  # nobody else decides, and nobody could
                 deed.outcomes = frozenset([DOUBT, NOTHING, DONE])

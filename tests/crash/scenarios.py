@@ -7,15 +7,18 @@ import errno
 from unittest import mock
 
 import spool
-from spool import checkpoint, decide, draft, layout, remote
-from spool.consume import HeldMessage
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import UnknownBranch
-from spool.disk import FlushFailed
+from spool.coordination.locks import coordinator_byte
+from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, TransactionRolledBack
+from spool.format import batch
 from spool.intake import Intake
-from spool.locks import coordinator_byte
-from spool.reclaim import reclaim
+from spool.log import checkpoint
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.transactions import remote_branch, two_phase
+from spool.transactions.consume import HeldMessage
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import UnknownBranch
 from tests.crash.book import DONE, NOTHING, Book, Deed, text
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.programs import (
@@ -102,7 +105,7 @@ def _in_doubt(space: spool.Space, book: Book) -> None:
 
 def _moved_while_unpublished(stage: Stage) -> None:
     stage.process("D", deciding(stage.book, "commit"))
-    stage.process("M", lambda space: decide.finish_moves(space._store) and None)
+    stage.process("M", lambda space: two_phase.finish_moves(space._store) and None)
     stage.newcomer("O", opening(getting(stage.book, "O")))
 
 
@@ -137,7 +140,7 @@ def _adopt_take_and_reclaim(stage: Stage) -> None:
 def _coordinator_ends(stage: Stage) -> None:
     """Whoever meets the branch of a coordinator that may have decided looks at its lock first."""
     stage.process("D", _round(stage.book))
-    stage.process("Z", lambda space: decide.settle_the_dead(space._store, space._store.deadline()) and None)
+    stage.process("Z", lambda space: two_phase.settle_the_dead(space._store, space._store.deadline()) and None)
 
 
 def _driver_task_and_cleaner(stage: Stage) -> None:
@@ -160,8 +163,8 @@ def _round(book: Book) -> Program:
             disk = type(store.disk)(store.disk.machine, store.disk.schedule)  # type: ignore[attr-defined]
             try:
                 with (
-                    mock.patch.object(remote, "Disk", return_value=disk),
-                    mock.patch.object(remote, "Clock", return_value=store.clock),
+                    mock.patch.object(remote_branch, "Disk", return_value=disk),
+                    mock.patch.object(remote_branch, "Clock", return_value=store.clock),
                 ):
                     _task(deed, held[0])
             except TransactionRolledBack:
@@ -180,7 +183,7 @@ def _round(book: Book) -> Program:
 
 def _task(deed: Deed, held: HeldMessage) -> None:
     """A process of its own, which may outlive its driver."""
-    branch = remote.RemoteBranch(ROOT, ROUND, b"0123456789ab")
+    branch = remote_branch.RemoteBranch(ROOT, ROUND, b"0123456789ab")
     body = branch.read(held).decode()
     deed.takes, deed.puts, deed.from_queue = [("a", body)], [("b", f"r{body}")], None
     branch.draft.put("b", [f"r{body}".encode()], {"codec": "text"})
@@ -355,14 +358,14 @@ def _heuristic(stage: Stage) -> None:
             deed.outcomes |= {NOTHING}
         deed.may_return = True
         try:
-            decide.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
+            two_phase.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
-            assert decide.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
+            assert two_phase.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return
         deed.may(NOTHING)
         deed.ended = True
         reclaim(space._store)
-        assert decide.heuristic_outcome(space._store, XID) == decide.ROLLED_BACK
+        assert two_phase.heuristic_outcome(space._store, XID) == two_phase.ROLLED_BACK
 
     stage.process("H", administrator)
     stage.process("B", deciding(stage.book, "commit"))
@@ -373,7 +376,7 @@ def _streaming(stage: Stage) -> None:
     """A branch whose sections are written before it commits, beside an opener that cleans active/ and a reclaimer."""
 
     def streams(space: spool.Space) -> None:
-        with mock.patch.object(draft, "SECTION_MESSAGES", 2):
+        with mock.patch.object(batch, "SECTION_MESSAGES", 2):
             book = stage.book
             book.put(space, "S streams", "a", *(f"S{place}" for place in range(5)))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import spool
-from spool import layout
+from spool.admin.findings import Kind
 from spool.disk import Disk
-from spool.findings import Kind
-from spool.format import stamp
+from spool.format.format import stamp
+from spool.format.reader import read_header
 from spool.intake import Intake
-from spool.reader import read_header
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut

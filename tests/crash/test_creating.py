@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 
 import spool
-from spool.findings import Kind
+from spool.admin.findings import Kind
 from tests.machine import NO_FILES, Image, Machine, PowerCut
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
 from tests.spool.meanwhile import Processes, prepare

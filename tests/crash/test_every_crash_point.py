@@ -9,11 +9,14 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import checkpoint, draft, layout, sweep
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import decide_heuristically
+from spool.format import batch
 from spool.intake import Intake
-from spool.reclaim import reclaim
+from spool.log import checkpoint
+from spool.maintenance import compaction
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import decide_heuristically
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.machine import OF_ANOTHER
@@ -226,7 +229,7 @@ def _finish_intake_and_look_later(space: spool.Space) -> None:
 
 def _streamed(space: spool.Space, ledger: Ledger) -> None:
     """A branch whose sections go to the disk while it is written: all of it or nothing."""
-    with mock.patch.object(draft, "SECTION_MESSAGES", 2), ledger.becoming(THREE.got("a").put("b", *"1234567")):
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2), ledger.becoming(THREE.got("a").put("b", *"1234567")):
         with space.transaction() as tx:
             tx.get("a")
             for body in "1234567":
@@ -234,7 +237,7 @@ def _streamed(space: spool.Space, ledger: Ledger) -> None:
 
 
 def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
-    with mock.patch.object(draft, "SECTION_MESSAGES", 2):
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2):
         tx = space.transaction()
         tx.put_many("b", list("1234567"))
         tx.rollback()
@@ -260,7 +263,7 @@ def _swept(space: spool.Space, ledger: Ledger) -> None:
             space.get_many("a", 4)
         with ledger.becoming(ledger.world.put("a", "last")):
             space.put("a", "last")
-        with mock.patch.object(sweep, "MOST_WASTE", -1.0), mock.patch.object(sweep, "SEGMENT_BYTES", 2):
+        with mock.patch.object(compaction, "MOST_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
             assert space._housekeeper.sweep() > 0
         reclaim(space._store)
 

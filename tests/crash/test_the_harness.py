@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spool import layout
+from spool.model import layout
 from tests.crash.harness import Explorer, Violation
 from tests.crash.test_every_crash_point import HISTORIES
 from tests.simdisk import SimulatedDisk

@@ -4,8 +4,8 @@ import errno
 import os
 
 import spool
-from spool import layout
-from spool.disk import FlushFailed
+from spool.disk.disk import FlushFailed
+from spool.model import layout
 from tests.crash.book import Book
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.mirrors import MirrorLast

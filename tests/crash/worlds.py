@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import spool
-from spool.clock import Deadline
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import commit_prepared, rollback_prepared
-from spool.index import DEQUEUED, ENQUEUED
-from spool.store import targets
-from spool.xid import Xid
+from spool.index.index import DEQUEUED, ENQUEUED
+from spool.model.xid import Xid
+from spool.runtime.clock import Deadline
+from spool.store.store import targets
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import commit_prepared, rollback_prepared
 
 AFTER = "after"
 QUEUES = ("a", "b", AFTER)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.clock import Clock
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import commit_prepared
 from spool.disk import Disk
 from spool.intake import Intake
-from spool.reclaim import reclaim
-from spool.xid import Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import Xid
+from spool.runtime.clock import Clock
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import commit_prepared
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.simdisk import ROOT, SimulatedDisk
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import spool
+from spool.coordination.locks import NUMBER
 from spool.intake import Intake
-from spool.locks import NUMBER
 from tests.environment.pressed import CALLS, NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, telling
 from tests.environment.test_interrupts import HISTORIES, History, calls_of
 
@@ -209,7 +209,7 @@ def test_an_intake_in_another_thread_ends(memory: Path) -> None:
 
 def test_a_commit_that_has_its_number_is_finished(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it waits for an earlier one: nobody is told "unknown" because the space is closed meanwhile."""
-    monkeypatch.setattr("spool.draft.SECTION_BYTES", 1)  # the second streams: it has a file of its own
+    monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 1)  # the second streams: it has a file of its own
     furnish(memory / "space")
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import spool
-from spool import gate as gate_module
-from spool import interrupts
-from spool.gate import Gate
+from spool.runtime import gate as gate_module
+from spool.runtime import interrupts
+from spool.runtime.gate import Gate
 from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
 
 press = partial(signal.raise_signal, signal.SIGINT)

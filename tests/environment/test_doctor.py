@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from spool import disk as seam
-from spool import layout
-from spool.clock import Clock
 from spool.disk import Disk
+from spool.disk import disk as seam
+from spool.disk.identity import FileIdentity
+from spool.disk.mount import FileSystem
+from spool.disk.requirements import Outcome, examine
 from spool.errors import UnsafeFileSystem
-from spool.filesystem import Outcome, examine
-from spool.identity import FileIdentity
-from spool.mount import FileSystem
+from spool.model import layout
+from spool.runtime.clock import Clock
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
 from xaspool_scripts.admin import main

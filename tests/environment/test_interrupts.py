@@ -15,11 +15,11 @@ import pytest
 
 import spool
 import xa
-from spool import interrupts
-from spool.association import associated
 from spool.intake import Intake
-from spool.outcome import Replied
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model.outcome import Replied
+from spool.runtime import interrupts
+from spool.runtime.context import associated
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.test_round import forward

@@ -11,11 +11,11 @@ import pytest
 
 import spool
 import xa
+from spool.coordination.locks import coordinator_byte
 from spool.intake import Intake
-from spool.locks import coordinator_byte
-from spool.reclaim import reclaim
-from spool.remote import RemoteBranch
-from spool.xid import FORMAT_ROUND, Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions.remote_branch import RemoteBranch
 
 NOBODY = 65534
 DROPPED_MODE = 0o644

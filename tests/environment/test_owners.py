@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import owners
-from spool.disk import Disk
+from spool.disk import Disk, owners
 from spool.intake import Intake
 from tests.at_once import AT_ONCE
 

@@ -17,8 +17,8 @@ import xa
 from spool.disk import Disk
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.intake import Intake
-from spool.reclaim import reclaim
-from spool.xid import Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import Xid
 from tests.at_once import AT_ONCE
 
 PATIENCE_SECONDS = 20

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import layout, locks, presence
+from spool.coordination import locks, presence
 from spool.errors import SpaceStopped
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.crash.book import Unexplained
 from tests.crash.harness import SEED, Explorer

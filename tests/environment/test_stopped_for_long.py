@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import layout
 from spool.errors import CommitUnknown, TransactionRolledBack
 from spool.intake import Intake
-from spool.notes import _become_owner
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.policies.claim_journal import _become_owner
 from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Unexplained, text
 from tests.crash.interleave import Interleaver, Stage

@@ -3,7 +3,7 @@
 import errno
 
 import spool
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
 from tests.crash.worlds import AFTER, World
 from tests.faults.disks import FaultySimulatedDisk
 from tests.faults.harness import Faults, Outcome, expect, look, play, reopen, telling, told

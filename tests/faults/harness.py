@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import spool
-from spool.decide import settle_the_dead
+from spool.admin.findings import Kind
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
-from spool.findings import Kind
-from spool.publication import settle_all
+from spool.log.sequence import settle_all
+from spool.transactions.two_phase import settle_the_dead
 from tests.at_once import AT_ONCE
 from tests.crash.worlds import AFTER, QUEUES, World
 from tests.crash.worlds import look as look_now

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import spool
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import coordinator_byte
 from spool.errors import DiskFailure
 from spool.intake import Intake
-from spool.reclaim import reclaim
-from spool.remote import RemoteBranch
-from spool.xid import FORMAT_ROUND, Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.remote_branch import RemoteBranch
+from spool.transactions.two_phase import coordinator_byte
 from tests.crash.worlds import EMPTY, XID, World
 from tests.spool.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
@@ -152,7 +152,7 @@ def _put_and_reclaim(actor: Actor) -> None:
 
 
 def _close(actor: Actor) -> None:
-    with mock.patch("spool.housekeeping.TIDY_FROM", 0):
+    with mock.patch("spool.maintenance.housekeeper.TIDY_FROM", 0):
         actor.space.close()
 
 
@@ -265,7 +265,7 @@ def _round(actor: Actor) -> None:
         held = tx.hold("a", 2)
         disk = copy.copy(store.disk)
         disk._handles = {}
-        with mock.patch("spool.remote.Disk", return_value=disk):
+        with mock.patch("spool.transactions.remote_branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
     finally:

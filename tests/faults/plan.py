@@ -9,7 +9,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from spool.disk import FlushFailed
+from spool.disk.disk import FlushFailed
 
 READS = frozenset(("open", "open_directory", "read_at", "names", "identity", "exists", "handle_identity", "has_writer"))
 NAMING = frozenset(("create", "rename", "rename_new", "link", "unlink", "make_directory", "remove_directory"))

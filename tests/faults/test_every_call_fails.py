@@ -26,7 +26,7 @@ A_FEW = [(errno.EIO, Spread.ONCE), (errno.EIO, Spread.ALL), (errno.ENOSPC, Sprea
 @pytest.fixture(autouse=True)
 def _small_and_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A section is full after a few bytes, so that large transactions stream; and nobody reads what is logged."""
-    monkeypatch.setattr("spool.draft.SECTION_BYTES", 8)
+    monkeypatch.setattr("spool.format.batch.SECTION_BYTES", 8)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

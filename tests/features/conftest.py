@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.clock import Clock
+from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
 
 

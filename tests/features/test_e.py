@@ -13,7 +13,7 @@ import pytest
 import spool
 import xa
 from spool.errors import DiskFailure
-from spool.retries import retry_delay
+from spool.policies.retries import retry_delay
 from tests.at_once import AT_ONCE
 from tests.features.conftest import MovedClock, Reopen, drained, seen
 

@@ -10,11 +10,12 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import capacity, layout
-from spool.clock import WaitExpired
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import commit_prepared
-from spool.xid import Xid
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.policies import capacity
+from spool.runtime.clock import WaitExpired
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import commit_prepared
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool import codecs
+from spool.model import codecs
 from tests.at_once import AT_ONCE
 from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import spool
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
 from tests.features.conftest import MovedClock, Reopen, drained, seen
 from tests.spool.sweeping import swept_by_few
 

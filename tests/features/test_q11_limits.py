@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import spool
-from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
-from spool.xid import Xid
+from spool.model.xid import Xid
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.features.conftest import Reopen, drained
 
 PATIENT_SECONDS = 60

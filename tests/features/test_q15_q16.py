@@ -12,10 +12,10 @@ import pytest
 
 import spool
 import xa
-from spool.findings import Kind
-from spool.locks import NUMBER
+from spool.admin.findings import Kind
+from spool.coordination.locks import NUMBER
+from spool.maintenance.compaction import Sweeper
 from spool.routing import NoRoute, Route, Router
-from spool.sweep import Sweeper
 from tests.features.conftest import MovedClock, drained, seen
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk

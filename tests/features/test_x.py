@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import spool
-from spool import sweep
-from spool.coordinated import CoordinatedTransaction
-from spool.sweep import Sweeper
-from spool.xid import Xid
+from spool.maintenance import compaction
+from spool.maintenance.compaction import Sweeper
+from spool.model.xid import Xid
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
 from tests.spool.sweeping import swept_by_few
 
@@ -227,7 +227,7 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
     for n in range(4):
         space.put("q", n, deduplication_key=f"k{n}")
     drained(space, "q")
-    other, ids, said_by = again(), [], sweep._said_by
+    other, ids, said_by = again(), [], compaction._said_by
 
     def meanwhile(*about: Any) -> Any:
         found = said_by(*about)
@@ -235,7 +235,7 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
         ids.append(other.put("q", "new", deduplication_key="k0"))
         return found
 
-    monkeypatch.setattr(sweep, "_said_by", meanwhile)
+    monkeypatch.setattr(compaction, "_said_by", meanwhile)
     with swept_by_few():
         Sweeper(space._store).look()
     assert ids

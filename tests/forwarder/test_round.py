@@ -15,15 +15,16 @@ from forwarder.round import RoundResult, Route, TaskDied, run_round, split
 from forwarder.services import Request, ServiceError
 from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk, deliver
-from spool import codecs, decide
-from spool.coordinated import CoordinatedTransaction
-from spool.decide import settle_the_dead
-from spool.effects import Effect
+from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
-from spool.locks import coordinator_byte
-from spool.outcome import Outcome, Passed, Rejected, Replied, Retried
-from spool.remote import RemoteBranch
-from spool.xid import FORMAT_ROUND, Xid
+from spool.model import codecs
+from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.remote_branch import RemoteBranch
+from spool.transactions.two_phase import settle_the_dead
+from spool.work.effects import Effect
 from tests.at_once import AT_ONCE
 
 Answer = Callable[[Request], Outcome]
@@ -141,7 +142,7 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     with pytest.raises(TransactionRolledBack):
         branch.prepare()
     branch.close()
-    assert not decide.is_prepared(space._store, xid)
+    assert not two_phase.is_prepared(space._store, xid)
 
 
 def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:

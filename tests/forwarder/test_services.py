@@ -10,8 +10,8 @@ import pytest
 
 from forwarder.services import PythonService, Request, Service, ServiceError, parse
 from forwarder.services.python import PythonCaller
-from spool.message import Message, Position
-from spool.outcome import LONGEST_REASON, Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
+from spool.model.message import Message, Position
+from spool.model.outcome import LONGEST_REASON, Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
 
 
 def request(body: Any = b"hello", **attributes: Any) -> Request:

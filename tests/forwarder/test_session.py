@@ -15,7 +15,7 @@ import pytest
 
 from forwarder import java, session
 from forwarder.services import Request, parse
-from spool.message import Message, Position
+from spool.model.message import Message, Position
 
 pyspark = pytest.importorskip("pyspark")
 
@@ -93,7 +93,7 @@ class TestSession:
                 said.set()
 
         def deliver(bodies: Iterator[str]) -> Iterator[Any]:
-            from spool.codecs import decode
+            from spool.model.codecs import decode
 
             caller = service.open()
             for body in bodies:

@@ -8,14 +8,14 @@ import zlib
 from array import array
 from pathlib import Path
 
-from spool.contents import hash_of
 from spool.disk import Disk
-from spool.draft import Draft, Section
-from spool.format import Adoption, BranchEntry, Header, Origins, Table, stamp
-from spool.segments import pack_correlations, pack_ids
-from spool.sweep import section_of
-from spool.writer import BranchFile
-from spool.xid import FORMAT_LOCAL, Xid
+from spool.format.batch import Draft, Section
+from spool.format.format import Adoption, BranchEntry, Header, Origins, Table, stamp
+from spool.format.writer import BranchFile
+from spool.index.lookup import hash_of
+from spool.index.segment import pack_correlations, pack_ids
+from spool.maintenance.compaction import section_of
+from spool.model.xid import FORMAT_LOCAL, Xid
 
 HERE = Path(__file__).parent
 WRITER = {"pid": 4711, "program": "golden"}

@@ -12,7 +12,7 @@ import pytest
 
 import spool
 from spool.disk import Disk
-from spool.intake import Intake, Taken
+from spool.intake.intake import Intake, Taken
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import IO
 import pytest
 
 import spool
-from spool.clock import Clock
 from spool.disk import Disk
-from spool.intake import Intake, IntakeCounts
+from spool.intake.intake import Intake, IntakeCounts
+from spool.runtime.clock import Clock
 from tests.users import DROPPER, GROUP, OWNER, acting_as, directory_of, in_a_process_of
 
 pytestmark = pytest.mark.root

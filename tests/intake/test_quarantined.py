@@ -5,9 +5,9 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import layout
-from spool.clock import WaitExpired
 from spool.intake import Intake
+from spool.model import layout
+from spool.runtime.clock import WaitExpired
 from tests.machine import Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.spool.meanwhile import Meanwhile

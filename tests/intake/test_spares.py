@@ -6,11 +6,11 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import layout
-from spool.identity import FileIdentity
+from spool.coordination.locks import dropping_byte
+from spool.disk.identity import FileIdentity
 from spool.intake import Intake
-from spool.locks import dropping_byte
-from spool.writers import Complete, Evidence
+from spool.intake.writers import Complete, Evidence
+from spool.model import layout
 from tests.machine import OF_ANOTHER, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.spool.meanwhile import Processes

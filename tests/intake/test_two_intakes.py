@@ -6,10 +6,10 @@ from contextlib import suppress
 import pytest
 
 import spool
-from spool import layout
-from spool.clock import WaitExpired
 from spool.intake import Intake
-from spool.taking import Taken
+from spool.intake.capture import Taken
+from spool.model import layout
+from spool.runtime.clock import WaitExpired
 from tests.simdisk import SimulatedDisk
 from tests.spool.meanwhile import Processes
 from tests.survivors import Rules, survivors
@@ -276,7 +276,7 @@ def test_a_directory_of_taken_files_that_cannot_be_finished_is_let_go_of(process
 def test_an_intake_that_runs_on_leaves_directories_to_which_it_takes_no_more(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spool.taking._MOST_NAMES", 2)
+    monkeypatch.setattr("spool.intake.capture._MOST_NAMES", 2)
     space, disk = processes.open()
     intake = Intake(space)
     for name in ("a", "a", "b", "c", "d", "e"):

@@ -3,7 +3,7 @@
 import random
 
 import spool
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
 from tests.torture.history import Log
 from tests.torture.windows import WindowDisk
 from tests.torture.worker import KINDS, Worker, XaWorker

@@ -40,7 +40,7 @@ _STAND_INS = {
     "_verify": _NOTHING,
     "check_usable": "{receiver}.counters.read()",
     "_check_coordinator": _NOTHING,
-    "prove": "__import__('spool.reader').reader.read_image({first}, {second})",
+    "prove": "__import__('spool.format.reader').reader.read_image({first}, {second})",
     "prove_section": _NOTHING,
     "bad_bodies": "()",
     "_prove": _NOTHING,

@@ -44,7 +44,7 @@ def test_an_argument_that_is_not_utf8_stays_as_it_was_typed(path: Path) -> None:
 
 @pytest.mark.parametrize("body", [b"bytes \x00", "text ü", {"a": [1, None]}, 17, None])
 def test_message_get_writes_what_other_programs_put_as_it_lies_in_the_file(run: Run, path: Path, body: object) -> None:
-    from spool import codecs
+    from spool.model import codecs
 
     with spool.open(path) as space:
         space.put("orders", body)

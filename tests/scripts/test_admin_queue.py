@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.settings import QUEUE_OPTIONS
+from spool.model.settings import QUEUE_OPTIONS
 from tests.scripts.conftest import Run, one_line
 from xaspool_scripts.admin import main
 

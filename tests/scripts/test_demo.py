@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spool.message import Message, Position
+from spool.model.message import Message, Position
 from xaspool_scripts.demo import compare, descends_from_spark, standard_library
 from xaspool_scripts.demo_services import describe
 

@@ -10,8 +10,9 @@ import pytest
 
 import spool
 import xa
-from spool import layout, reclaim
-from spool.findings import Finding, Kind
+from spool.admin.findings import Finding, Kind
+from spool.maintenance import reclaim
+from spool.model import layout
 from tests.scripts.conftest import Run, flip, newest, one_line
 
 ROOT = Path(spool.__file__).parents[1]

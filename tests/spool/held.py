@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 import spool
-from spool.disk import Disk, FlushFailed
-from spool.gathering import CommitLine, Work
+from spool.disk.disk import Disk, FlushFailed
+from spool.log.commit_queue import CommitLine, Work
 from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import spool
-from spool import decide, layout
-from spool.coordinated import CoordinatedTransaction
-from spool.xid import Xid
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
@@ -24,11 +25,11 @@ def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: 
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:
-    return decide.commit_prepared(space._store, XID, space._store.deadline(), told=told)
+    return two_phase.commit_prepared(space._store, XID, space._store.deadline(), told=told)
 
 
 def rollback(space: spool.Space) -> None:
-    decide.rollback_prepared(space._store, XID, space._store.deadline())
+    two_phase.rollback_prepared(space._store, XID, space._store.deadline())
 
 
 class Meanwhile(SimulatedDisk):

@@ -5,12 +5,12 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 FEW = {
-    "spool.sweep.LEAST_MESSAGES": 2,
-    "spool.sweep.KEPT_MESSAGES": 1,
-    "spool.sweep.SEGMENT_MESSAGES": 4,
-    "spool.sweep.FOLDED_COMMITS": 2,
-    "spool.index.LEAST_SEGMENT": 2,
-    "spool.contents.REFILL_MESSAGES": 2,
+    "spool.maintenance.compaction.LEAST_MESSAGES": 2,
+    "spool.maintenance.compaction.KEPT_MESSAGES": 1,
+    "spool.maintenance.compaction.SEGMENT_MESSAGES": 4,
+    "spool.maintenance.compaction.FOLDED_COMMITS": 2,
+    "spool.index.index.LEAST_SEGMENT": 2,
+    "spool.index.lookup.REFILL_MESSAGES": 2,
 }
 
 

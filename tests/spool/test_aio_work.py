@@ -11,8 +11,9 @@ import pytest
 
 import spool
 import spool.aio
-from spool import aio_work, handling, once
-from spool.association import associated
+from spool.aio import worker
+from spool.runtime.context import associated
+from spool.work import handling, once
 
 WAIT = 60.0
 
@@ -177,7 +178,7 @@ def test_calls_that_hang_hold_up_neither_others_nor_the_close(path: Path) -> Non
 
 
 def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio_work, "MOST_ABANDONED", 1)
+    monkeypatch.setattr(worker, "MOST_ABANDONED", 1)
     go_on = threading.Event()
 
     async def story(space: spool.aio.Space) -> None:

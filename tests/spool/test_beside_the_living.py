@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool import layout
-from spool.coordinated import CoordinatedTransaction
 from spool.errors import TransactionTimeout
-from spool.notes import bury_the_dead
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.policies.claim_journal import bury_the_dead
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
 from tests.spool.shown import bodies
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool import decide, layout
-from spool.decide import UnknownBranch
-from spool.locks import coordinator_byte
-from spool.xid import FORMAT_ROUND, Xid
+from spool.coordination.locks import coordinator_byte
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.transactions import two_phase
+from spool.transactions.two_phase import UnknownBranch
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.spool.shown import bodies
 
@@ -92,7 +93,7 @@ def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(
 ) -> None:
     prepare(space)
     committed(processes)
-    assert decide.in_doubt(space._store, space._store.deadline(1), told=[XID] if told else []) == []
+    assert two_phase.in_doubt(space._store, space._store.deadline(1), told=[XID] if told else []) == []
 
 
 def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
@@ -100,7 +101,7 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 ) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert not decide.is_prepared(space._store, XID)
+    assert not two_phase.is_prepared(space._store, XID)
     assert bodies(processes.space()) == ["new"]
     assert space._store.disk.exists(layout.committed(number, 1))
 
@@ -108,14 +109,14 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert decide.finish_moves(space._store) == [XID]
+    assert two_phase.finish_moves(space._store) == [XID]
     assert space._store.disk.exists(layout.committed(number, 1))
 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    decide.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
-    assert decide.heuristic_outcome(space._store, XID) == decide.COMMITTED
+    two_phase.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
+    assert two_phase.heuristic_outcome(space._store, XID) == two_phase.COMMITTED
 
 
 # -- whose coordinator died -------------------------------------------------------------------------------------------
@@ -129,11 +130,11 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert doomed._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert decide.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"
+    assert two_phase.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
 
 def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
     prepare(space, ROUND)
-    assert decide.settle_the_dead(other._store, other._store.deadline()) == [ROUND]
+    assert two_phase.settle_the_dead(other._store, other._store.deadline()) == [ROUND]

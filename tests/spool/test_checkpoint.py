@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import checkpoint, layout
 from spool.disk import Disk
+from spool.log import checkpoint
+from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 

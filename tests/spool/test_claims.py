@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spool
-from spool.claims import Claims
+from spool.coordination.claims import Claims
 from spool.disk import Disk
-from spool.notes import bury_the_dead
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.policies.claim_journal import bury_the_dead
 from tests.at_once import AT_ONCE
 
 

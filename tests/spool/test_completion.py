@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.completion import Completion
+from spool.store.completion import Completion
 
 
 def interleavings(parties: int, named: int = 0, released: tuple[int, ...] = (), begun: bool = True) -> Iterator[list]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import ends
+from spool.log import exit
 
 PATIENT_SECONDS = 60
 
@@ -113,14 +113,14 @@ def test_what_cannot_be_committed_at_the_end_is_counted_in_a_warning(
 ) -> None:
     asleep.change_queue("q", max_messages=2)
     futures = [asleep.submit("q", n) for n in range(5)]
-    ends.finish(asleep._group)
+    exit.finish(asleep._group)
     assert [future.exception() is None for future in futures] == [True, True, False, False, False]
     assert "3 messages that were submitted were not committed" in caplog.text
 
 
 def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
     future = asleep.submit("q", 1)
-    ends.finish(asleep._group)
+    exit.finish(asleep._group)
     assert future.done()
     with pytest.raises(spool.NotOpen, match="the program is ending"):
         asleep.submit("q", 2)
@@ -128,10 +128,10 @@ def test_nothing_is_accepted_after_the_end(asleep: spool.Space) -> None:
 
 def test_an_end_is_silent_if_all_was_committed(asleep: spool.Space, caplog: pytest.LogCaptureFixture) -> None:
     asleep.submit("q", 1)
-    ends.finish(asleep._group)
-    ends.finish(asleep._group)
+    exit.finish(asleep._group)
+    exit.finish(asleep._group)
     asleep.close()
-    ends.finish(asleep._group)
+    exit.finish(asleep._group)
     assert not caplog.records
 
 
@@ -221,7 +221,7 @@ def test_a_try_that_cannot_be_counted_while_the_space_closes_is_counted_by_the_n
         space.put("q", "held")
         tx = space.transaction()
         tx.get("q")
-        monkeypatch.setattr("spool.retries.count_failures", closing)
+        monkeypatch.setattr("spool.policies.retries.count_failures", closing)
         if how == "rolled back":
             tx.rollback()
             del tx

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 import spool
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spool
-from spool.clock import Clock
+from spool.runtime.clock import Clock
 
 
 class FarClock(Clock):

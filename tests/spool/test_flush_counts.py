@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import decide
-from spool.coordinated import CoordinatedTransaction
-from spool.xid import Xid
+from spool.model.xid import Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 
 ROOT = Path(__file__).parents[2]
 FOREIGN_FORMAT = 7
@@ -56,12 +56,12 @@ def prepare(space: spool.Space) -> None:
 
 def commit_prepared(space: spool.Space) -> None:
     store = space._store
-    decide.commit_prepared(store, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline(), told=True)
+    two_phase.commit_prepared(store, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline(), told=True)
 
 
 def rollback_prepared(space: spool.Space) -> None:
     store = space._store
-    decide.rollback_prepared(store, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline())
+    two_phase.rollback_prepared(store, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline())
 
 
 def nothing(space: spool.Space) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format import (
+from spool.format.format import (
     Adoption,
     BranchEntry,
     Header,
@@ -26,8 +26,8 @@ from spool.format import (
     header_checksum,
     stamp,
 )  # fmt: skip
-from spool.reader import prove
-from spool.xid import Xid
+from spool.format.reader import prove
+from spool.model.xid import Xid
 from tests.golden import make
 
 GOLDEN = Path(make.__file__).parent

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spool
-from spool import gathering as gathered
-from spool import layout
-from spool.coordinated import CoordinatedTransaction
-from spool.disk import FlushFailed
-from spool.gathering import CommitLine
-from spool.reader import image_of
+from spool.disk.disk import FlushFailed
+from spool.format.reader import image_of
+from spool.log import commit_queue as gathered
+from spool.log.commit_queue import CommitLine
+from spool.model import layout
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk, repeatable

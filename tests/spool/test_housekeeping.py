@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import housekeeping, layout
+from spool.maintenance import housekeeper
+from spool.model import layout
 from tests.spool.held import PATIENT_SECONDS
 from tests.spool.meanwhile import Processes
 
@@ -44,7 +45,7 @@ def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: 
 
 def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its housekeeper is woken to reclaim, again and again, and never left alone for as long as it waits to sweep."""
-    monkeypatch.setattr(housekeeping, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
     swept = threading.Event()
     with spool.create(tmp_path / "space") as space:
         monkeypatch.setattr(space._housekeeper, "sweep", lambda: swept.set() or 0)
@@ -55,24 +56,24 @@ def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch:
 
 
 def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "BEHIND_COMMITS", 10)
+    monkeypatch.setattr(housekeeper, "BEHIND_COMMITS", 10)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     space.put_many("orders", range(20))
     for _ in range(20):
         space.get("orders")
     newest = there.newest()
-    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    space._housekeeper._reclaim(housekeeper.BEHIND_COMMITS)
     left = sorted(disk.names(layout.COMMITTED))
     assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
     other.close()
-    space._housekeeper._reclaim(housekeeping.BEHIND_COMMITS)
+    space._housekeeper._reclaim(housekeeper.BEHIND_COMMITS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
 
 
 def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or who writes large commits would make new files all the time: the pool holds few of them."""
-    monkeypatch.setattr(housekeeping, "RECLAIM_BYTES", 2000)
+    monkeypatch.setattr(housekeeper, "RECLAIM_BYTES", 2000)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
 

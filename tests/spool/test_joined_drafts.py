@@ -6,13 +6,13 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool import draft, entries
-from spool.counters import Page
-from spool.draft import Draft
-from spool.format import decode_table
-from spool.gathering import BranchWork, Puts, Work
-from spool.group import joined
-from spool.xid import FORMAT_LOCAL, Xid
+from spool.coordination.counters import Page
+from spool.format import batch, schema
+from spool.format.batch import Draft
+from spool.format.format import decode_table
+from spool.log.commit_queue import BranchWork, Puts, Work
+from spool.log.group_commit import joined
+from spool.model.xid import FORMAT_LOCAL, Xid
 
 PAGE = Page(b"")
 
@@ -52,8 +52,8 @@ def contents(whole: Draft) -> tuple[list[Message], list[list[Any]], list[list[An
     facts: list[list[Any]] = []
     for section in whole.sections:
         table = decode_table(section.parts[0], section.entry)
-        assert section.entry.messages <= draft.SECTION_MESSAGES
-        assert sum(command[3] for command in table.commands) <= draft.MOST_ADDRESSED
+        assert section.entry.messages <= batch.SECTION_MESSAGES
+        assert sum(command[3] for command in table.commands) <= batch.MOST_ADDRESSED
         bodies = iter(section.parts[2::2])
         for queue, attributes, count in table.runs:
             found += [(table.queues[queue], table.attributes[attributes], next(bodies)) for _ in range(count)]
@@ -65,10 +65,10 @@ def contents(whole: Draft) -> tuple[list[Message], list[list[Any]], list[list[An
 @given(st.lists(st.one_of(puts, branches), max_size=6))
 def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
     with (
-        mock.patch.object(draft, "SECTION_MESSAGES", 3),
-        mock.patch.object(draft, "SECTION_BYTES", 60),
-        mock.patch.object(draft, "MOST_ADDRESSED", 6),
-        mock.patch.object(entries, "MOST_ADDRESSED", 6),
+        mock.patch.object(batch, "SECTION_MESSAGES", 3),
+        mock.patch.object(batch, "SECTION_BYTES", 60),
+        mock.patch.object(batch, "MOST_ADDRESSED", 6),
+        mock.patch.object(schema, "MOST_ADDRESSED", 6),
     ):
         works: list[Work] = []
         wanted: list[Message] = []

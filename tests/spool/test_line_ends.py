@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import gathering as gathered
-from spool import interrupts
-from spool.gathering import CommitLine
-from spool.locks import NUMBER
+from spool.coordination.locks import NUMBER
+from spool.log import commit_queue as gathered
+from spool.log.commit_queue import CommitLine
+from spool.runtime import interrupts
 from tests.at_once import AT_ONCE
 from tests.spool.held import PATIENT_SECONDS, Gathering
 from tests.spool.shown import bodies

@@ -6,7 +6,7 @@ import pydoc
 from pathlib import Path
 
 import spool
-from spool.message import FIELDS
+from spool.model.message import FIELDS
 
 
 def test_every_field_of_a_message_is_told_in_its_help() -> None:

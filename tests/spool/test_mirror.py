@@ -13,11 +13,11 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import decide
-from spool.coordinated import CoordinatedTransaction
-from spool.disk import Disk, FlushFailed
-from spool.reclaim import reclaim
-from spool.xid import Xid
+from spool.disk.disk import Disk, FlushFailed
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.spool.held import PATIENT_SECONDS
 from tests.spool.shown import bodies
 
@@ -88,7 +88,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+    two_phase.commit_prepared(space._store, XID, space._store.deadline(), told=True)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -166,7 +166,7 @@ def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path
         tx = branch(space)
         tx.put("orders", "voted")
         tx.prepare()
-        decide.commit_prepared(space._store, XID, space._store.deadline(), told=True)
+        two_phase.commit_prepared(space._store, XID, space._store.deadline(), told=True)
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
     settings = tmp_path / "space" / "space.toml"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool import layout
+from spool.admin.findings import Kind
 from spool.errors import CommitUnknown
-from spool.findings import Kind
-from spool.publication import settle_all
+from spool.log.sequence import settle_all
+from spool.model import layout
 from tests.machine import PowerCut
 from tests.spool.meanwhile import Meanwhile, Processes, Watched
 from tests.spool.shown import bodies

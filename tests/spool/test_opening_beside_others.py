@@ -3,15 +3,15 @@
 import pytest
 
 import spool
-from spool import layout
-from spool.clock import WaitExpired
-from spool.coordinated import CoordinatedTransaction
+from spool.coordination.locks import coordinator_byte
+from spool.coordination.presence import Presence
 from spool.errors import SpoolError
 from spool.intake import Intake
-from spool.locks import coordinator_byte
-from spool.notes import bury_the_dead
-from spool.presence import Presence
-from spool.xid import FORMAT_ROUND, Xid
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
+from spool.policies.claim_journal import bury_the_dead
+from spool.runtime.clock import WaitExpired
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.simdisk import ROOT
 from tests.spool.meanwhile import XID, Meanwhile, Processes, Watched, prepare
 

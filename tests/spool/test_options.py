@@ -10,9 +10,9 @@ import pytest
 
 import spool
 import spool.aio
-from spool.browse import Filter
-from spool.message import attributes_of
-from spool.settings import QUEUE_OPTIONS, SPACE_OPTIONS
+from spool.index.browse import Filter
+from spool.model.message import attributes_of
+from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 
 PUTS = [spool.Space.put, spool.Space.put_many, spool.Space.submit]
 PUTS += [spool.Transaction.put, spool.Transaction.put_many, spool.Transaction.submit]

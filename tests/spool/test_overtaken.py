@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import spool
-from spool import layout
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
 from tests.machine import PowerCut
 from tests.spool.meanwhile import Meanwhile, Processes
 from tests.spool.shown import bodies

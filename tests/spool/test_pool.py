@@ -3,8 +3,8 @@ name is overwritten."""
 
 import pytest
 
-from spool import layout
-from spool.pool import MAX_BYTES, QUIET_BYTES, Pool
+from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, Pool
+from spool.model import layout
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk
 

@@ -5,13 +5,15 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import capacity, decide, layout
-from spool.consume import peek
+from spool.admin.findings import Kind
+from spool.admin.queues import notice_edits, replace_file
 from spool.errors import BadMessageId
-from spool.findings import Kind
-from spool.message import Position
-from spool.queues import notice_edits, replace_file
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.model.message import Position
+from spool.policies import capacity
+from spool.transactions import two_phase
+from spool.transactions.consume import peek
 from tests.simdisk import ROOT
 from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.spool.shown import bodies
@@ -194,10 +196,10 @@ def test_a_message_may_be_put_before_one_of_another_process(space: spool.Space, 
 
 def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    assert decide.describe(other._store, XID).puts == {"orders": 1}
+    assert two_phase.describe(other._store, XID).puts == {"orders": 1}
     commit(space)
-    with pytest.raises(decide.UnknownBranch) as unknown:
-        decide.describe(other._store, XID)
+    with pytest.raises(two_phase.UnknownBranch) as unknown:
+        two_phase.describe(other._store, XID)
     assert unknown.value.committed_by == processes.newest()
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import decide, layout
-from spool.clock import WaitExpired
-from spool.locks import xid_byte
-from spool.reclaim import reclaim
+from spool.coordination.locks import xid_byte
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.runtime.clock import WaitExpired
+from spool.transactions import two_phase
 from tests.at_once import AT_ONCE
 from tests.spool.meanwhile import XID, commit, prepare
 from tests.spool.shown import bodies
@@ -117,10 +118,10 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)
-    monkeypatch.setattr(decide, "move_adopted", lambda *_: None)  # the committer is slow
+    monkeypatch.setattr(two_phase, "move_adopted", lambda *_: None)  # the committer is slow
     commit(space)
     before = space._store.disk.identity(layout.prepared(XID))
-    decide.make_durable(other._store, XID, other._store.deadline())
+    two_phase.make_durable(other._store, XID, other._store.deadline())
     assert space._store.disk.identity(layout.prepared(XID)) == before
 
 
@@ -137,13 +138,13 @@ def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
         sleep(seconds)
 
     monkeypatch.setattr(other._store.clock, "sleep", sleep_and_let_go)
-    assert decide.in_doubt(other._store, other._store.deadline()) == [XID]
+    assert two_phase.in_doubt(other._store, other._store.deadline()) == [XID]
 
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
     space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
-    assert decide.in_doubt(other._store, other._store.deadline(0.1)) == []
+    assert two_phase.in_doubt(other._store, other._store.deadline(0.1)) == []
     with pytest.raises(WaitExpired):
-        decide.make_durable(other._store, XID, other._store.deadline(0.1))
+        two_phase.make_durable(other._store, XID, other._store.deadline(0.1))
     space._store.xids.unlock(xid_byte(XID))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spool import layout
 from spool.disk import Disk
+from spool.disk.recycler import Pool
 from spool.errors import CorruptedFile
-from spool.message import Message, Origin, Position, neighbours
-from spool.pool import Pool
-from spool.reader import read_bodies
+from spool.format.reader import read_bodies
+from spool.model import layout
+from spool.model.message import Message, Origin, Position, neighbours
 
 BRANCH = "0123456789abcdef01234567"
 

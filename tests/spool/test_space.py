@@ -12,9 +12,9 @@ import msgpack
 import pytest
 
 import spool
-from spool.clock import Clock
 from spool.disk import Disk
-from spool.reclaim import reclaim
+from spool.maintenance.reclaim import reclaim
+from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
 
 
@@ -386,7 +386,7 @@ def test_a_large_transaction_streams_and_is_still_all_or_nothing(space: spool.Sp
 
 
 def test_counts_since_the_space_was_created_survive_reclaim_and_restarts(space: spool.Space) -> None:
-    from spool.reclaim import reclaim
+    from spool.maintenance.reclaim import reclaim
 
     for _ in range(3):
         space.put_many("q", [b"x"] * 5)

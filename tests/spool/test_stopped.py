@@ -8,9 +8,10 @@ from itertools import islice
 import pytest
 
 import spool
-from spool import decide, layout
-from spool.coordinated import CoordinatedTransaction
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped
+from spool.model import layout
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.spool.meanwhile import XID, Processes, Watched, prepare
 
 
@@ -76,7 +77,7 @@ def test_a_transaction_of_a_space_that_has_stopped_says_so(processes: Processes,
 def test_nothing_is_known_of_branches_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):
-        decide.is_prepared(space._store, XID)
+        two_phase.is_prepared(space._store, XID)
 
 
 def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Space) -> None:

@@ -8,14 +8,16 @@ from unittest import mock
 import pytest
 
 import spool
-from spool import layout, publication, sweep
-from spool.clock import WaitExpired
-from spool.coordinated import CoordinatedTransaction
 from spool.errors import CorruptedFile
-from spool.files import FileState
-from spool.reclaim import next_to_go, note_readers, reclaim
-from spool.segments import find_correlation, find_id
-from spool.sweep import KEPT_MESSAGES, is_slow, worn
+from spool.index.files import FileState
+from spool.index.segment import find_correlation, find_id
+from spool.log import sequence
+from spool.maintenance import compaction
+from spool.maintenance.compaction import KEPT_MESSAGES, is_slow, worn
+from spool.maintenance.reclaim import next_to_go, note_readers, reclaim
+from spool.model import layout
+from spool.runtime.clock import WaitExpired
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.spool.sweeping import swept_by_few
 
@@ -68,9 +70,9 @@ def test_s01_a_queue_is_slow_if_it_holds_more_than_twice_what_it_serves() -> Non
 
 
 def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> None:
-    assert sweep.EVERY_SECONDS == 5.0
+    assert compaction.EVERY_SECONDS == 5.0
     fill(space)
-    with mock.patch("spool.housekeeping.EVERY_SECONDS", 0.0):
+    with mock.patch("spool.maintenance.housekeeper.EVERY_SECONDS", 0.0):
         space._housekeeper._wake.set()
         for _ in space._store.deadline(60).polls(slowest_seconds=0.05):
             if len(files(space)) < 20:
@@ -132,13 +134,13 @@ def test_s04_what_leaves_or_changes_while_it_is_swept_is_neither_lost_nor_double
                 tx.get("orders", message_id=ids[120])
                 tx.set_rollback_only()
 
-        with_number_lock = sweep.commit
+        with_number_lock = compaction.commit
 
         def commit(*args: object, **options: object) -> int:
             meanwhile()
             return with_number_lock(*args, **options)  # type: ignore[arg-type]
 
-        with mock.patch.object(sweep, "commit", commit):
+        with mock.patch.object(compaction, "commit", commit):
             assert tidy(space) == 1
         for one in (space, other):
             seen = {message.body: message.attempts for message in one.browse("orders")}
@@ -149,8 +151,8 @@ def test_s04_what_leaves_or_changes_while_it_is_swept_is_neither_lost_nor_double
 def test_s04_a_sweep_is_given_up_if_all_it_would_move_is_gone(space: spool.Space) -> None:
     fill(space)
     with spool.open(space.path) as other:
-        commit = sweep.commit
-        with mock.patch.object(sweep, "commit", lambda *args, **options: (drain(other), commit(*args, **options))):
+        commit = compaction.commit
+        with mock.patch.object(compaction, "commit", lambda *args, **options: (drain(other), commit(*args, **options))):
             assert tidy(space) == 0
     assert drain(space) == []
     assert os.listdir(f"{space.path}/{layout.ACTIVE}") == []
@@ -210,13 +212,13 @@ def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> Non
     number = space.show(ids[50]).position.number
     with spool.open(space.path) as other:
         tx = other.transaction(timeout=None)
-        commit = sweep.commit
+        commit = compaction.commit
 
         def claimed(*args: object, **options: object) -> int:
             tx.get("orders", message_id=ids[50])
             return commit(*args, **options)  # type: ignore[arg-type]
 
-        with mock.patch.object(sweep, "commit", claimed):
+        with mock.patch.object(compaction, "commit", claimed):
             tidy(space)
         assert space._store.disk.exists(layout.committed(number))
         tx.rollback()
@@ -233,7 +235,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
     for message_id in ids[::2]:
         space.get("orders", message_id=message_id)
     assert len(files(space)) > MANY // 2
-    with mock.patch.object(sweep, "FOLDED_COMMITS", 10):
+    with mock.patch.object(compaction, "FOLDED_COMMITS", 10):
         tidy(space)
     assert len(files(space)) < 6
     with spool.open(space.path) as other:
@@ -266,7 +268,7 @@ def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -
     tidy(space)
     tidy(space)
     used = sum(os.stat(f"{space.path}/{layout.COMMITTED}/{name}").st_size for name in files(space))
-    assert used <= 1.1 * live + sweep.SEGMENT_BYTES
+    assert used <= 1.1 * live + compaction.SEGMENT_BYTES
     assert space.show(kept).body == body
 
 
@@ -292,11 +294,11 @@ def test_by_id_costs_one_binary_search_a_segment() -> None:
             return super().__getitem__(key)
 
     branches = [n.to_bytes(12, "big") for n in range(4096)]
-    packed = Counted(sweep.pack_ids([(branch, 0, run) for run, branch in enumerate(branches)]))
+    packed = Counted(compaction.pack_ids([(branch, 0, run) for run, branch in enumerate(branches)]))
     assert find_id(packed, branches[1234], 0) == 1234
     assert Counted.looks <= 14
     assert find_id(packed, b"\xff" * 12, 0) is None
-    hashes = Counted(sweep.pack_correlations([(n.to_bytes(8, "big"), n) for n in range(4096)] + [(b"\0" * 8, 9)]))
+    hashes = Counted(compaction.pack_correlations([(n.to_bytes(8, "big"), n) for n in range(4096)] + [(b"\0" * 8, 9)]))
     assert find_correlation(hashes, bytes(8)) == [0, 9]
 
 
@@ -394,13 +396,13 @@ def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
 
 def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Space) -> None:
     fill(space)
-    commit = sweep.commit
+    commit = compaction.commit
 
     def opened(*args: object, **options: object) -> int:
         spool.open(space.path).close()
         return commit(*args, **options)  # type: ignore[arg-type]
 
-    with mock.patch.object(sweep, "commit", opened):
+    with mock.patch.object(compaction, "commit", opened):
         assert tidy(space) == 1
     assert drain(space) == bodies(range(MANY))
 
@@ -409,17 +411,17 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Spa
     """Its writer has its number, and does not come to say so: whoever is next finishes it."""
     ids = fill(space)
     with spool.open(space.path) as other:
-        commit = sweep.commit
+        commit = compaction.commit
 
         def dying(*args: object, **options: object) -> int:
             with (
-                mock.patch.object(publication, "publish", side_effect=WaitExpired("it died")),
+                mock.patch.object(sequence, "publish", side_effect=WaitExpired("it died")),
                 pytest.raises(spool.CommitUnknown),
             ):
                 other.get("orders", message_id=ids[100])
             return commit(*args, **options)  # type: ignore[arg-type]
 
-        with mock.patch.object(sweep, "commit", dying):
+        with mock.patch.object(compaction, "commit", dying):
             assert tidy(space) == 1
     assert drain(space) == bodies([n for n in range(MANY) if n != 100])
 

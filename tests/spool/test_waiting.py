@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import layout
-from spool.clock import POLL_MAX_SECONDS, Clock
-from spool.consume import IDLE_SECONDS
 from spool.disk import Disk
+from spool.model import layout
+from spool.runtime.clock import POLL_MAX_SECONDS, Clock
+from spool.transactions.consume import IDLE_SECONDS
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from spool import layout
 from spool.errors import SpaceStopped
-from spool.publication import settle_all
-from spool.reclaim import reclaim
+from spool.log.sequence import settle_all
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
 from tests.spool.meanwhile import Meanwhile, Processes
 
 
@@ -89,7 +89,7 @@ def test_who_finds_nothing_notices_that_run_was_deleted(strict: Processes) -> No
 
 
 def test_reclaim_in_batches_counts_each_on_top_of_the_last(strict: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spool.reclaim._BATCH_FILES", 1)
+    monkeypatch.setattr("spool.maintenance.reclaim._BATCH_FILES", 1)
     space, _ = strict.open()
     for body in ("one", "two", "three"):
         space.put("orders", body)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import spool
-from spool.findings import Finding
+from spool.admin.findings import Finding
 from spool.intake import Intake
 from tests.torture import history, worker
 from tests.torture.checker import Left, check

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.clock import Clock
+from spool.runtime.clock import Clock
 from tests.at_once import AT_ONCE
 from tests.torture import aftermath, windows, worker
 from tests.torture.history import Log

@@ -4,10 +4,10 @@ import random
 from pathlib import Path
 
 import spool
-from spool import decide
-from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
-from spool.xid import Xid
+from spool.model.xid import Xid
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
 from tests.torture import history, windows
 from tests.torture.history import Log
@@ -66,7 +66,7 @@ def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> N
     branch = CoordinatedTransaction(store, watched.space._undertaker, xid=xid)
     branch.put("orders", b"one")
     assert watched.windows_of(branch.prepare) == [windows.PREPARE_TO_UNLOCK]
-    seen = watched.windows_of(lambda: decide.commit_prepared(store, xid, store.deadline(), told=True))
+    seen = watched.windows_of(lambda: two_phase.commit_prepared(store, xid, store.deadline(), told=True))
     assert seen == [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION, windows.DECISION_TO_MOVE]
 
 

@@ -8,9 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spool import counters, layout
+from spool.coordination import counters
 from spool.disk import Disk
-from spool.layout import MAX_ORDINAL, ORDINAL_BITS
+from spool.model import layout
+from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from tests.torture.history import Log
 
 RENAME_TO_PUBLICATION = "rename to publication"

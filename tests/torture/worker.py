@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Any
 
 import spool
-from spool import decide
-from spool.coordinated import CoordinatedTransaction
 from spool.intake import Intake
-from spool.reclaim import reclaim
-from spool.store import Store
-from spool.xid import Xid
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import Xid
+from spool.store.store import Store
+from spool.transactions import two_phase
+from spool.transactions.coordinated import CoordinatedTransaction
 from tests.torture import history
 from tests.torture.history import Log, Record
 from tests.torture.windows import WindowDisk
@@ -272,18 +272,18 @@ def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> Non
     log.write("commit" if commit else "rollback")
     try:
         if commit:
-            decide.commit_prepared(store, xid, store.deadline(), told=told)
+            two_phase.commit_prepared(store, xid, store.deadline(), told=told)
             log.write("ack")
         else:
-            decide.rollback_prepared(store, xid, store.deadline())
-    except decide.UnknownBranch as error:
+            two_phase.rollback_prepared(store, xid, store.deadline())
+    except two_phase.UnknownBranch as error:
         log.write("broken", what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
 
 
 def resolve(store: Store, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
     """Decide branches in doubt: as was decided before the death, else by lot."""
     decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
-    for xid in decide.in_doubt(store, store.deadline()):
+    for xid in two_phase.in_doubt(store, store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
             was = decided.get(log.tx)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool import work
-from spool.clock import Clock
-from spool.work import Worker
+from spool.runtime.clock import Clock
+from spool.work import worker
+from spool.work.worker import Worker
 
 WAIT = 60.0
 """Seconds after which a test that waits in vain fails; none waits as long."""
@@ -60,5 +60,5 @@ def fail(message: spool.Message) -> None:
     raise ValueError("no such article")
 
 
-def counts(summary: work.WorkSummary) -> dict[str, int]:
+def counts(summary: worker.WorkSummary) -> dict[str, int]:
     return {name: value for name, value in vars(summary).items() if name != "reasons" and value}

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import spool
-from spool import handling, work
-from spool.association import associated
-from spool.handling import Handling
-from spool.work import Worker
+from spool.runtime.context import associated
+from spool.work import handling
+from spool.work import worker as work_module
+from spool.work.handling import Handling
+from spool.work.worker import Worker
 from tests.work.conftest import WAIT, SteppedClock, counts, fail
 
 # -- the time limit ---------------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def test_one_that_waits_for_a_message_in_its_transaction_is_given_up_too(space: 
 def test_too_many_calls_that_hang_end_the_worker(
     space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "MOST_ABANDONED", 2)
+    monkeypatch.setattr(work_module, "MOST_ABANDONED", 2)
     space.put_many("orders", range(9))
     with pytest.raises(spool.SystemFailure, match=r"3 calls .* end this process"):
         space.work("orders", lambda message: hang.wait(WAIT) and None, once=True, timeout=0.02, threads=3)
@@ -130,7 +131,7 @@ def in_thread(function: Callable[[], Any]) -> threading.Thread:
 
 def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> None:
     stop, taken = threading.Event(), threading.Event()
-    found: list[work.WorkSummary] = []
+    found: list[work_module.WorkSummary] = []
     thread = in_thread(lambda: found.append(space.work("orders", lambda message: taken.set(), threads=2, stop=stop)))
     space.put("orders", "x")
     assert taken.wait(WAIT)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import spool
-from spool import codecs, once
-from spool.handling import Handling
-from spool.work import Worker
+from spool.model import codecs
+from spool.work import once
+from spool.work.handling import Handling
+from spool.work.worker import Worker
 from tests.work.conftest import WAIT, counts, fail
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------

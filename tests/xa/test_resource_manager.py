@@ -9,7 +9,7 @@ import pytest
 
 import spool
 import xa
-from spool.disk import Disk, FlushFailed
+from spool.disk.disk import Disk, FlushFailed
 from tests.at_once import AT_ONCE
 
 

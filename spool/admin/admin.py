@@ -1,0 +1,283 @@
+"""What an administrator asks of an open space: its queues, and the messages that are there, without taking them."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import BinaryIO, Unpack
+
+from spool.admin import bulk, export, quarantined
+from spool.admin.holders import IN_DOUBT, Holder, holders
+from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
+from spool.admin.quarantined import QuarantinedFile
+from spool.admin.queues import add_queue, change_queue, delete_queue, open_drop
+from spool.errors import InvalidArgument
+from spool.index.browse import Filter, Look, Seen
+from spool.log.visibility import catch_up, list_prepared
+from spool.model.message import Message, attributes_of
+from spool.model.options import MessageFilters, QueueOptions
+from spool.model.settings import QueueConfig
+from spool.policies.claim_journal import Undertaker
+from spool.policies.expiry import expire
+from spool.runtime.gate import step
+from spool.store.store import Store, speaking
+from spool.transactions import consume
+from spool.transactions.validation import check_queue
+
+log = logging.getLogger("spool")
+
+_BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
+
+
+class _Kept:
+    """The default of what ``change`` may change: it stays as it is."""
+
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP = _Kept()
+
+
+class Administration:
+    """The part of ``Space`` that administers it."""
+
+    _store: Store
+    _undertaker: Undertaker
+
+    # -- queues ----------------------------------------------------------------------------------------------------
+
+    @step
+    def create_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
+        """A new queue, durable when this returns. Options: ``spool.QueueOptions`` tells each. QueueExists,
+        InvalidArgument.
+
+        A queue that the options name must be there (QueueNotFound), unless ``create_missing``: then it is made as well.
+        """
+        self._store.check_usable()
+        with self._store.disk_errors(f"creating queue {name}"):
+            return add_queue(self._store, name, create_missing=create_missing, **options)
+
+    @step
+    def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
+        """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument.
+
+        A queue that the options name must be there, unless ``create_missing``: then it is made as well.
+        """
+        self._store.check_usable()
+        with self._store.disk_errors(f"changing queue {name}"):
+            return change_queue(self._store, name, create_missing=create_missing, **options)
+
+    @step
+    def delete_queue(self, name: str) -> None:
+        """An empty queue goes, durably when this returns. QueueNotFound, QueueNotEmpty."""
+        with self._store.disk_errors(f"deleting queue {name}"):
+            delete_queue(self._store, name)
+
+    @step
+    @speaking("reading the settings")
+    def queues(self) -> dict[str, QueueConfig]:
+        """Every queue by name."""
+        self._store.check_usable()
+        self._store.refresh_settings()
+        return dict(self._store.config.queues)
+
+    @step
+    @speaking("opening a folder to a group")
+    def open_drop(self, queue: str, group: str | None) -> None:
+        """Let a group of users drop files into the queue's folder; None: only this space's owner. QueueNotFound,
+        InvalidArgument."""
+        self._store.check_usable()
+        open_drop(self._store, queue, group)
+
+    @step
+    @speaking("exporting the space")
+    def export(
+        self, file: BinaryIO, *, compress: bool = False, progress: Callable[[export.Progress], None] | None = None
+    ) -> int:
+        """Write everything but claims into one file, as it is at one moment; how many files that were.
+
+        ``spool.import_space`` makes a space of it. Others go on meanwhile.
+        """
+        return export.export(self._store, file, progress, compress)
+
+    # -- quarantine ------------------------------------------------------------------------------------------------
+
+    @step
+    @speaking("looking into quarantine")
+    def quarantined_file(self, name: str) -> QuarantinedFile:
+        """What lies in ``quarantine/`` under that name (``quarantined`` names all), with its first bytes and with what
+        can be done. InvalidArgument if there is none."""
+        self._store.check_usable()
+        return quarantined.look(self._store, name)
+
+    @step
+    @speaking("putting a dropped file back")
+    def restore_quarantined(self, name: str) -> str:
+        """Put a dropped file back into its queue's folder, where the next intake takes it; durable when this returns.
+        Returns its path, relative to the space. QueueNotFound; InvalidArgument if it cannot be put back."""
+        self._store.check_usable()
+        return quarantined.restore(self._store, name)
+
+    @step
+    @speaking("deleting from quarantine")
+    def delete_quarantined(self, name: str) -> None:
+        """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if there is none."""
+        self._store.check_usable()
+        quarantined.delete(self._store, name)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
+        """The queue's messages in the order of delivery, delayed ones last, without claiming any.
+
+        Filters: ``spool.MessageFilters`` tells each. A damaged message is left out, with a warning in the
+        log; ``entries`` has it, too.
+        """
+        return self._undamaged(self.entries(queue, **filters))
+
+    @staticmethod
+    def _undamaged(entries: Iterator[QueueEntry]) -> Iterator[Message]:
+        for entry in entries:
+            if entry.damage is not None:
+                log.warning("%s", entry.damage)
+            elif entry.message is not None and entry.state != IN_DOUBT:
+                yield entry.message
+
+    def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
+        """What stands in the queue, as ``browse`` goes through it, with the state of each message and its holder; those
+        in doubt and those that are damaged are among them. Nothing is claimed."""
+        self._look(queue)
+        return self._entries(queue, Look(queue, Filter.of(filters)))
+
+    def _entries(self, queue: str, look: Look) -> Iterator[QueueEntry]:
+        count = _BROWSED_FIRST
+        while some := self._next(look, count):
+            count = _BROWSED_AT_ONCE
+            found = entries_of(self._store, queue, some)
+            while (entry := self._following(found)) is not None:
+                yield entry
+        yield from self._unread(look, queue)
+
+    @step
+    @speaking("reading messages")
+    def _next(self, look: Look, count: int) -> list[Seen]:
+        with self._store.mutex:
+            return look.next(self._store.index, self._store.clock.now(), count)
+
+    @step
+    @speaking("reading messages")
+    def _following(self, found: Iterator[QueueEntry]) -> QueueEntry | None:
+        self._store.check_usable()
+        return next(found, None)
+
+    @step
+    @speaking("reading messages")
+    def _unread(self, look: Look, queue: str) -> list[QueueEntry]:
+        return unread(self._store, look, queue)
+
+    @step
+    @speaking("looking for a message")
+    def entry(self, message_id: str) -> QueueEntry:
+        """A message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
+        return entry_of(self._store, message_id)
+
+    @step
+    @speaking("looking for holders of messages")
+    def holders(self, queue: str) -> dict[str, Holder]:
+        """By message id, what holds those messages of the queue that are held or in doubt. QueueNotFound."""
+        self._look(queue)
+        return holders(self._store, queue)
+
+    @step
+    @speaking("looking for a message")
+    def show(self, message_id: str) -> Message:
+        """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("looking at the queue")
+    def _look(self, queue: str) -> None:
+        page = self._store.check_usable()
+        check_queue(self._store, queue, page)
+        self._store.follows = True
+        catch_up(self._store, page)
+        list_prepared(self._store)
+        expire(self._store, queue, self._store.deadline())
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    @step
+    @speaking("deleting a message")
+    def delete(self, message_id: str) -> Message:
+        """A message goes, as it was; BadMessageId, MessageInUse."""
+        message = consume.find_message(self._store, message_id)
+        bulk.act_on(self._store, self._undertaker, message_id, bulk.delete)
+        return message
+
+    @step
+    @speaking("moving a message")
+    def move(self, message_id: str, queue: str) -> Message:
+        """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
+        check_queue(self._store, queue, self._store.counters.read())
+        bulk.act_on(self._store, self._undertaker, message_id, bulk.move_to(queue))
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("changing a message")
+    def change(
+        self,
+        message_id: str,
+        *,
+        priority: int | _Kept = KEEP,
+        not_before: float | _Kept | None = KEEP,
+        expires_at: float | _Kept | None = KEEP,
+    ) -> Message:
+        """Another priority or time for a message; None takes a time away. BadMessageId, MessageInUse."""
+        asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
+        changes = {name: value for name, value in asked.items() if not isinstance(value, _Kept)}
+        if not changes:
+            raise InvalidArgument("name what to change: priority, not_before or expires_at")
+        attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        bulk.act_on(self._store, self._undertaker, message_id, bulk.change_to(changes))
+        return consume.find_message(self._store, message_id)
+
+    @step
+    @speaking("purging a queue")
+    def purge(
+        self,
+        queue: str,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filters: Unpack[MessageFilters],
+    ) -> int:
+        """Delete the queue's messages, those that match as in ``browse``; how many. What is held stays.
+
+        ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
+        """
+        chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
+        return bulk.act_on_all(self._store, chosen, bulk.delete)
+
+    @step
+    @speaking("redriving messages")
+    def redrive(
+        self,
+        queue: str,
+        to: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filters: Unpack[MessageFilters],
+    ) -> int:
+        """Messages of an error queue back to where each came from, or all to one queue; how many. Else as ``purge``.
+
+        Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
+        more, stays unless ``to`` names one.
+        """
+        self._store.refresh_settings()
+        if to is not None:
+            check_queue(self._store, to, self._store.counters.read())
+        chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
+        if to is None:
+            chosen = replace(chosen, possible=bulk.can_go_back(self._store.config.queues))
+        return bulk.act_on_all(self._store, chosen, bulk.redrive_to(to))

@@ -1,0 +1,203 @@
+"""What an administrator does to messages that are there: delete, move and change them, one by one or many.
+
+Each acts on what nobody holds: it claims the messages, looks again, and commits what it does, durably, some thousand at
+a time. Who is stopped in between has done whole commits. What somebody holds is left alone; of a single message it is
+an error, MessageInUse.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spool.admin.holders import claimed_positions
+from spool.errors import BadMessageId
+from spool.format.batch import Draft
+from spool.index.browse import Filter, Look, Seen
+from spool.index.run import Run
+from spool.log.quota import room_for
+from spool.log.visibility import catch_up, list_prepared, look_again
+from spool.model.message import parse_message_id
+from spool.model.ranges import Ranges, append, positions
+from spool.policies.claim_journal import Undertaker
+from spool.policies.retries import commit_draft
+from spool.store.store import Store
+from spool.transactions import consume
+from spool.transactions.groups import GroupHolds
+from spool.transactions.selection import Wanted
+from spool.transactions.validation import check_queue
+
+_AT_ONCE = 4_096
+
+Do = Callable[[Draft, Run, int, int], None]  # what to write for messages of a run: (draft, run, first ordinal, count)
+
+
+def delete(draft: Draft, run: Run, first: int, count: int) -> None:
+    """They go, and are counted neither as served nor as failed."""
+    draft.remove(run.number, first, count, "deleted")
+
+
+def move_to(queue: str) -> Do:
+    """They go to another queue, where they may be taken at once, unless they have a time of their own."""
+
+    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+        draft.update(run.number, first, count, {"queue": queue, "attempts": 0})
+
+    return do
+
+
+def redrive_to(queue: str | None) -> Do:
+    """They go to another queue, or back to where each came from, with all tries before them."""
+
+    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+        target = queue or run.attributes["origin_queue"]
+        changes = {"queue": target, "attempts": 0, "not_before": None}
+        if run.attributes.get("origin_attempts"):
+            changes["origin_attempts"] = 0
+        draft.update(run.number, first, count, changes)
+
+    return do
+
+
+def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a message with these fields came from a queue that is there."""
+    return lambda attributes: attributes.get("origin_queue") in queues
+
+
+def change_to(changes: Mapping[str, Any]) -> Do:
+    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+        draft.update(run.number, first, count, changes)
+
+    return do
+
+
+# -- one message ------------------------------------------------------------------------------------------------------
+
+
+def act_on(store: Store, undertaker: Undertaker, message_id: str, do: Do) -> None:
+    """BadMessageId if it is not there, MessageInUse if somebody holds it."""
+    page = store.check_usable()
+    deadline = store.deadline()
+    store.follows = True
+    catch_up(store, page)
+    with store.mutex:
+        position = store.index.position_of(*parse_message_id(message_id))
+        run = None if position is None else store.index.find(position)
+    if run is None or position is None:
+        raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
+    wanted = Wanted(run.queue.name, message_id=message_id)
+    claimed, groups = Ranges(), GroupHolds(store.xids, [])
+    try:
+        claimed = consume.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
+        if not claimed:
+            raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
+        _commit(store, claimed, do)
+    finally:
+        consume.release(store, claimed)
+        groups.let_go()
+
+
+def _no_note(_: Ranges) -> None:
+    """Of claims that are no try."""
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Which messages of a queue, and whether to touch them at all. ``progress`` hears after each commit, or look, how
+    many there are so far. ``possible``: whether anything can be done with a message of these fields."""
+
+    queue: str
+    wanted: Filter
+    dry_run: bool = False
+    progress: Callable[[int], None] | None = None
+    possible: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
+
+    def is_meant(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
+        return self.wanted.matches(attributes, committed_at, now) and self.possible(attributes)
+
+
+def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
+    """All that match, as the queue stands; how many."""
+    page = store.check_usable()
+    check_queue(store, bulk.queue, page)
+    store.follows = True
+    catch_up(store, page)
+    list_prepared(store)
+    look = Look(bulk.queue, bulk.wanted)
+    done = 0
+    while True:
+        with store.mutex:
+            seen = look.next(store.index, store.clock.now(), _AT_ONCE)
+            free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store, one)]
+        if not seen:
+            return done
+        done += _count_unclaimed(store, free) if bulk.dry_run else _act(store, bulk, free, do)
+        if bulk.progress is not None:
+            bulk.progress(done)
+
+
+def _free(store: Store, seen: Seen) -> Ranges:
+    """Of these, what no branch in doubt holds."""
+    return _not_in_doubt(store, seen.number, min(seen.ordinals), len(seen.ordinals))
+
+
+def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
+    if not store.prepared.held:
+        return [(number, first, count)]
+    found: Ranges = []
+    for position in positions([(number, first, count)]):
+        if position not in store.prepared.held:
+            append(found, number, position.ordinal, 1)
+    return found
+
+
+def _count_unclaimed(store: Store, wanted: Ranges) -> int:
+    """How many could be claimed now. A look at the locks: a dry run takes none."""
+    claimed = claimed_positions(store)
+    there = sum(count for _, _, count in wanted)
+    return there - sum(position in claimed for position in positions(wanted)) if claimed else there
+
+
+def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
+    claimed: Ranges = []
+    try:
+        for number, first, count in wanted:
+            claimed += [(number, *piece) for piece in store.claims.claim(number, first, count)]
+        if not claimed:
+            return 0
+        look_again(store, store.deadline())
+        return _commit(store, claimed, do, bulk)
+    finally:
+        consume.release(store, claimed)
+
+
+def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:
+    draft, done = Draft(), 0
+    with store.mutex:
+        now = store.clock.now()
+        for run, first, count in _runs(store, claimed):
+            if bulk is not None and not (
+                run.queue.name == bulk.queue and bulk.is_meant(run.attributes, run.committed_at, now)
+            ):
+                continue  # it was moved or changed since we looked
+            do(draft, run, first, count)
+            done += count
+    if done:
+        deadline = store.deadline()
+        tables = draft.tables
+        commit_draft(store, draft, deadline, flush=True, check=room_for(store, lambda: tables, deadline))
+    return done
+
+
+def _runs(store: Store, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
+    """What is still there, and held by no branch."""
+    for number, first, count in ranges:
+        ordinal, end = first, first + count
+        while ordinal < end:
+            run, stop = store.index.run_from(number, ordinal, end)
+            if run is not None:
+                for _, start, length in _not_in_doubt(store, number, ordinal, stop - ordinal):
+                    yield run, start, length
+            ordinal = stop

@@ -1,0 +1,106 @@
+"""What stands in a queue, entry by entry: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from spool.admin.holders import Holder, by_position
+from spool.errors import BadMessageId, CorruptedFile
+from spool.index.browse import Look, Seen
+from spool.index.run import Run
+from spool.log.visibility import catch_up, list_prepared
+from spool.model import layout
+from spool.model.message import Message, Position, due_time, message_id, parse_message_id
+from spool.store.store import Store
+from spool.transactions import consume
+
+READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
+
+
+class QueueEntry(NamedTuple):
+    """One message of a queue as it stands. ``state``: ready, delayed, held, in doubt or damaged.
+
+    ``message``: None if it is damaged; ``holder``: of one that is held or in doubt; ``damage``: what is wrong, and what
+    to do, else None. ``id`` and ``position`` are None for a damaged table, whose messages cannot be told apart.
+    """
+
+    id: str | None
+    position: Position | None
+    state: str
+    message: Message | None = None
+    holder: Holder | None = None
+    damage: str | None = None
+
+
+def entries_of(store: Store, queue: str, seen: list[Seen]) -> Iterator[QueueEntry]:
+    """Of what a look saw; what has left the queue since, or is past its time, is left out."""
+    held = by_position(store)
+    for some in seen:
+        for ordinal in some.ordinals:
+            found = _entry(store, queue, Position(some.number, ordinal), held)
+            if found is not None:
+                yield found
+
+
+def entry_of(store: Store, wanted_id: str) -> QueueEntry:
+    """The message with that id, in whatever queue it is; BadMessageId if there is none."""
+    catch_up(store)
+    list_prepared(store)
+    with store.mutex:
+        position = store.index.position_of(*parse_message_id(wanted_id))
+        run = None if position is None else store.index.find(position)
+    found = None
+    if position is not None and run is not None:
+        found = _as_it_stands(store, run, position, by_position(store))
+    if found is None:
+        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+    return found
+
+
+def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
+    with store.mutex:
+        run = store.index.find(position)
+        if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
+            return None
+    return _as_it_stands(store, run, position, held)
+
+
+def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
+    """None if it has left meanwhile."""
+    try:
+        message = consume.peek(store, position)
+    except CorruptedFile as error:
+        return _damaged(store, position, str(error))
+    if message is None:
+        return None
+    if held and (holder := held.get(position)) is not None:
+        return QueueEntry(message.id, position, holder.state, message, holder)
+    due = due_time(run.attributes, run.committed_at) if run.attributes else None
+    return QueueEntry(message.id, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
+
+
+def _damaged(store: Store, position: Position, damage: str) -> QueueEntry | None:
+    with store.mutex:
+        if store.index.find(position) is None:
+            return None
+        id_ = message_id(*store.index.branch_of(position))
+    return QueueEntry(id_, position, DAMAGED, damage=damage)
+
+
+def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:
+    """The tables that the look could not read: their messages are in the queue, and nothing more is known of them."""
+    if not look.unread:
+        return []
+    catch_up(store)  # what was reclaimed meanwhile is no damage
+    with store.mutex:
+        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.index.segments]
+    return [
+        QueueEntry(
+            None,
+            None,
+            DAMAGED,
+            damage=f"{segment.live} of the messages of queue {queue} cannot be read: their table in "
+            f"{layout.committed(segment.source.number, segment.source.adoption)} is damaged ({why}); "
+            f"{consume.WHAT_TO_DO}",
+        )
+        for segment, why in lost
+    ]

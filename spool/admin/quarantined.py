@@ -1,0 +1,244 @@
+"""What lies in ``quarantine/``, as an administrator sees it: what it was, what can be done, and the way back.
+
+Only what was dropped can come back as it is: it goes to its queue's folder, and the next intake takes it. What was
+damaged cannot: the messages of it that are whole are served all the time, and nothing proves the others.
+
+Where renames are not ordered, a file that is put back has both its names for a moment, in which no intake may look. If
+its restoring dies then, the next intake or the next ``restore`` removes the name in quarantine first.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spool.coordination.locks import dropping_byte
+from spool.disk.descriptors import Unsupported
+from spool.disk.disk import Disk
+from spool.disk.identity import FileIdentity
+from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, copy_file, stem_of
+from spool.errors import InvalidArgument, QueueNotFound
+from spool.format.reader import open_file
+from spool.model import layout
+from spool.store.store import Store
+
+BEGINNING_BYTES = 1024
+_DROPPED = re.compile(
+    rf"{layout.ACTIVE}/{re.escape(layout.TAKEN_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class QuarantinedFile:
+    """A file in ``quarantine/``.
+
+    name: its name there.
+    since: when it came there, in seconds since the epoch; None if no reason is recorded.
+    size: in bytes; None of what is no regular file.
+    reason: what it was, and what is wrong with it.
+    queue: of a dropped file, the queue that it was dropped for; None of all others.
+    can_be_restored: whether ``restore_quarantined`` accepts it.
+    advice: what can be done with it.
+    beginning: its first bytes, 1,024 at most.
+    """
+
+    name: str
+    since: float | None
+    size: int | None
+    reason: str
+    queue: str | None
+    can_be_restored: bool
+    advice: str
+    beginning: bytes
+
+
+class _Dropped(NamedTuple):
+    """What the reason of a dropped file tells."""
+
+    queue: str
+    name: str
+    wrong: str
+
+
+def look(store: Store, name: str) -> QuarantinedFile:
+    """InvalidArgument if nothing there has that name."""
+    disk = store.disk
+    path = _path(disk, name)
+    entry = path.rpartition("/")[2]
+    identity, noted = disk.identity(path), disk.identity(path + REASON_SUFFIX)
+    regular = identity is not None and identity.is_regular
+    reason = _reason(disk, path)
+    dropped = _dropped(entry, reason)
+    is_messages = dropped is not None and dropped.wrong.startswith(IS_MESSAGES)
+    return QuarantinedFile(
+        name=entry,
+        since=None if noted is None else noted.modified_ns / 1e9,
+        size=identity.size if identity is not None and regular else None,
+        reason=reason or "no reason is recorded",
+        queue=None if dropped is None else dropped.queue,
+        can_be_restored=dropped is not None and regular and not is_messages,
+        advice=_advice(entry, dropped, is_messages, regular),
+        beginning=_read(disk, path, BEGINNING_BYTES) if regular else b"",
+    )
+
+
+def restore(store: Store, name: str) -> str:
+    """Put a dropped file back into its queue's folder, durably; returns where it lies then. QueueNotFound;
+    InvalidArgument if it cannot come back, or if a file of that name waits there."""
+    disk = store.disk
+    path = _path(disk, name)
+    entry = path.rpartition("/")[2]
+    dropped, file = _dropped(entry, _reason(disk, path)), look(store, name)
+    if dropped is None or not file.can_be_restored:
+        raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
+    if dropped.queue not in store.read_settings().queues:
+        raise QueueNotFound(f"{entry} was dropped for queue {dropped.queue}, which is gone: create it again first")
+    target = f"{layout.DROP}/{dropped.queue}/{dropped.name}"
+    with _no_intake_at(store, dropped.queue):
+        try:
+            _move(disk, path, target)
+        except FileExistsError:
+            raise InvalidArgument(f"{target} waits to be taken: run spool-intake first, or move it away") from None
+        _forget_reason(disk, path)
+    return target
+
+
+def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
+    """Remove the name in quarantine of a file whose restoring died when it had its new one: or it could be restored
+    again, once it is taken."""
+    for entry in disk.names(layout.QUARANTINE):
+        path = f"{layout.QUARANTINE}/{entry}"
+        if identity.same_file(disk.identity(path)):
+            disk.flush_directory(target.rpartition("/")[0])
+            disk.unlink(path)
+            _forget_reason(disk, path)
+
+
+def delete(store: Store, name: str) -> None:
+    """Remove a file and its reason, durably. InvalidArgument if nothing there has that name, or if it is a directory
+    that is not empty."""
+    disk = store.disk
+    path = _path(disk, name)
+    identity = disk.identity(path)
+    if identity is None or not identity.is_directory:
+        disk.unlink(path)
+    else:
+        try:
+            disk.remove_directory(path)
+        except OSError as error:
+            raise InvalidArgument(f"{path} is a directory that cannot be removed: {error.strerror}") from None
+    _forget_reason(disk, path)
+
+
+def _path(disk: Disk, name: str) -> str:
+    entry = name.removeprefix(f"{layout.QUARANTINE}/")
+    possible = entry not in ("", ".", "..") and not {"/", "\0"} & set(entry) and not entry.endswith(REASON_SUFFIX)
+    path = f"{layout.QUARANTINE}/{entry}"
+    if not possible or not disk.exists(path):
+        raise InvalidArgument(f"nothing in quarantine is called {entry!r}: spool-admin quarantine list names all")
+    return path
+
+
+def _move(disk: Disk, path: str, target: str) -> None:
+    """The new name is durable when this returns; where renames are not ordered, before the old one goes."""
+    folder = target.rpartition("/")[0]
+    if disk.ordered:
+        disk.rename_new(path, target)
+        disk.flush_directory(folder)
+        return
+    try:
+        _link(disk, path, target)
+    except FileExistsError:
+        identity = disk.identity(path)
+        if identity is None or not identity.same_file(disk.identity(target)):  # else it is one that died here
+            raise
+    disk.flush_directory(folder)
+    disk.unlink(path)
+
+
+def _link(disk: Disk, path: str, target: str) -> None:
+    try:
+        disk.link(path, target)
+    except Unsupported:  # another user's file: a copy takes its place, which is this user's
+        part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
+        try:
+            copy_file(disk, path, part)
+            disk.rename(part, path)
+        except BaseException:
+            with suppress(OSError):
+                disk.unlink(part)
+            raise
+        disk.flush_directory(layout.QUARANTINE)
+        disk.link(path, target)
+
+
+@contextmanager
+def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
+    """Where a file has two names while it is put back."""
+    if store.disk.ordered:
+        yield
+        return
+    byte = dropping_byte(queue)
+    store.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
+    try:
+        yield
+    finally:
+        store.xids.unlock(byte)
+
+
+def _forget_reason(disk: Disk, path: str) -> None:
+    if disk.exists(path + REASON_SUFFIX):
+        disk.unlink(path + REASON_SUFFIX)
+    disk.flush_directory(layout.QUARANTINE)
+
+
+# -- what a reason tells ----------------------------------------------------------------------------------------------
+
+
+def _reason(disk: Disk, path: str) -> str:
+    """Without the end of its line; empty if there is none that can be read."""
+    identity = disk.identity(path + REASON_SUFFIX)
+    if identity is None or not identity.is_regular:
+        return ""
+    return _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+
+
+def _read(disk: Disk, path: str, length: int) -> bytes:
+    handle = open_file(disk, path)
+    try:
+        return disk.read_at(handle, 0, length)
+    finally:
+        disk.close(handle)
+
+
+def _dropped(entry: str, reason: str) -> _Dropped | None:
+    """A file's name may hold anything, so it is told from the reason's words by its name in quarantine."""
+    words = re.compile(r": dropped for queue ([^:/]+): ")
+    for found in words.finditer(reason):
+        match = _DROPPED.fullmatch(reason[: found.start()])
+        if match is None or match["queue"] != found[1]:
+            continue
+        stem = stem_of(reason[: found.start()])
+        if re.fullmatch(rf"{re.escape(stem)}(\.[0-9]+)?", entry):
+            return _Dropped(found[1], match["name"], reason[found.end() :])
+        if "\N{REPLACEMENT CHARACTER}" in match["name"] or "?" in match["name"]:  # of bytes that are no text
+            return _Dropped(found[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[found.end() :])
+    return None
+
+
+def _advice(entry: str, dropped: _Dropped | None, is_messages: bool, regular: bool) -> str:
+    if not regular:
+        return "it is no regular file: look at it, then delete it"
+    if is_messages:
+        return "its messages are in the queue, or were: put what they lack as a new message, then delete it"
+    if dropped is not None:
+        return "change what the reason names in a copy, mv it over the file, then restore it; or delete it"
+    if entry.startswith((f"{layout.COMMITTED}.", f"{layout.PREPARED}.", f"{layout.ACTIVE}.")):
+        return (
+            "it cannot come back, since its bytes are not proven; what was whole of it is served. Save what can be "
+            "read of it (docs/format.md describes it) and put that again, then delete it"
+        )
+    return "no message lay in it: look at it, then delete it"

@@ -1,0 +1,262 @@
+"""Making, changing and deleting queues: edits of ``space.toml``, one process at a time, durable when they return.
+
+Every process that has the space open reads the settings again when their version has changed; what people edit
+by hand is noticed by the housekeeping of any of them.
+"""
+
+import grp
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from spool.coordination.locks import CONFIG, NUMBER, PREPARED_LIST
+from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
+from spool.errors import (
+    InvalidArgument,
+    NewerFormat,
+    NotASpace,
+    QueueExists,
+    QueueNotEmpty,
+    TransactionTimeout,
+)
+from spool.format.reader import FileImage
+from spool.log.sequence import settle_all, with_number_lock
+from spool.log.visibility import catch_up, list_prepared
+from spool.model import layout
+from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
+from spool.model.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
+from spool.names import no_queue, plural
+from spool.shown import shown
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+_MOST_OF_A_GROUP = 255
+_REFERRING = ("error_queue", "reply_queue", "failure_queue")
+
+
+def add_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
+    """A new queue in the settings, with its directory. QueueExists, InvalidArgument; QueueNotFound if it names a queue
+    that is not there, unless ``create_missing``: then that is made, too, with the options that a new queue has."""
+    made_queue(name, options, {})
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if name in known.queues:
+            raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
+        config = made_queue(name, options, known.defaults)
+        return _written(store, text, known, config, _REFERRING, create_missing)
+
+    with _editing(store):
+        return _told(_edit(store, edit).queues[name])
+
+
+def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
+    """Other options for a queue; the rest stays as it is. None takes an option away, or sets it to what a new queue of
+    the space has. QueueNotFound, for a queue that it names as well unless ``create_missing``; InvalidArgument."""
+    reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
+    reset -= MAY_BE_LEFT_OUT
+    given = {option: value for option, value in options.items() if option not in reset}
+    check_queue_name(name)
+    queue_options(given, f"queue {name}: ")
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if check_queue_name(name) not in known.queues:
+            raise no_queue(name, known.queues)
+        current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
+        del current["name"]
+        config = made_queue(name, given, known.defaults, current)
+        return _written(store, text, known, config, given.keys() & set(_REFERRING), create_missing)
+
+    with _editing(store):
+        changed = _edit(store, edit).queues[name]
+        return _told(changed) if {"retries", "error_queue"} & options.keys() else changed
+
+
+def _written(
+    store: Store, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
+) -> str:
+    """The text of the settings with that queue in it, and with those that its options ``referring`` name and that are
+    not there; QueueNotFound for one of them unless ``create_missing``."""
+    made = {config.name: config}
+    named = [(option, getattr(config, option)) for option in sorted(referring)]
+    for option, queue in named:  # which grows meanwhile
+        if queue is None or queue in known.queues or queue in made:
+            continue
+        if not create_missing:
+            advice = "create it first, or at once with create_missing=True"
+            raise no_queue(queue, known.queues, f"queue {config.name}: {option}: ", advice)
+        made[queue] = made_queue(queue, {}, known.defaults)
+        named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
+    for each in made.values():
+        if each.name not in known.queues:
+            keep_directory(store.disk, f"{layout.DROP}/{each.name}")
+        text = with_queue(text, each, known.defaults)
+    return text
+
+
+def _told(config: QueueConfig) -> QueueConfig:
+    """A warning for a queue that will drop messages for good."""
+    if config.retries is not None and config.error_queue is None:
+        log.warning(
+            "queue %s has retries, %d, and no error_queue: what fails more often is deleted; name one to keep it",
+            config.name,
+            config.retries,
+        )
+    return config
+
+
+def delete_queue(store: Store, name: str) -> None:
+    """An empty queue goes, with its directory. QueueNotFound; QueueNotEmpty while anything is in it, claimed or in
+    doubt, while files wait in its directory, or while another queue names it."""
+
+    def edit(text: str, known: SpaceConfig) -> str:
+        if check_queue_name(name) not in known.queues:
+            raise no_queue(name, known.queues)
+        _check_unused(store, name, known)
+        return without_queue(text, name)
+
+    with _editing(store), _nothing_comes(store):
+        _edit(store, edit)
+        with suppress(OSError):  # somebody drops a file in this instant: the next intake names it
+            store.disk.remove_directory(f"{layout.DROP}/{name}")
+
+
+def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
+    for other in known.queues.values():
+        for option in _REFERRING:
+            if other.name != name and getattr(other, option) == name:
+                raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
+    with store.mutex:
+        inside = store.index.queue(name).live
+    inside += sum(count for image in store.prepared.images.values() for count in _puts(image, name))
+    if inside:
+        raise QueueNotEmpty(
+            f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
+            f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts those)"
+        )
+    if store.disk.exists(f"{layout.DROP}/{name}") and store.disk.names(f"{layout.DROP}/{name}"):
+        raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
+
+
+def _puts(image: FileImage, queue: str) -> Iterator[int]:
+    """How many messages a branch puts into the queue, or moves there."""
+    for table in image.tables:
+        for command in table.commands:
+            if command[0] == "update" and command[4].get("queue") == queue:
+                yield command[3]
+        for place, _, count in table.runs:
+            if table.queues[place] == queue:
+                yield count
+
+
+@contextmanager
+def _nothing_comes(store: Store) -> Iterator[None]:
+    """No commit gets a number meanwhile, and no branch votes; whoever does afterwards looks at the settings first."""
+    with_number_lock(store, store.deadline())
+    try:
+        catch_up(store, settle_all(store, store.deadline()))
+        for _ in store.deadline().polls():
+            list_prepared(store)
+            store.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+            try:
+                if store.counters.read().prepared == store.prepared.version:
+                    yield
+                    return
+            finally:
+                store.control.unlock(PREPARED_LIST)
+        raise TransactionTimeout("branches were prepared all the time: try again later")
+    finally:
+        store.control.unlock(NUMBER)
+
+
+def open_drop(store: Store, name: str, group: str | None) -> None:
+    """Let a group of users drop files into a queue's folder, or, with None, nobody but the owner of the space any more.
+
+    QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
+    """
+    queues = store.read_settings().queues
+    if check_queue_name(name) not in queues:
+        raise no_queue(name, queues)
+    folder = f"{layout.DROP}/{name}"
+    keep_directory(store.disk, folder)
+    if group is None:
+        store.disk.set_mode(folder, DIRECTORY_MODE)
+        return
+    try:
+        if len(group) > _MOST_OF_A_GROUP:  # the C library ends the process over a name of megabytes
+            raise KeyError(group)
+        gid = grp.getgrnam(group).gr_gid
+        store.disk.set_mode(folder, SHARED_MODE, gid)
+    except KeyError:
+        raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
+    except PermissionError:
+        raise InvalidArgument(
+            f"this user may not give folders to group {shown(group)}: it must be one of its own"
+        ) from None
+    for passage in ("", layout.DROP):
+        store.disk.set_mode(passage, PASSAGE_MODE)
+
+
+# -- space.toml -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _editing(store: Store) -> Iterator[None]:
+    store.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
+    try:
+        yield
+    finally:
+        store.control.unlock(CONFIG)
+
+
+def _edit(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
+    """The file with an edit made to its text, which must be in order before and after."""
+    path = store.disk.path(layout.SETTINGS)
+    text = store.read_settings_text()
+    changed = edit(text, parse(text, path))
+    config = parse(changed, path)
+    replace_file(store.disk, layout.SETTINGS, changed.encode())
+    store.counters.bump_settings()
+    store.refresh_settings()
+    return config
+
+
+def notice_edits(store: Store) -> None:
+    """Somebody may have edited the file by hand: tell all, if it is in order; else what was goes on being so."""
+    identity = store.disk.identity(layout.SETTINGS)
+    if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
+        return
+    store.settings_seen = seen
+    with _editing(store):
+        try:
+            changed = store.read_settings() != store.config
+        except (InvalidArgument, NewerFormat, NotASpace) as error:
+            log.error("the settings are not read again: %s", error)
+            return
+        if changed and store.counters.read().settings == store.settings_version:
+            store.counters.bump_settings()
+    store.refresh_settings()
+
+
+def keep_directory(disk: Disk, name: str) -> None:
+    """A directory that is there, whatever happens: what is put into it must not be lost with it."""
+    disk.make_directory(name)
+    for directory in (name, name.rpartition("/")[0]):
+        disk.flush_directory(directory)
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """New content for a file that people edit, all of it or none."""
+    temporary = f"{name}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write_at(handle, 0, data)
+        disk.flush(handle)
+        disk.rename(temporary, name)
+        disk.make_durable(handle, name.rpartition("/")[0])
+    finally:
+        disk.close(handle)

@@ -1,0 +1,86 @@
+"""A queue's figures at one moment: from the index, the claims of all processes, and the prepared branches."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spool.admin.holders import claimed_positions
+from spool.index.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.index.queue import Line
+from spool.index.run import Run
+from spool.log.quota import Load, in_doubt
+from spool.log.visibility import catch_up, list_prepared
+from spool.model.message import Position
+from spool.store.store import Store
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """A queue at one moment. ``bytes``: bodies that live; ``oldest_age``: seconds, None if nothing is ready.
+
+    ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
+    is what left the queue in another way: deleted, purged, or moved or redriven to another queue, which counts it as
+    enqueued. So enqueued = ready + delayed + claimed + in_doubt + dequeued + failed + expired + deleted; only messages
+    that a transaction in doubt puts are in ``in_doubt`` and not yet in ``enqueued``.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    in_doubt: int
+    bytes: int
+    oldest_age: float | None
+    enqueued: int
+    dequeued: int
+    failed: int
+    expired: int
+    deleted: int
+
+
+def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
+    """The figures of the named queues, as of now."""
+    catch_up(store)
+    list_prepared(store)
+    with store.mutex:
+        now = store.clock.now()
+        claimed, held, added = _claimed(store), _held_in_doubt(store), in_doubt(store)
+        taken = claimed + held
+        totals = store.index.totals()
+        found = {}
+        for name in queues:
+            line = store.index.queue(name)
+            line.ripen(now)
+            here = {run: count for run, count in taken.items() if run.queue is line}
+            delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.swept_delayed)
+            delayed -= sum(count for run, count in here.items() if run.due is not None and run.due > now)
+            ready = line.live - delayed - sum(here.values())
+            times = [run.committed_at for run in (*line.ready, *line.waiting) if run.live > here.get(run, 0)]
+            oldest = min(times + [segment.oldest for segment in line.swept], default=None)
+            counts = totals.get(name, [0, 0, 0, 0])
+            gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
+            found[name] = QueueStats(
+                ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
+                in_doubt=_of(held, line) + added.get(name, Load()).messages,
+                bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
+                enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
+                expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - line.live),
+            )  # fmt: skip
+    return found
+
+
+def _of(counts: Counter[Run], line: Line) -> int:
+    return sum(count for run, count in counts.items() if run.queue is line)
+
+
+def _claimed(store: Store) -> Counter[Run]:
+    """Claimed messages per run, ours and others'."""
+    return _per_run(store, claimed_positions(store))
+
+
+def _held_in_doubt(store: Store) -> Counter[Run]:
+    """Messages per run that prepared branches hold."""
+    return _per_run(store, store.prepared.held)
+
+
+def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
+    return Counter(run for position in positions if (run := store.index.find(position)) is not None)

@@ -1,0 +1,238 @@
+"""``spool.aio.Space.work``: the loop that takes messages and calls a function for each, in tasks.
+
+One task takes; it starts a task for each message, up to a number that run side by side. A coroutine that takes too long
+is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: one that
+takes too long is given up, as ``spool.work.worker`` does it.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from spool.errors import Empty, TransactionTimeout
+from spool.model.message import Message
+from spool.model.outcome import Outcome, Retried, of_error, of_value
+from spool.transactions.consume import IDLE_SECONDS
+from spool.transactions.ending import State
+from spool.transactions.selection import Wanted
+from spool.work.call_threads import CallThreads
+from spool.work.effects import Effect
+from spool.work.handling import Handling
+from spool.work.once import Once
+from spool.work.worker import (
+    ENDED,
+    MOST_ABANDONED,
+    WorkSummary,
+    calling,
+    check_at_once,
+    check_work,
+    log_abandoned,
+    log_failure,
+    too_many_hang,
+)
+
+if TYPE_CHECKING:
+    from spool.aio.space import Space
+
+
+async def work(
+    space: "Space",
+    queue: str,
+    function: Callable[[Message], Any],
+    *,
+    tasks: int = 1,
+    once: bool = False,
+    timeout: float | None = 30.0,
+    stop: asyncio.Event | None = None,
+) -> WorkSummary:
+    """As ``spool.Space.work``, with ``function`` a coroutine function or a plain one, called in up to ``tasks`` tasks
+    side by side. A coroutine that takes longer than ``timeout`` seconds is cancelled.
+
+    If this is cancelled, so are the calls that are under way: their messages go back, with one try more.
+    """
+    check_at_once("tasks", tasks)
+    await space._in_thread(partial(check_work, space.sync, queue, function, timeout))
+    crew = _Crew(space, queue, function, timeout, Once() if once else None)
+    try:
+        while not (crew.is_at_end() or (stop is not None and stop.is_set())):
+            if len(crew.running) == tasks:
+                await crew.wait_for_one()
+            elif not await crew.take() and once:
+                if not crew.running:
+                    break
+                await crew.wait_for_one()
+        await crew.wait_for_all()
+    finally:
+        await crew.end()
+    crew.check_hanging()
+    if crew.once is not None:
+        crew.summary.left = crew.once.left(await space.stats(queue))
+    return crew.summary
+
+
+class _TookTooLong(Exception):
+    """The call has used up its time."""
+
+
+class _Crew:
+    """The calls that are under way, and what came of those before."""
+
+    def __init__(
+        self,
+        space: "Space",
+        queue: str,
+        function: Callable[[Message], Any],
+        timeout: float | None,
+        once: Once | None,
+    ) -> None:
+        self.summary = WorkSummary()
+        self.running: dict[asyncio.Task[None], Handling] = {}
+        self.once = once
+        self._space = space
+        self._queue = queue
+        self._function = function
+        self._is_coroutine = inspect.iscoroutinefunction(function)
+        self._timeout = timeout
+        self._threads = CallThreads(f"spool-aio-work-{queue}")
+        self._most_hanging = 0
+
+    # -- the task that takes ----------------------------------------------------------------------------------------
+
+    def is_at_end(self) -> bool:
+        """Whether no further message is to be taken. Raises what a call that is over has raised."""
+        self._collect()
+        return self._too_many_hang or (self.once is not None and self.once.is_enough())
+
+    async def take(self) -> bool:
+        """Begin with a message, waiting a little for one, or not with ``once``. False if there is none."""
+        wanted = Wanted(self._queue, passed=frozenset(self.once.passed if self.once is not None else ()))
+        try:
+            seconds = IDLE_SECONDS if self.once is None else 0
+            await self._space._get(wanted, seconds, partial(self._begin, wanted))
+        except Empty:
+            return False
+        return True
+
+    async def _begin(self, wanted: Wanted) -> list[Message]:
+        handling = Handling(self._space._store, self._space.sync._undertaker)
+        found = None
+        try:
+            found = await self._space._to_the_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
+        except TransactionTimeout:  # another process holds a lock for very long: look again
+            pass
+        finally:
+            if handling.message is None:
+                handling.abandon()
+        if found is not None:
+            self.summary.add(found, "its body was damaged: it is in quarantine")
+            return []
+        if handling.message is None:
+            raise Empty(f"queue {self._queue} has no message that can be taken now")
+        if self.once is not None:
+            self.once.begin(handling.message.position)
+        self.running[asyncio.create_task(self._handle(handling, handling.message))] = handling
+        return [handling.message]
+
+    async def wait_for_one(self) -> None:
+        await self._wait(asyncio.FIRST_COMPLETED)
+
+    async def wait_for_all(self) -> None:
+        while self.running:
+            await self._wait(asyncio.ALL_COMPLETED)
+
+    async def _wait(self, until: str) -> None:
+        await asyncio.wait(self.running, return_when=until)
+        self._collect()
+
+    def _collect(self) -> None:
+        """The tasks that are done. Raises if the disk failed, or the like."""
+        done = [task for task in self.running if task.done()]
+        for task in done:
+            del self.running[task]
+        for task in done:
+            task.result()
+
+    def check_hanging(self) -> None:
+        """SystemFailure if too many calls hang."""
+        if self._too_many_hang:
+            raise too_many_hang(self._most_hanging, self._queue)
+
+    @property
+    def _too_many_hang(self) -> bool:
+        return self._most_hanging > MOST_ABANDONED
+
+    async def end(self) -> None:
+        """Nothing of it goes on: what is still under way is cancelled, and its messages go back."""
+        for task in self.running:
+            task.cancel()
+        for task, handling in self.running.items():
+            with suppress(BaseException):
+                await task
+            if handling.state is State.ACTIVE:  # it was cancelled before it began
+                handling.abandon()
+        self._threads.end()
+
+    # -- the tasks that call the function ---------------------------------------------------------------------------
+
+    async def _handle(self, handling: Handling, message: Message) -> None:
+        try:
+            end = partial(handling.conclude, await self._call(handling, message))
+        except _TookTooLong:
+            end = partial(handling.expel, f"took longer than {self._timeout:g} s")
+        except asyncio.CancelledError:
+            await self._end(message, partial(handling.expel, ENDED))
+            raise
+        await self._end(message, end)
+
+    async def _end(self, message: Message, end: Callable[[], tuple[Effect, str]]) -> None:
+        effect, reason = await self._space._to_the_end(end)
+        self.summary.add(effect, reason)
+        if self.once is not None:
+            self.once.end(message.position, effect)
+
+    async def _call(self, handling: Handling, message: Message) -> Outcome:
+        if handling.unreadable:
+            return Retried(handling.unreadable)
+        most = handling._store.config.max_body_bytes
+        limit = asyncio.timeout(self._timeout)
+        try:
+            with calling(handling, self._space.sync):
+                async with limit:
+                    value = await self._value(handling, message)
+        except BaseException as error:
+            if limit.expired():
+                raise _TookTooLong from None
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            log_failure(message, error)
+            return of_error(error, most)
+        if limit.expired():  # the function has swallowed its cancellation
+            raise _TookTooLong
+        return of_value(value, most)
+
+    async def _value(self, handling: Handling, message: Message) -> object:
+        if self._is_coroutine:
+            return await self._function(message)
+        try:
+            value = await self._threads.call(partial(self._function, message), handling.end_late)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                self._abandon(message)
+            raise
+        return await value if inspect.isawaitable(value) else value
+
+    def _abandon(self, message: Message) -> None:
+        """Of a call in a thread, which goes on."""
+        self.summary.abandoned += 1
+        hanging = self._threads.hanging
+        self._most_hanging = max(self._most_hanging, hanging)
+        log_abandoned(message, "its function has not ended in time", hanging)
+
+
+def _is_cancelled() -> bool:
+    """This task, and not only something that the function waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,137 @@
+"""Claims: a message held by one live transaction, as a byte lock that the kernel drops when the process dies.
+
+The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: a lock file's locks are a
+list in the kernel, and 20,000 scattered ones in one file take forty times longer. Number 0 has no messages; its bytes
+are the owners' (see ``notes``): each claim file carries its owner's byte on the same descriptor, so the kernel drops
+both at once, and whoever wins a dead owner's claim finds the owner's byte free.
+"""
+
+import threading
+from collections.abc import Set
+
+from spool.coordination.locks import deleted, open_shared
+from spool.disk.disk import Disk
+from spool.errors import SpaceStopped
+from spool.model import layout
+from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
+
+_NONE: Set[int] = frozenset()
+
+
+class Claims:
+    """What this open space holds, and the way to more. Tries only; nothing here waits."""
+
+    def __init__(self, disk: Disk, *, make: bool) -> None:
+        self.disk = disk
+        if make:  # all at once: a file that is opened late and missing is known to be deleted
+            for name in map(layout.claim_file, range(CLAIM_FILES)):
+                found = disk.identity(name)
+                if found is None or not found.is_plain:
+                    disk.close(open_shared(disk, name, make=True))
+        self.owner = 0
+        self._handles: dict[int, int] = {}
+        self._held: dict[int, set[int]] = {}
+        self._mutex = threading.Lock()
+
+    def held(self, number: int) -> Set[int]:
+        """The ordinals of that number that this process has claimed."""
+        return self._held.get(number, _NONE)
+
+    def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
+        """(first, count) of the pieces of the range that could be had; what others hold is left out."""
+        with self._mutex:
+            handle = self._handle(number)
+            held = self._held.setdefault(number, set())
+            got: list[tuple[int, int]] = []
+            start, end = first, first + count
+            while start < end:
+                stop = start
+                while stop < end and stop not in held:
+                    stop += 1
+                if stop > start:
+                    got += self._lock_range(handle, number, start, stop)
+                start = stop + 1
+            for piece, length in got:
+                held.update(range(piece, piece + length))
+            if not held:
+                del self._held[number]
+        try:
+            if got:
+                self._verify(number)
+        except BaseException:
+            for piece, length in got:
+                self.release(number, piece, length)
+            raise
+        return got
+
+    def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """What of the ordinals from ``start`` to ``stop`` could be locked, around what others hold."""
+        base = number << ORDINAL_BITS
+        while start < stop:
+            if self.disk.lock(handle, base + start, stop - start):
+                return [(start, stop - start)]
+            conflict = self.disk.some_lock(handle, base + start, stop - start)
+            if conflict is not None:  # (else it was let go of between the two calls: try again)
+                theirs, end = max(start, conflict[0] - base), min(stop, conflict[0] + conflict[1] - base)
+                left = self._lock_range(handle, number, start, theirs)
+                return left + self._lock_range(handle, number, end, stop)
+        return []
+
+    def release(self, number: int, first: int, count: int) -> None:
+        """Exactly a range that ``claim`` returned."""
+        with self._mutex:
+            self.disk.unlock(self._handle(number), (number << ORDINAL_BITS) + first, count)
+            held = self._held[number]
+            held.difference_update(range(first, first + count))
+            if not held:
+                del self._held[number]
+
+    def become_owner(self, owner: int) -> None:
+        """Take the owner's byte in every claim file, so that a note of ours can be told from a dead one's."""
+        with self._mutex:
+            for index in range(CLAIM_FILES):
+                handle = self._handle(index)
+                if not self.disk.lock(handle, owner):
+                    raise SpaceStopped(
+                        f"owner {owner} of claims is taken: close the space in every process and open it again"
+                    )
+            self.owner = owner
+
+    def owner_is_dead(self, owner: int, number: int) -> bool:
+        """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
+        return owner != self.owner and self.disk.some_lock(self._handle(number), owner, 1) is None
+
+    def held_elsewhere(self) -> list[tuple[int, int, int]]:
+        """(number, first, count) of every claim of other processes, for statistics."""
+        found = []
+        for index in range(CLAIM_FILES):
+            handle, unseen = self._handle(index), [(1 << ORDINAL_BITS, 2**63 - 1)]
+            while unseen:
+                start, end = unseen.pop()
+                lock = self.disk.some_lock(handle, start, end - start) if start < end else None
+                if lock is not None:
+                    first, count = max(start, lock[0]), lock[1]
+                    found.append((first >> ORDINAL_BITS, first & MAX_ORDINAL, count))
+                    unseen += [(start, first), (first + count, end)]
+        return found
+
+    def numbers(self) -> set[int]:
+        """Commits of which anybody has claimed messages."""
+        return {number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()}
+
+    def held_ranges(self) -> list[tuple[int, int]]:
+        """(number, ordinal) of every claim of this process."""
+        with self._mutex:
+            return [(number, ordinal) for number, held in self._held.items() for ordinal in held]
+
+    def _handle(self, number: int) -> int:
+        index = number % CLAIM_FILES
+        handle = self._handles.get(index)
+        if handle is None:
+            handle = self._handles[index] = open_shared(self.disk, layout.claim_file(index), make=False)
+        return handle
+
+    def _verify(self, number: int) -> None:
+        name = layout.claim_file(number % CLAIM_FILES)
+        if not self.disk.handle_identity(self._handle(number)).same_file(self.disk.identity(name)):
+            raise deleted(name)

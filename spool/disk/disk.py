@@ -1,0 +1,479 @@
+"""The seam: every look at and every change of a space's files goes through one ``Disk``.
+
+Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
+this place and cut the power between any two calls. Paths are relative to the space's directory; handles
+are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
+kernel has dropped the pages and would say "fine" the second time.
+
+Three kinds of file system:
+
+* ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+* not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
+  name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
+  file's is not new: such a rename only changes what the entry points at.
+* anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
+  power cut shows the file in both, and recovery then believes the later stage.
+
+Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
+that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by
+either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import signal
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import filelock
+
+from spool.disk import mount
+from spool.disk.descriptors import Descriptors, Unsupported, as_unsupported, not_open
+from spool.disk.identity import FileIdentity, identity_of
+from spool.disk.mount import FileSystem
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files: others pass through, and see nothing
+SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, too
+
+_BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
+_SMALL_READ_BYTES = 1 << 20
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+_libc = ctypes.CDLL(None, use_errno=True)
+_IN_MODIFY = 0x2
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
+_IN_DIRECTORY_ITSELF = 0x3000000  # neither another kind of file nor where a symlink leads
+_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DIRECTORY_ITSELF
+_EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
+_EVENTS_BYTES = 4096
+_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+# How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
+_TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
+
+
+class FlushFailed(OSError):
+    """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class NameChange(NamedTuple):
+    """A name came to a watched directory, or went. ``renamed_in``: by a rename, not by a program that made the file
+    there. Without a name: some changes were lost."""
+
+    directory: int
+    name: str
+    renamed_in: bool
+
+
+class Disk(Descriptors):
+    """The files of one space on a real file system, for one opening of it at a time.
+
+    ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
+    """
+
+    # Whom a process of root makes files for: one of root's is a file that the space's owner could not open.
+    _owner: tuple[int, int] | None = None
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.flushes = 0
+        there = os.path.isdir(self.root)
+        self.ordered = there and mount.renames_are_ordered(self.root)
+        # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
+        self.flush_carries_name = self.ordered or (there and mount.is_ext4(self.root))
+        self._in_turn = there and not self.ordered and mount.is_of_ext_kind(self.root)
+        if there and os.geteuid() == 0:
+            self._owner = _owner_of(self.root)
+
+    def beside(self, root: str) -> "Disk":
+        """Another directory's files: a mirror's. They belong to the owner of this one's."""
+        side = Disk(root)
+        side._owner = self._owner
+        return side
+
+    # -- files by name ------------------------------------------------------------------------------------------
+
+    def create(self, name: str) -> int:
+        """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
+        if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
+            _set_mode(handle, FILE_MODE)
+        if self._owner is not None:
+            try:
+                self._give(handle, name)
+            except OSError:
+                self._closed(handle)
+                os.unlink(self.path(name))
+                raise
+        return handle
+
+    def own(self, name: str) -> None:
+        """In a process of root: it belongs to the space's owner from now on, whatever kind of file it is; not a file
+        with another name, which may be another user's."""
+        if self._owner is None:
+            return
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
+        try:
+            found = identity_of(os.fstat(handle))
+            if found.is_directory or found.links == 1:
+                self._give(handle, name)
+        finally:
+            self._closed(handle)
+
+    def _give(self, handle: int, name: str) -> None:
+        """To the space's owner, by root alone. By its handle: what has the name by now may be another file, because the
+        owner may rename what lies in the space's directories."""
+        if self._owner is None or os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
+            return
+        if os.fstat(handle).st_uid == self._owner[0]:
+            return
+        try:
+            os.chown(_by_handle(handle), *self._owner)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path(name)) from None
+
+    def open(self, name: str, *, write: bool = False) -> int:
+        """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
+        flags = os.O_RDWR if write else os.O_RDONLY
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        handle = self._opened(os.open, self.path(name), flags)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            self._closed(handle)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return handle
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; replaces the target."""
+        try:
+            os.rename(self.path(source), self.path(target))
+        except OSError as error:
+            raise as_unsupported(error, errno.EXDEV) from None
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
+        a, b = os.fsencode(self.path(source)), os.fsencode(self.path(target))
+        if _libc.renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+        if not self.ordered:  # the kernel may take the directory of the first name for the file's
+            self.flush_carries_name = False
+        self.link(source, target)
+        os.unlink(a)
+
+    def link(self, source: str, target: str) -> None:
+        try:
+            os.link(self.path(source), self.path(target), follow_symlinks=False)
+        except OSError as error:
+            raise as_unsupported(error, errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP) from None
+
+    def unlink(self, name: str) -> None:
+        os.unlink(self.path(name))
+
+    def exists(self, name: str) -> bool:
+        """Of the name itself. What cannot be told is an OSError, never a no (as ``os.access`` would have it)."""
+        try:
+            os.lstat(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
+        """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = self._opened(os.open, self.path(name), flags)
+        try:
+            if group is not None:
+                os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
+            os.fchmod(handle, mode)
+        finally:
+            self._closed(handle)
+
+    def identity(self, name: str) -> FileIdentity | None:
+        """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
+        try:
+            found = os.lstat(self.path(name)) if name else os.stat(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return identity_of(found)
+
+    # -- directories --------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """What the directory holds, in no order."""
+        return os.listdir(self.path(directory))
+
+    def make_directory(self, name: str) -> bool:
+        """True if it is new; a directory that is there already is fine, a symlink to one is not."""
+        try:
+            os.mkdir(self.path(name), DIRECTORY_MODE)
+        except FileExistsError:
+            found = self.identity(name)
+            if found is None or not found.is_directory:
+                raise
+            return False
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
+        try:
+            if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
+                _set_mode(handle, DIRECTORY_MODE)
+            self._give(handle, name)
+        finally:
+            self._closed(handle)
+        return True
+
+    def remove_directory(self, name: str) -> None:
+        os.rmdir(self.path(name))
+
+    def open_directory(self, name: str) -> int:
+        """To ``hold`` or flush it. A symlink to one is an OSError, unless it is the space's own name."""
+        nofollow = os.O_NOFOLLOW if name else 0
+        return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
+
+    # -- bytes by handle ----------------------------------------------------------------------------------------
+
+    def read_at(self, handle: int, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
+        if handle not in self._handles:
+            raise not_open()
+        if length > _SMALL_READ_BYTES:
+            length = max(0, min(length, os.fstat(handle).st_size - offset))
+        data = os.pread(handle, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        missing = length - len(data)
+        while missing:
+            data = os.pread(handle, missing, offset + length - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        """All of it, or OSError (a short write goes on; a full disk then says so)."""
+        written = os.pwrite(self._ours(handle), data, offset)
+        while written < len(data):
+            step = os.pwrite(handle, memoryview(data)[written:], offset + written)
+            if step == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += step
+
+    def truncate(self, handle: int, length: int) -> None:
+        os.ftruncate(self._ours(handle), length)
+
+    def handle_identity(self, handle: int) -> FileIdentity:
+        return identity_of(os.fstat(self._ours(handle)))
+
+    # -- durability ---------------------------------------------------------------------------------------------
+
+    def flush(self, handle: int) -> None:
+        """The file's bytes, to the platter; on an ordered file system also every rename before."""
+        self._flushed(os.fsync, self._ours(handle))
+
+    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+        self.flushes += 1
+        try:
+            flush(handle)
+        except OSError as error:
+            raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
+
+    def flush_directory(self, name: str) -> None:
+        """The directory's names."""
+        with self._turn(name) as handle:
+            self.flush(handle)
+
+    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+        """The file's bytes, and its name in ``directory``. ``new``: this handle was open when the file was renamed to
+        it, and no other file had it before."""
+        if self.ordered:
+            self.flush(handle)
+            return
+        self._ours(handle)
+        with self._turn(directory) as names:  # the file's flush needs not carry its times
+            self._flushed(os.fdatasync, handle)
+            if not (new and self.flush_carries_name):
+                self.flush(names)
+
+    @contextmanager
+    def _turn(self, directory: str) -> Iterator[int]:
+        """The directory, opened; where that matters, nobody else flushes names of it meanwhile.
+
+        Not so the space's own directory: it is held by who opens the space, and flushed by him, or under a lock.
+        """
+        handle = self.open_directory(directory)
+        in_turn = self._in_turn and directory != ""
+        try:
+            if in_turn:
+                self._await_turn(handle, directory)
+            yield handle
+        finally:
+            if in_turn:  # (a forked child may have a copy, with which the lock would live on)
+                with suppress(OSError):
+                    self.let_go(handle)
+            self._closed(handle)
+
+    def _await_turn(self, handle: int, directory: str) -> None:
+        """OSError if somebody has been at it for too long: nobody waits for ever for a process that was stopped."""
+        until = time.monotonic() + _TURN_SECONDS
+        while not self._holds_or_cannot(handle):
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "somebody is flushing this directory and does not end", directory)
+            time.sleep(_TURN_POLL_SECONDS)
+
+    def _holds_or_cannot(self, handle: int) -> bool:
+        """(Where nothing can be held no space is opened, and whoever makes one is told so then.)"""
+        try:
+            return self.hold(handle)
+        except Unsupported:
+            return True
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def watch(self, name: str) -> int:
+        """A handle for ``wait_for_change``: who writes to this file is noticed from now on, as a rule (inotify(7)).
+        OSError where that cannot be had: a user has few of these."""
+        handle = self._opened(_new_watcher)
+        if _libc.inotify_add_watch(handle, os.fsencode(self.path(name)), _IN_MODIFY) < 0:
+            code = ctypes.get_errno()
+            self._closed(handle)
+            raise OSError(code, os.strerror(code), name)
+        return handle
+
+    def wait_for_change(self, handle: int, seconds: float) -> bool:
+        """Wait at most so long; True if something was written since the last time that this was asked."""
+        poll = select.poll()
+        poll.register(self._ours(handle), select.POLLIN)
+        if not poll.poll(1000 * seconds):
+            return False
+        with suppress(BlockingIOError):  # another thread has read what there was
+            os.read(handle, _EVENTS_BYTES)
+        return True
+
+    def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
+        """A handle for ``changes_of_names``, a new one for None, and the number of this directory in its changes, from
+        now on. OSError where that cannot be had."""
+        used = self._opened(_new_watcher) if handle is None else self._ours(handle)
+        number = _libc.inotify_add_watch(used, os.fsencode(self.path(directory)), _IN_NAMES)
+        if number < 0:
+            code = ctypes.get_errno()
+            if handle is None:
+                self._closed(used)
+            raise OSError(code, os.strerror(code), directory)
+        return used, number
+
+    def changes_of_names(self, handle: int) -> list[NameChange]:
+        """Those since the last time that this was asked, in their order. The kernel notes a change before the name can
+        change again, so the name of a file that was looked at before this is asked has no older change to come."""
+        found: list[NameChange] = []
+        with suppress(BlockingIOError):
+            while data := os.read(self._ours(handle), _EVENTS_BYTES):
+                found += _changes_in(data)
+        return found
+
+    # -- one at a time ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusively(self, name: str) -> Iterator[bool]:
+        """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
+        found = self.identity(name)
+        if found is None:  # a new one would keep nobody away who holds the old one
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        if not found.is_plain:
+            raise OSError(errno.EINVAL, "not a file of its own", name)
+        guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
+        try:
+            guard.acquire()
+        except filelock.Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            guard.release()
+
+    def has_writer(self, name: str) -> bool | None:
+        """Does anyone hold this file open for writing? None: this user may not ask (fcntl(2), "Leases").
+
+        A read lease is granted only when nobody has the file open for writing. The signal is moved to SIGURG, ignored
+        by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = self._opened(os.open, self.path(name), flags)
+        try:
+            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            self._closed(handle)
+
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        """Start a thread of this process; False where there is none, and whoever comes by does the work."""
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return True
+
+    # -- the machine --------------------------------------------------------------------------------------------
+
+    def boot_id(self) -> str:
+        """Changes when the machine starts anew: what run/ says from another boot is only a lower bound."""
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+
+    def file_system(self) -> FileSystem:
+        return mount.file_system(self.root)
+
+    def network_file_system(self) -> str | None:
+        """The kind of network file system the space lies on, or None."""
+        return mount.network_file_system(self.root)
+
+
+def _new_watcher() -> int:
+    handle = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    if handle < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return handle
+
+
+def _changes_in(events: bytes) -> Iterator[NameChange]:
+    at = 0
+    while at < len(events):
+        directory, mask, _, length = _EVENT.unpack_from(events, at)
+        name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+        at += _EVENT.size + length
+        if name or mask & _IN_OVERFLOW:
+            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
+
+
+def _owner_of(root: str) -> tuple[int, int] | None:
+    """User and group of a directory of another user; None of one of root's."""
+    found = os.stat(root)
+    return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
+
+
+def _set_mode(handle: int, mode: int) -> None:
+    """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
+    with suppress(PermissionError):
+        os.chmod(_by_handle(handle), mode)
+
+
+def _by_handle(handle: int) -> str:
+    """The file itself, whatever has its name by now; fchown(2) and fchmod(2) take no handle of ``_BY_NAME_ALONE``."""
+    return f"/proc/self/fd/{handle}"

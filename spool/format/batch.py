@@ -1,0 +1,236 @@
+"""What one branch wants to do, gathered in memory: new messages, commands on committed ones, facts.
+
+Pure: a draft touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
+to disk while it is written.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from spool.errors import SystemFailure
+from spool.format.format import (
+    PLAIN_VERSION,
+    SECTION_BYTES,
+    SECTION_MESSAGES,
+    SectionEntry,
+    Table,
+    body_head,
+    encode_table,
+)
+from spool.format.schema import ADDRESSING, LATER_FIELDS, MOST_ADDRESSED
+from spool.model.layout import MAX_ORDINAL
+
+_ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
+
+
+@dataclass(slots=True)
+class Section:
+    """A section ready to be written: its ``parts`` one behind the other; ``entry.offset`` is 0 until it has a place."""
+
+    table: Table
+    entry: SectionEntry
+    parts: list[bytes]
+
+
+@dataclass(slots=True)
+class Draft:
+    """One branch's content. Ordinals count its messages from 0."""
+
+    version: int = PLAIN_VERSION
+    messages: int = 0
+    commands: int = 0
+    facts: int = 0
+    sections: list[Section] = field(default_factory=list)
+    _table: Table = field(default_factory=Table)
+    _bodies: list[bytes] = field(default_factory=list)
+    _bytes: int = 0
+    _addressed: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not (self.messages or self.commands or self.facts)
+
+    @property
+    def size(self) -> int:
+        """About as many as it will take in a file."""
+        return self._bytes + sum(section.entry.size for section in self.sections)
+
+    @property
+    def tables(self) -> list[Table]:
+        """Of all that is still in memory."""
+        return [*(section.table for section in self.sections), self._table]
+
+    @property
+    def section_is_full(self) -> bool:
+        return self._bytes >= SECTION_BYTES or len(self._bodies) >= SECTION_MESSAGES
+
+    def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
+        """Append messages with the same control fields; the first one's ordinal."""
+        if self.messages + len(bodies) > MAX_ORDINAL + 1:
+            raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
+        first, done = self.messages, 0
+        while done < len(bodies):
+            if self.section_is_full:
+                self.close_section()
+            done += self._put_some(queue, bodies[done:] if done else bodies, attributes)
+        return first
+
+    def _put_some(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
+        """As many as the section has room for, at least one."""
+        lengths = list(map(len, bodies))
+        room, count = SECTION_BYTES - self._bytes, min(len(bodies), SECTION_MESSAGES - len(self._bodies))
+        if sum(lengths) > room:
+            total = 0
+            for count, length in enumerate(lengths, 1):  # noqa: B007 (count is the result)
+                total += length
+                if total >= room:
+                    break
+            count = min(count, SECTION_MESSAGES - len(self._bodies))
+        bodies, lengths = bodies[:count], lengths[:count]
+        table = self._table
+        table.lengths.extend(lengths)
+        table.checksums.extend(map(zlib.crc32, bodies))
+        self._bodies.extend(bodies)
+        self._add_run(queue, attributes, count)
+        self._bytes += sum(lengths)
+        self.messages += count
+        return count
+
+    def _add_run(self, queue: str, attributes: Mapping[str, Any], count: int) -> None:
+        table = self._table
+        if table.runs:
+            last = table.runs[-1]
+            if table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
+                last[2] += count
+                return
+        if queue not in table.queues:
+            table.queues.append(queue)
+        if not table.attributes or table.attributes[-1] != attributes:
+            table.attributes.append(dict(attributes))
+            if attributes:
+                self.note_fields(attributes)
+            self._bytes += _table_bytes(attributes)
+        table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
+
+    def append(self, other: "Draft") -> int:
+        """All that another branch wants, behind what is here; the ordinal of its first message. ``other`` is kept."""
+        first = self.messages
+        fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
+        counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
+        if other.sections or not fits or any(len(a) + len(b) > SECTION_MESSAGES for a, b in counts):
+            self.close_section()
+        self.sections += other.sections
+        table, theirs = self._table, other._table
+        table.lengths.extend(theirs.lengths)
+        table.checksums.extend(theirs.checksums)
+        for queue, attributes, count in theirs.runs:
+            self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
+        self.version = max(self.version, other.version)
+        table.commands.extend(theirs.commands)
+        table.facts.extend(theirs.facts)
+        self._bodies.extend(other._bodies)
+        self._bytes += other._bytes
+        self._addressed += other._addressed
+        self.messages += other.messages
+        self.commands += other.commands
+        self.facts += other.facts
+        return first
+
+    def remove(self, number: int, first: int, count: int, why: str) -> None:
+        """Committed messages that this branch takes out; neighbours join into one command."""
+        while count > (room := MOST_ADDRESSED - self._addressed):
+            if room:
+                self._remove(number, first, room, why)
+            first, count = first + room, count - room
+            self.close_section()
+        self._remove(number, first, count, why)
+
+    def _remove(self, number: int, first: int, count: int, why: str) -> None:
+        commands = self._table.commands
+        if commands:
+            last = commands[-1]
+            if last[0] == "remove" and last[1] == number and last[2] + last[3] == first and last[4] == why:
+                last[3] += count
+                self._addressed += count
+                return
+        self._command(["remove", number, first, count, why])
+
+    def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
+        """New control fields (and queue) for committed messages; neighbours join into one command."""
+        if self._addressed + count > MOST_ADDRESSED:
+            self.close_section()
+        last: list[Any] = self._table.commands[-1] if self._table.commands else [""]
+        if last[:2] == ["update", number] and last[2] + last[3] == first and last[4] == changes:
+            last[3] += count
+            self._addressed += count
+            return
+        self.note_fields(changes)
+        self._command(["update", number, first, count, dict(changes)])
+        self._bytes += _table_bytes(changes)
+
+    def note_fields(self, fields: Mapping[str, Any]) -> None:
+        """A table of this draft has these control fields."""
+        if not LATER_FIELDS.keys().isdisjoint(fields):
+            self.version = max(self.version, *(LATER_FIELDS.get(field, PLAIN_VERSION) for field in fields))
+
+    def take(self, directory: str, name: bytes) -> None:
+        """The dropped file that this branch's messages came from."""
+        self._command(["take", directory, name])
+
+    def leave(self, first: int, count: int) -> None:
+        """Messages of this sweep that stay where they are, by their ordinals here."""
+        self._command(["left", first, count])
+
+    def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
+        if len(self._table.facts) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
+            self.close_section()
+        self._table.facts.append([key, value, expiry])
+        self._bytes += _table_bytes(value)
+        self.facts += 1
+
+    def _command(self, command: list[Any]) -> None:
+        if len(self._table.commands) >= SECTION_MESSAGES or self._bytes >= SECTION_BYTES:
+            self.close_section()
+        self._table.commands.append(command)
+        self.commands += 1
+        if command[0] in ADDRESSING:
+            self._addressed += command[3]
+
+    def close_section(self) -> None:
+        """Encode what was gathered since the last section; nothing if that is nothing."""
+        table = self._table
+        if not (self._bodies or table.commands or table.facts):
+            return
+        encoded = encode_table(table)
+        heads = {length: body_head(length) for length in set(table.lengths)}
+        parts = [encoded] * (1 + 2 * len(self._bodies))
+        parts[1::2] = map(heads.__getitem__, table.lengths)
+        parts[2::2] = self._bodies
+        entry = SectionEntry(
+            offset=0,
+            table_bytes=len(encoded),
+            table_checksum=zlib.crc32(encoded),
+            bodies_bytes=sum(map(len, parts)) - len(encoded),
+            messages=len(self._bodies),
+        )
+        self.sections.append(Section(table, entry, parts))
+        self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
+
+    def body(self, ordinal: int) -> bytes | None:
+        """A body that is still in memory (not yet in a closed section), else None."""
+        place = ordinal - (self.messages - len(self._bodies))
+        return self._bodies[place] if 0 <= place < len(self._bodies) else None
+
+
+def is_large(messages: int, size: int) -> bool:
+    """Whether bodies of so many bytes are to be written section by section."""
+    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
+
+
+def _table_bytes(carried: Any) -> int:
+    """What an entry adds to its section's table, counted exactly: nobody reads a table that is over the limit."""
+    return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

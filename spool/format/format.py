@@ -1,0 +1,428 @@
+"""The bytes of a file of a space: what ``docs/format.md`` says, as pure functions.
+
+A file is a plain msgpack stream: a header map, then sections, each a table-of-contents map followed by its bodies, one
+``bin`` each. The header's checksum covers every section's table by length and checksum, a table holds every body's
+length and checksum, so one number, the header's, vouches for the whole file.
+
+The header starts with fields of fixed width, so that the number can be stamped into a finished file by one write. It
+lies outside the header's checksum and has its own.
+"""
+
+import struct
+import sys
+import zlib
+from array import array
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.errors import CorruptedFile, NewerFormat
+from spool.format.schema import check_attributes, check_commands, check_fact, seconds, whole
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
+
+VERSION = 4
+# Of a file whose control fields are all as old, and of one that supersedes others besides: programs that know no more
+# can read it.
+PLAIN_VERSION, SWEEP_VERSION = 1, 2
+
+# Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
+MAX_HEADER_BYTES = 16 << 20
+MAX_TABLE_BYTES = 64 << 20
+MAX_BODY_BYTES = 2**32 - 1
+SECTION_BYTES = 16 << 20
+SECTION_MESSAGES = 65_536
+
+_START = b"\xa6format\xa7xaspool\xa7version\xcd"
+_NUMBER = struct.Struct(">Q")
+_CHECKSUM = struct.Struct(">I")
+# The map's own first byte, format, version (uint 16), then the three stamped or patched fields.
+_NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
+_VERSION_AT = 1 + len(_START)
+_NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
+_NUMBER_CHECK_AT = _NUMBER_AT + 8 + len(_NUMBER_CHECK_KEY)
+_LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
+FIXED_BYTES = _LENGTH_AT + 4
+_HEADER_FIELDS = 15  # as many as a fixmap holds
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEntry:
+    """A branch whose messages lie in this file: ordinals ``first`` to ``first + count - 1`` of the commit."""
+
+    xid: Xid
+    id: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A prepared branch that this numbered file commits; ``size`` and ``checksum`` (its header's) say which bytes."""
+
+    xid: Xid
+    size: int
+    checksum: int
+    first: int
+    count: int
+
+
+class SectionEntry(NamedTuple):
+    """Where a section lies (byte offsets in the file) and what its table must add up to."""
+
+    offset: int
+    table_bytes: int
+    table_checksum: int
+    bodies_bytes: int
+    messages: int
+
+    @property
+    def size(self) -> int:
+        return self.table_bytes + self.bodies_bytes
+
+
+class Header(NamedTuple):
+    """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""
+
+    number: int
+    time: float
+    writer: dict[str, Any]
+    branches: tuple[BranchEntry, ...] = ()
+    adopts: tuple[Adoption, ...] = ()
+    supersedes: tuple[int, ...] = ()
+    sections: tuple[SectionEntry, ...] = ()
+    durable_mark: int = 0
+    flushed: bool = True
+    version: int = PLAIN_VERSION
+    length: int = 0
+    size: int = 0
+    checksum: int = 0
+
+    @property
+    def messages(self) -> int:
+        total = 0
+        for section in self.sections:
+            total += section.messages
+        return total
+
+
+class Origins(NamedTuple):
+    """Where swept messages come from, a column each with one entry a run: the position of the run's first message,
+    the time of its commit, its branch and its ordinal there."""
+
+    numbers: list[int]
+    ordinals: list[int]
+    times: list[float]
+    branches: list[bytes]
+    places: list[int]
+
+
+class Places(NamedTuple):
+    """A swept table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
+    and the row at which each run, in the table's own order, begins, with the end behind the last."""
+
+    starts: list[int]
+    ends: list[int]
+    order: list[int]
+    rows: list[int]
+
+
+@dataclass(slots=True)
+class Table:
+    """A section's table of contents.
+
+    ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
+    places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
+    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None]. A swept section has
+    ``origins``, and its runs by id and by correlation id, sorted (see ``segments``).
+    """
+
+    queues: list[str] = field(default_factory=list)
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[list[int]] = field(default_factory=list)
+    lengths: "array[int]" = field(default_factory=lambda: array("I"))
+    checksums: "array[int]" = field(default_factory=lambda: array("I"))
+    commands: list[list[Any]] = field(default_factory=list)
+    facts: list[list[Any]] = field(default_factory=list)
+    origins: Origins | None = None
+    ids: bytes = b""
+    correlations: bytes = b""
+    _ends: "array[int] | None" = None
+    _places: Places | None = None
+
+    def ends(self, entry: SectionEntry) -> "array[int]":
+        """Where in the file each body ends; worked out once."""
+        if self._ends is None:
+            sizes = map(int.__add__, head_sizes(self.lengths), self.lengths)
+            self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
+            del self._ends[0]
+        return self._ends
+
+    def places(self) -> Places:
+        """A swept table by position; worked out once."""
+        if self._places is None:
+            assert self.origins is not None
+            counts = [count for _, _, count in self.runs]
+            pairs = zip(self.origins.numbers, self.origins.ordinals, strict=True)
+            begins = [number << ORDINAL_BITS | ordinal for number, ordinal in pairs]
+            order = sorted(range(len(begins)), key=begins.__getitem__)
+            starts = [begins[run] for run in order]
+            ends = [begins[run] + counts[run] for run in order]
+            self._places = Places(starts, ends, order, list(accumulate(counts, initial=0)))
+        return self._places
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode_header(header: Header, *, room: int = 0) -> bytes:
+    """The header's bytes with number 0. ``room``: pad to at least this length (the sections were written already)."""
+    fields = [
+        ("time", header.time),
+        ("writer", header.writer),
+        ("branches", [[str(b.xid), b.id, b.first, b.count] for b in header.branches]),
+        ("adopts", [[str(a.xid), a.size, a.checksum, a.first, a.count] for a in header.adopts]),
+        ("supersedes", list(header.supersedes)),
+        ("sections", [[s.table_bytes, s.table_checksum, s.bodies_bytes, s.messages] for s in header.sections]),
+        ("durable_mark", header.durable_mark),
+        ("flushed", header.flushed),
+        ("padding", b""),
+    ]
+    pack = msgpack.Packer().pack
+    packed = [pack(part) for pair in fields for part in pair]
+    tail = b"\xa8checksum\xce"
+    version = max(header.version, SWEEP_VERSION if header.supersedes else PLAIN_VERSION)
+    length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    if length < room:
+        packed[-1] = _padding(room - length + len(packed[-1]))
+        length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    head = (
+        bytes([0x80 | _HEADER_FIELDS]) + _START + version.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
+        + length.to_bytes(4, "big")
+    )  # fmt: skip
+    encoded = head + b"".join(packed) + tail
+    return encoded + header_checksum(encoded).to_bytes(4, "big")
+
+
+def _padding(total: int) -> bytes:
+    """A ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
+    size = max(0, total - 5)
+    return b"\xc6" + size.to_bytes(4, "big") + bytes(size)
+
+
+def header_checksum(encoded: bytes) -> int:
+    """CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
+    crc = zlib.crc32(encoded[:_NUMBER_AT])
+    crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
+    return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
+
+
+def stamp(number: int) -> tuple[int, bytes]:
+    """(offset, bytes) that write a number with its checksum into a finished file."""
+    raw = _NUMBER.pack(number)
+    return _NUMBER_AT - len(_NUMBER_KEY), _NUMBER_KEY + raw + _NUMBER_CHECK_KEY + _CHECKSUM.pack(zlib.crc32(raw))
+
+
+def encode_table(table: Table) -> bytes:
+    # What is searched by key comes first: it is found without unpacking the rest.
+    swept: dict[str, Any] = {}
+    if table.origins is not None:
+        swept = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    return msgpack.packb(
+        {
+            **swept,
+            "queues": table.queues,
+            "attributes": table.attributes,
+            "runs": table.runs,
+            "lengths": table.lengths.tolist(),
+            "checksums": table.checksums.tolist(),
+            "commands": table.commands,
+            "facts": table.facts,
+        }
+    )
+
+
+def body_head(length: int) -> bytes:
+    """msgpack's ``bin`` head for a body."""
+    if length < 1 << 8:
+        return b"\xc4" + length.to_bytes(1, "big")
+    if length < 1 << 16:
+        return b"\xc5" + length.to_bytes(2, "big")
+    return b"\xc6" + length.to_bytes(4, "big")
+
+
+def head_sizes(lengths: "array[int]") -> list[int]:
+    """How long ``body_head`` is for each."""
+    return [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
+
+
+def bodies_bytes(lengths: "array[int]") -> int:
+    """What bodies of these lengths take, with their heads."""
+    if lengths and len(body_head(min(lengths))) == len(head := body_head(max(lengths))):
+        return sum(lengths) + len(head) * len(lengths)
+    return sum(lengths) + sum(head_sizes(lengths))
+
+
+def body_offsets(lengths: "array[int]", start: int) -> list[int]:
+    """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
+    heads = head_sizes(lengths)
+    ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
+    return [*map(int.__add__, ends, heads), ends[-1]]
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+# What well-formed msgpack with a right checksum can still raise where something else was expected.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
+
+
+def header_length(start: bytes) -> int:
+    """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
+    if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
+        raise CorruptedFile("it does not begin with a header")
+    length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
+    if not FIXED_BYTES < length <= MAX_HEADER_BYTES:
+        raise CorruptedFile(f"its header claims {length} bytes")
+    return length
+
+
+def decode_header(data: bytes, file_size: int) -> Header:
+    """The header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
+
+    A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
+    """
+    length = header_length(data[:FIXED_BYTES])
+    if len(data) < length:
+        raise CorruptedFile("it ends within its header")
+    data = data[:length]
+    checksum = int.from_bytes(data[-4:], "big")
+    if header_checksum(data[:-4]) != checksum:
+        raise CorruptedFile("its header does not match its checksum")
+    version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
+    if version > VERSION:  # asked now: a flipped bit is no later version
+        raise NewerFormat(f"it has format version {version}; this program reads up to {VERSION}: use a later one")
+    number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
+    if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
+        number = -1
+    try:
+        found = msgpack.unpackb(data, strict_map_key=True)
+        header = _header(found, number, length, checksum)
+    except _UNREADABLE as error:
+        raise CorruptedFile(f"its header cannot be read: {error}") from None
+    if header.size > file_size:
+        raise CorruptedFile(f"it has {file_size} of its {header.size} bytes")
+    return header
+
+
+def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
+    sections, offset = [], length
+    for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
+        whole(table_bytes, MAX_TABLE_BYTES), whole(bodies_bytes, 2**63), whole(messages, SECTION_MESSAGES)
+        sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
+        offset += table_bytes + bodies_bytes
+    branches = tuple(BranchEntry(_branch_xid(x, i), _branch_id(i), f, c) for x, i, f, c in found["branches"])
+    adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
+    end = 0
+    for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
+        if first != end:
+            raise ValueError("its ordinals are not one behind the other")
+        end += whole(count, MAX_ORDINAL + 1)
+    whole(end, MAX_ORDINAL + 1)
+    for adoption in adopts:
+        whole(adoption.size, 2**63), whole(adoption.checksum, 2**32 - 1)
+    if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
+        raise ValueError("its branches do not add up to its sections")
+    return Header(
+        number=number,
+        time=seconds(found["time"]),
+        writer=dict(found["writer"]),
+        branches=branches,
+        adopts=adopts,
+        supersedes=tuple(whole(n, MAX_NUMBER) for n in found["supersedes"]),
+        sections=tuple(sections),
+        durable_mark=whole(found["durable_mark"], MAX_NUMBER),
+        flushed=bool(found["flushed"]),
+        version=whole(found["version"], VERSION),
+        length=length,
+        size=offset,
+        checksum=checksum,
+    )
+
+
+def search_keys(table: bytes) -> tuple[bytes, bytes]:
+    """``ids`` and ``correlations`` of a proven swept table, without unpacking the rest."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)
+    unpacker.feed(table)
+    unpacker.read_map_header()
+    (_, ids), (_, correlations) = ((unpacker.unpack(), unpacker.unpack()) for _ in range(2))
+    return ids, correlations
+
+
+def _branch_xid(text: str, branch_id: Any) -> Xid:
+    """Nearly every branch is one of this process's own kind, whose xid is known from its id."""
+    local = Xid(FORMAT_LOCAL, branch_id, b"")
+    return local if isinstance(branch_id, bytes) and text == str(local) else Xid.parse(text)
+
+
+def _branch_id(value: Any) -> bytes:
+    if not isinstance(value, bytes) or len(value) != BRANCH_ID_BYTES:
+        raise ValueError(f"{value!r:.40} is no branch's id")
+    return value
+
+
+def decode_table(data: bytes, entry: SectionEntry) -> Table:
+    """A section's table, proven by the header's checksum of it; CorruptedFile otherwise."""
+    if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
+        raise CorruptedFile("a table of contents does not match its checksum")
+    try:
+        found = msgpack.unpackb(data, strict_map_key=False)
+        table = Table(
+            queues=[sys.intern(name) for name in found["queues"]],
+            attributes=[check_attributes(a) for a in found["attributes"]],
+            runs=[[int(q), int(a), int(c)] for q, a, c in found["runs"]],
+            lengths=array("I", found["lengths"]),
+            checksums=array("I", found["checksums"]),
+            commands=check_commands(found["commands"]),
+            facts=[check_fact(f) for f in found["facts"]],
+        )
+        if "origins" in found:
+            table.origins, table.ids, table.correlations = _origins(found["origins"], table.runs), *_search_keys(found)
+        _prove(table, entry)
+    except _UNREADABLE as error:
+        raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
+    return table
+
+
+def _origins(found: Any, runs: list[list[int]]) -> Origins:
+    """Positions that exist, each in one run only."""
+    origins = Origins(*map(list, found))
+    if {len(column) for column in origins} != {len(runs)}:
+        raise ValueError("its columns differ in length")
+    taken = []
+    for (_, _, count), number, first, time, branch, ordinal in zip(runs, *origins, strict=True):
+        whole(number, MAX_NUMBER), whole(first, MAX_ORDINAL), whole(ordinal, 2**32 - count)
+        whole(first + count - 1, MAX_ORDINAL), seconds(time), _branch_id(branch)
+        taken.append((number << ORDINAL_BITS | first, count))
+    taken.sort()
+    if any(here + count > after for (here, count), (after, _) in pairwise(taken)):
+        raise ValueError("two of its messages have one position")
+    return origins
+
+
+def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
+    ids, correlations = found["ids"], found["correlations"]
+    if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
+        raise ValueError("what it can be searched by is not where it belongs")
+    return ids, correlations
+
+
+def _prove(table: Table, entry: SectionEntry) -> None:
+    counts = {len(table.lengths), len(table.checksums), sum(c for _, _, c in table.runs), entry.messages}
+    if len(counts) != 1:
+        raise ValueError("its columns differ in length")
+    if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
+        raise ValueError("a run points nowhere")
+    if bodies_bytes(table.lengths) != entry.bodies_bytes:
+        raise ValueError("its lengths do not add up")

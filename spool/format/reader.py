@@ -1,0 +1,171 @@
+"""Reading a file of a space: headers and tables for the index, one body at a time, or the whole file to prove it.
+
+Names and open descriptors can carry other content at any time, so every read is checked against
+a checksum that the reader already trusts.
+"""
+
+import errno
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spool.disk.disk import Disk
+from spool.errors import CorruptedFile
+from spool.format.format import (
+    FIXED_BYTES,
+    Header,
+    SectionEntry,
+    Table,
+    body_head,
+    body_offsets,
+    decode_header,
+    decode_table,
+    header_length,
+)
+
+# What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+
+_FIRST_READ_BYTES = 16 << 10
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileImage:
+    """A file's header and tables: all but its bodies."""
+
+    header: Header
+    tables: tuple[Table, ...]
+
+
+def read_header(disk: Disk, handle: int) -> Header:
+    """CorruptedFile if it is not whole."""
+    size = disk.handle_identity(handle).size
+    data = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
+    length = header_length(data[:FIXED_BYTES])
+    if length > len(data):
+        data += disk.read_at(handle, len(data), min(length, size) - len(data))
+    return decode_header(data, size)
+
+
+def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
+    """Header and tables, in few reads: a small file's come with the first.
+
+    ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
+    """
+    start = disk.read_at(handle, 0, _FIRST_READ_BYTES)
+    size = len(start) if len(start) < _FIRST_READ_BYTES else disk.handle_identity(handle).size
+    length = header_length(start[:FIXED_BYTES])
+    if length > len(start):
+        start += disk.read_at(handle, len(start), min(length, size) - len(start))
+    header = decode_header(start, size)
+    tables = []
+    for entry in header.sections:
+        end = entry.offset + entry.table_bytes
+        inside = end <= len(start)
+        data = start[entry.offset : end] if inside else disk.read_at(handle, entry.offset, entry.table_bytes)
+        try:
+            tables.append(decode_table(data, entry))
+        except CorruptedFile:
+            if not salvage:
+                raise
+            tables.append(Table())
+    return FileImage(header, tuple(tables))
+
+
+def open_file(disk: Disk, name: str) -> int:
+    """A handle for reading; CorruptedFile if what lies there is no regular file."""
+    try:
+        return disk.open(name)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") from None
+
+
+def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileImage | None = None) -> FileImage | None:
+    """None if there is no such file; CorruptedFile, naming the file, if it is damaged.
+
+    ``known``: an image read earlier, which is returned if the file still has that header.
+    """
+    try:
+        handle = open_file(disk, name)
+    except FileNotFoundError:
+        return None
+    try:
+        if known is not None and read_header(disk, handle) == known.header:
+            return known
+        return read_image(disk, handle, salvage=salvage)
+    except CorruptedFile as error:
+        raise CorruptedFile(f"{name}: {error}") from None
+    finally:
+        disk.close(handle)
+
+
+class BodyPlace(NamedTuple):
+    """Where one body lies in its file, and what proves it. Offsets and lengths in bytes."""
+
+    offset: int
+    length: int
+    checksum: int
+
+
+def read_bodies(
+    disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
+) -> list[bytes]:
+    """The bodies of neighbouring messages, by the offsets where they end, read as few pieces; CorruptedFile if one
+    does not match its checksum."""
+    bodies: list[bytes] = []
+    at = 0
+    while at < len(ends):
+        start = ends[at] - lengths[at]
+        stop = max(at + 1, bisect_right(ends, start + _CHUNK_BYTES))
+        data = disk.read_at(handle, start, ends[stop - 1] - start)
+        places = zip(ends[at:stop], lengths[at:stop], strict=True)
+        piece = [data[end - length - start : end - start] for end, length in places]
+        if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
+            raise CorruptedFile(
+                f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
+            )
+        bodies += piece
+        at = stop
+    return bodies
+
+
+def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
+    """Where one body lies."""
+    end = table.ends(entry)[row]
+    return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
+
+
+def prove(disk: Disk, handle: int) -> FileImage:
+    """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
+    image = read_image(disk, handle)
+    for entry, table in zip(image.header.sections, image.tables, strict=True):
+        prove_section(disk, handle, entry.offset + entry.table_bytes, table)
+    return image
+
+
+def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
+    """Every body of one section, streamed; CorruptedFile at the first that is off."""
+    for _, wrong in bad_bodies(disk, handle, start, table):
+        raise CorruptedFile(wrong)
+
+
+def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
+    """(row, what is wrong) of each body of a section that is not what its table says; streamed."""
+    places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
+    for row, (offset, length, checksum) in enumerate(places):
+        head = body_head(length)
+        if disk.read_at(handle, offset - len(head), len(head)) != head:
+            yield row, f"the body at offset {offset} has lost its length"
+            continue
+        crc, left = 0, length
+        while left and (data := disk.read_at(handle, offset + length - left, min(left, _CHUNK_BYTES))):
+            crc, left = zlib.crc32(data, crc), left - len(data)
+        if left:
+            yield row, f"the body at offset {offset} ends early"
+        elif crc != checksum:
+            yield row, f"the body at offset {offset} does not match its checksum"

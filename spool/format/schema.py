@@ -1,0 +1,130 @@
+"""What may stand in a table of contents: control fields, commands, facts. ValueError for anything else.
+
+A right checksum says that a table is what somebody wrote, not that it makes sense. What is applied to the index later
+need not ask again: types are right, ranges are bounded, and a path names nothing but a taken file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
+from spool.model.order import MOST_BEFORE
+
+TOTALS_FACT = "totals"
+COMMANDS = ("remove", "update", "take", "left")
+ADDRESSING = ("remove", "update")  # those that name messages: number, first ordinal, count
+MOST_ADDRESSED = 1 << 20  # messages, by the commands of one table: what a few bytes may claim fits into memory
+_MESSAGES = MAX_ORDINAL + 1  # of one commit
+_MOST = 2**64 - 1  # msgpack has no larger whole number
+_NUMBER, _TEXT = (int, float), (str,)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "priority": (int,), "not_before": _NUMBER, "delay": _NUMBER, "expires_at": _NUMBER, "time_to_live": _NUMBER,
+    "correlation_id": _TEXT, "client_id": _TEXT, "application_key": _TEXT, "reply_queue": _TEXT,
+    "failure_queue": _TEXT, "user_code": (int,), "headers": (dict,), "codec": _TEXT, "content_type": _TEXT,
+    "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
+    "group": _TEXT, "origin_attempts": (int,),
+}  # fmt: skip
+LATER_FIELDS = {  # since which version
+    "expires_at": 3, "time_to_live": 3, "top": 3, "before": 3, "group": 3, "why": 3, "origin_attempts": 4,
+}  # fmt: skip
+_NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
+_OR_NONE = (int, float, type(None))
+_CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}
+
+
+def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS) -> dict[str, Any]:
+    """A message's control fields."""
+    if not isinstance(found, dict):
+        raise ValueError("control fields are no map")
+    for key, value in found.items():
+        if type(value) not in known.get(key, ()):
+            raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
+        if type(value) is float:
+            seconds(value)
+    if "before" in found:
+        _check_before(found["before"])
+    return found or _NO_FIELDS
+
+
+def _check_before(place: list[Any]) -> None:
+    """``[number, ordinal, priority, time, top, number, ordinal, …]``: see ``placing``."""
+    target, in_target, priority, time, top, *chain = place
+    if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
+        raise ValueError("a place before another message is none")
+    seconds(time), whole(priority, 100)
+    for number, ordinal in ((target, in_target), *zip(chain[::2], chain[1::2], strict=True)):
+        whole(number, MAX_NUMBER), whole(ordinal, MAX_ORDINAL)
+
+
+def check_command(raw: Any) -> list[Any]:
+    """``["remove", number, first, count, why]``, ``["update", …, changes]``, ``["take", directory, name]`` or, of a
+    sweep's own messages, ``["left", first, count]``."""
+    name, *rest = raw
+    if name == "left":
+        first, count = rest
+        whole(whole(first, MAX_ORDINAL) + whole(count, _MESSAGES), _MESSAGES)
+        return raw  # type: ignore[no-any-return]
+    if name == "take":
+        _check_taken(*rest)
+        return raw  # type: ignore[no-any-return]
+    number, first, count, what = rest
+    if not (whole(number, MAX_NUMBER) and whole(count, _MESSAGES) and whole(first, MAX_ORDINAL) + count <= _MESSAGES):
+        raise ValueError("a command addresses no messages")
+    if name == "update":
+        check_attributes(what, _CHANGES)
+    elif name != "remove" or not isinstance(what, str):
+        raise ValueError(f"unknown command {name!r:.40}")
+    return raw  # type: ignore[no-any-return]
+
+
+def check_commands(found: Any) -> list[list[Any]]:
+    """All of a table's."""
+    commands = [check_command(raw) for raw in found]
+    if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
+        raise ValueError("its commands address more messages than allowed")
+    return commands
+
+
+def _check_taken(directory: Any, name: Any) -> None:
+    """Who applies it removes that file: it must lie in a directory of taken files, and nowhere else."""
+    if not isinstance(directory, str) or not directory.startswith(TAKEN_PREFIX) or {"/", "\0"} & set(directory):
+        raise ValueError(f"{directory!r:.40} is no directory of taken files")
+    if not isinstance(name, bytes) or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+        raise ValueError(f"{name!r:.40} is no file's name")
+
+
+def check_fact(found: Any) -> list[Any]:
+    """``[key, value, expiry or None]``; the totals' value is read by the index, any other by who wrote it."""
+    key, value, expiry = found
+    if not isinstance(key, str):
+        raise ValueError(f"a fact's key is no text: {key!r:.40}")
+    if key == TOTALS_FACT and value is not None:
+        _check_totals(value)
+    return [key, value, None if expiry is None else seconds(expiry)]
+
+
+def _check_totals(value: Any) -> None:
+    for queue, counts in value["queues"].items():
+        if not isinstance(queue, str) or len(counts) != 4:
+            raise ValueError("totals are four counts a queue")
+        for count in counts:
+            whole(count, _MOST)
+    for number in value["folded"]:
+        whole(number, MAX_NUMBER)
+    if "gone" in value:
+        count, total = value["gone"]
+        whole(count, MAX_NUMBER), whole(total, _MOST)
+
+
+def whole(value: Any, most: int) -> int:
+    """A whole number from 0 to ``most``."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
+    return value
+
+
+def seconds(value: Any) -> float:
+    """A time that is one: no infinity, no NaN. (A put allows 1e12; a delay is added to the time of its commit.)"""
+    if type(value) not in (int, float) or not -(2**53) <= value <= 2**53:
+        raise ValueError(f"{value!r:.40} is no time")
+    return float(value)

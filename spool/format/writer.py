@@ -1,0 +1,151 @@
+"""A branch's file in ``active/``: sections, then the header in front of them, then, once, a number.
+
+A small branch is one ``write``. A large one streams: the header's room is kept free at the front and filled last;
+should the header turn out larger than the room, the sections move to a second file.
+"""
+
+import logging
+import os
+import sys
+from itertools import chain
+
+from spool.disk.disk import Disk
+from spool.disk.recycler import Pool
+from spool.format.batch import Draft
+from spool.format.format import Header, SectionEntry, Table, encode_header, stamp
+from spool.model import layout
+from spool.model.xid import Xid
+
+log = logging.getLogger("spool")
+
+_STREAMED_HEADER_ROOM = 64 << 10
+_COPY_BYTES = 1 << 20
+_PADDED_BYTES = 4 << 10
+
+
+def writer_name() -> dict[str, object]:
+    """Who writes: kept in every header, for people and for the demonstration; nothing is ever decided by it."""
+    return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
+
+
+class BranchFile:
+    """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
+
+    def __init__(self, disk: Disk, xid: Xid, header_room: int = _STREAMED_HEADER_ROOM) -> None:
+        self.disk = disk
+        self.xid = xid
+        self.name = layout.active(xid)
+        self.handle: int | None = None
+        self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
+        self.tables: list[Table] = []
+        self.streamed = False
+        self._entries: list[SectionEntry] = []
+        self._room = header_room
+        self._end = 0
+
+    def stream(self, draft: Draft) -> None:
+        """Write the draft's closed sections, and let go of their bodies."""
+        if not draft.sections:
+            return
+        if self.handle is None:
+            self.handle = self.disk.create(self.name)
+            self.streamed = True
+            self._end = self._room
+        for section in draft.sections:
+            self.disk.write_at(self.handle, self._end, b"".join(section.parts))
+            self._place(section.table, section.entry, self._end)
+        draft.sections.clear()
+
+    def complete(self, header: Header, draft: Draft, pool: Pool | None = None) -> Header:
+        """Write what is left and the header; returns the header as it stands in the file (number 0).
+
+        ``pool``: where to look for a file to overwrite, for a file that will carry a number.
+        """
+        draft.close_section()
+        if self.handle is not None:
+            self.stream(draft)
+            return self._put_header(header._replace(version=draft.version))
+        header = header._replace(version=draft.version, sections=tuple(section.entry for section in draft.sections))
+        encoded = encode_header(header)
+        size = len(encoded) + sum(section.entry.size for section in draft.sections)
+        keep = 2 if draft.messages else 1 if draft.commands else 0  # on a full disk what removes must still be able to
+        taken = None if pool is None else pool.take(self.name, size, keep=keep)
+        if taken is not None:
+            self.handle, there = taken
+            encoded = self._fit(header, encoded, size, there)
+        else:
+            self.handle = self.disk.create(self.name)
+        self._end = len(encoded)
+        for section in draft.sections:
+            self._place(section.table, section.entry, self._end)
+        parts = chain.from_iterable(section.parts for section in draft.sections)
+        self.disk.write_at(self.handle, 0, b"".join([encoded, *parts]))
+        draft.sections.clear()
+        return self._finished(header, encoded)
+
+    def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
+        """The header, padded so that the file ends where the recycled one did; a much longer one is cut instead."""
+        assert self.handle is not None
+        if size < there <= size + max(_PADDED_BYTES, size // 8):
+            padded = encode_header(header, room=len(encoded) + there - size)
+            size += len(padded) - len(encoded)
+            encoded = padded
+        if size < there:
+            self.disk.truncate(self.handle, size)
+        return encoded
+
+    def _put_header(self, header: Header) -> Header:
+        assert self.handle is not None
+        encoded = encode_header(header._replace(sections=tuple(self._entries)), room=self._room)
+        if len(encoded) > self._room:
+            self._move_sections(len(encoded))
+        self.disk.write_at(self.handle, 0, encoded)
+        return self._finished(header, encoded)
+
+    def _move_sections(self, start: int) -> None:
+        """Into a new file, behind a larger header."""
+        assert self.handle is not None
+        old, offset = self.handle, self._room
+        self.disk.unlink(self.name)
+        self.handle = self.disk.create(self.name)
+        while offset < self._end:
+            data = self.disk.read_at(old, offset, min(_COPY_BYTES, self._end - offset))
+            self.disk.write_at(self.handle, start + offset - self._room, data)
+            offset += len(data)
+        self.disk.close(old)
+        shift = start - self._room
+        self._entries = [entry._replace(offset=entry.offset + shift) for entry in self._entries]
+        self._end += shift
+
+    def _place(self, table: Table, entry: SectionEntry, offset: int) -> None:
+        self.tables.append(table)
+        self._entries.append(entry._replace(offset=offset))
+        self._end = offset + entry.size
+
+    def _finished(self, header: Header, encoded: bytes) -> Header:
+        return header._replace(
+            sections=tuple(self._entries),
+            length=len(encoded),
+            size=self._end,
+            checksum=int.from_bytes(encoded[-4:], "big"),
+        )
+
+    def stamp(self, number: int) -> None:
+        """The commit's number, into the finished file."""
+        assert self.handle is not None
+        self.disk.write_at(self.handle, *stamp(number))
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.disk.close(self.handle)
+            self.handle = None
+
+    def abandon(self) -> None:
+        """Remove the file, if it still has its first name. What cannot be removed now is removed by who finds it
+        without an owner."""
+        if self.handle is not None:
+            self.close()
+            try:
+                self.disk.unlink(self.name)
+            except OSError as error:
+                log.warning("%s stays behind: %s", self.name, error)

@@ -1,0 +1,92 @@
+"""A dropped file as messages: any file is one, a ``.msgpack`` file a stream of maps with ``put``'s argument names."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.errors import InvalidArgument, SpoolError
+from spool.model import codecs
+from spool.model.message import attributes_of, check_content_type
+
+STREAM_SUFFIX = ".msgpack"
+HIDDEN_PREFIX, UNFINISHED_SUFFIXES = ".", (".tmp", ".part")
+_MAX_STREAM_MESSAGES = 1_000_000
+_ARGUMENTS = ("body", "content_type", *inspect.signature(attributes_of).parameters)
+
+
+class Put(NamedTuple):
+    """The arguments of one ``put``."""
+
+    body: Any
+    options: dict[str, Any]
+
+
+def is_unfinished(name: str) -> bool:
+    """A name that says: my writer will rename me when I am complete."""
+    return name.startswith(HIDDEN_PREFIX) or name.endswith(UNFINISHED_SUFFIXES)
+
+
+def puts_of(name: str, data: bytes, body_limit: int, check: Callable[..., object] = attributes_of) -> list[Put]:
+    """What to put for a file; InvalidArgument with the reason if any of it is not acceptable: then none of it is.
+
+    ``check`` is given the options of each and raises if its queue does not take them.
+    """
+    if not name.endswith(STREAM_SUFFIX):
+        puts = [Put(data, {"headers": {"filename": _printable(name)}})]
+    else:
+        puts = _stream(data)
+    for place, put in enumerate(puts, 1):
+        try:
+            check(**{key: value for key, value in put.options.items() if key != "content_type"})
+            check_content_type(put.options.get("content_type"))
+            raw = codecs.encode(put.body, put.options.get("content_type"))[0]
+        except (SpoolError, TypeError) as error:
+            raise InvalidArgument(f"message {place}: {error}") from None
+        if len(raw) > body_limit:
+            raise InvalidArgument(
+                f"message {place} has {len(raw)} bytes, and the space's max_body_bytes is {body_limit}"
+            )
+    return puts
+
+
+def _stream(data: bytes) -> list[Put]:
+    # The buffer's size also bounds what a length in the data may claim.
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False, timestamp=3)
+    unpacker.feed(data)
+    puts: list[Put] = []
+    end = 0
+    try:
+        for found in unpacker:
+            end = unpacker.tell()  # (after a message that is cut off, it would say the end of the data)
+            puts.append(_put(found, len(puts) + 1))
+            if len(puts) > _MAX_STREAM_MESSAGES:
+                raise InvalidArgument(f"it holds more than {_MAX_STREAM_MESSAGES} messages: split it")
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        if isinstance(error, SpoolError):
+            raise
+        raise InvalidArgument(f"it is not msgpack: {str(error) or type(error).__name__}") from None
+    if end != len(data):
+        raise InvalidArgument(f"it ends within a message: {len(data) - end} bytes at its end are no whole map")
+    if not puts:
+        raise InvalidArgument("it is named .msgpack and holds no message")
+    return puts
+
+
+def _put(found: Any, place: int) -> Put:
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"message {place} is not a map, but {type(found).__name__}")
+    unknown = sorted(str(key) for key in found if key not in _ARGUMENTS)
+    if unknown:
+        raise InvalidArgument(
+            f"message {place} has unknown keys {', '.join(unknown)}; there are {', '.join(_ARGUMENTS)}"
+        )
+    if "body" not in found:
+        raise InvalidArgument(f"message {place} has no body")
+    return Put(found["body"], {key: value for key, value in found.items() if key != "body"})
+
+
+def _printable(name: str) -> str:
+    """File names are bytes; a header is text."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,102 @@
+"""What a writer adds to a dropped file after it became messages.
+
+Where the kernel does not tell whether a file has a writer, one that has not changed for long is taken for complete
+(``writers``). Such a file is not removed with its commit. It lies in ``.late.<size>.<modified_ns>/`` of its taking
+directory, named after how it was read, for ten minutes, or for ``drop_settle`` if that is longer. If it changes
+meanwhile it moves to quarantine as it is: a program that has it open goes on writing there, so nothing is lost, and the
+log says which part of it the messages have. Intakes that come later look, too.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from spool.disk.identity import FileIdentity
+from spool.disk.quarantine import IS_MESSAGES
+from spool.names import plural
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+_WATCHED_SECONDS = 600.0
+_FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
+
+
+class _LateFile(NamedTuple):
+    """A file that is messages already, and is looked at for a while."""
+
+    queue: str
+    folder: str
+    name: str
+    size: int
+    modified_ns: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.name}"
+
+
+class Late:
+    """The files of one intake that are looked at. ``set_aside`` moves one to quarantine, by path, queue and reason."""
+
+    def __init__(self, store: Store, set_aside: Callable[[str, str, str], None]) -> None:
+        self._store = store
+        self._disk = store.disk
+        self._set_aside = set_aside
+        self._files: list[_LateFile] = []
+
+    def keep(self, queue: str, path: str, read: FileIdentity) -> None:
+        """A file whose messages are committed; ``read``: as it was when it was read."""
+        directory, _, name = path.rpartition("/")
+        folder = f"{directory}/.late.{read.size}.{read.modified_ns}"
+        self._disk.make_directory(folder)
+        try:
+            self._disk.rename_new(path, f"{folder}/{name}")
+        except FileExistsError:  # a power cut left it both names
+            self._disk.unlink(path)
+        self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
+
+    def adopt(self, queue: str, folder: str) -> None:
+        """What another intake kept in a folder of its taking directory, if it is one of these."""
+        found = _FOLDER.fullmatch(folder.rpartition("/")[2])
+        identity = self._disk.identity(folder)
+        if found is not None and identity is not None and identity.is_directory:
+            names = self._disk.names(folder)
+            if not names:
+                self._disk.remove_directory(folder)
+            self._files += [_LateFile(queue, folder, name, int(found[1]), int(found[2])) for name in names]
+
+    def look(self) -> None:
+        """Set aside what has changed; remove what did not for long enough."""
+        self._files = [file for file in self._files if self._stays(file)]
+
+    def _stays(self, file: _LateFile) -> bool:
+        identity = self._disk.identity(file.path)
+        if identity is None:
+            return False
+        if (identity.size, identity.modified_ns) != (file.size, file.modified_ns):
+            self._set_aside(file.path, file.queue, grown(file.size, identity.size))
+        else:
+            period = max(_WATCHED_SECONDS, self._store.config.drop_settle)
+            if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
+                return True
+            self._disk.unlink(file.path)
+        with suppress(OSError):  # something else lies in it
+            self._disk.remove_directory(file.folder)
+        return False
+
+    def leave(self) -> None:
+        """They wait for the next intake."""
+        self._files.clear()
+
+
+def grown(read: int, size: int) -> str:
+    """The reason of a file that changed after it became messages."""
+    if size > read:
+        return (
+            f"{IS_MESSAGES}, and has grown since: they have its first {plural(read, 'byte')}, and the "
+            f"{plural(size - read, 'byte')} behind those are only here; tail -c +{read + 1} FILE prints them"
+        )
+    return f"{IS_MESSAGES} when it had {plural(read, 'byte')}, and was changed since: compare it with them"

@@ -1,0 +1,83 @@
+"""Copies that keep a dropped file while it is renamed, on file systems where renames are not ordered.
+
+There a power cut can lose both names of a file that is renamed. A file of this user gets its second name by a link; the
+kernel refuses that for files that this user does not own and cannot write (fs.protected_hardlinks). Such a file is
+copied first, to ``.spare.<inode of the original>/`` in the taking directory (``.part.…`` until it is complete). The
+copy is durable before the rename, and it is gone before anything is committed. It counts only if the original is
+nowhere.
+
+All this is done by one intake at a time for each folder (``dropping_byte``).
+"""
+
+import errno
+import os
+import re
+
+from spool.disk.disk import Disk
+from spool.disk.quarantine import copy_file, same_bytes
+from spool.model import layout
+
+_PART, _SPARE = ".part.", ".spare."
+_FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
+
+
+def make(disk: Disk, first: str, directory: str) -> None:
+    """A copy of a dropped file, durable when the taking directory is flushed. OSError, e.g. if the file is gone."""
+    original = disk.identity(first)
+    if original is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
+    part = f"{directory}/{_PART}{original.inode}"
+    disk.make_directory(part)
+    try:
+        copy_file(disk, first, f"{part}/{first.rpartition('/')[2]}")
+        disk.rename(part, f"{directory}/{_SPARE}{original.inode}")
+    except OSError:
+        remove(disk, part)
+        raise
+
+
+def remove(disk: Disk, folder: str) -> None:
+    for name in disk.names(folder):
+        disk.unlink(f"{folder}/{name}")
+    disk.remove_directory(folder)
+
+
+def folders(disk: Disk, directory: str) -> list[str]:
+    """Those in a taking directory, which may have gone."""
+    if not _is_directory(disk, directory):
+        return []
+    try:
+        found = [f"{directory}/{name}" for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    return [folder for folder in found if _is_directory(disk, folder)]
+
+
+def settle(disk: Disk, directory: str, queue: str) -> None:
+    """What an intake that died left: a copy becomes the taken file if its original is lost, and goes otherwise. Durable
+    when this returns."""
+    found = folders(disk, directory)
+    for folder in [folder for folder in found if _SPARE in folder]:
+        for name in disk.names(folder):
+            taken, first = f"{directory}/{name}", f"{layout.DROP}/{queue}/{name}"
+            if not disk.exists(taken) and not _is_original(disk, first, folder):
+                disk.link(f"{folder}/{name}", taken)
+    disk.flush_directory(directory)  # a taken file's name, before its copy goes
+    for folder in found:
+        remove(disk, folder)
+    disk.flush_directory(directory)
+
+
+def _is_directory(disk: Disk, name: str) -> bool:
+    identity = disk.identity(name)
+    return identity is not None and identity.is_directory
+
+
+def _is_original(disk: Disk, first: str, folder: str) -> bool:
+    """Whether a dropped file is the one that was copied: by its number or, as a file system may number it anew, by its
+    bytes."""
+    found = disk.identity(first)
+    if found is None or not found.is_regular:
+        return False
+    copy = f"{folder}/{first.rpartition('/')[2]}"
+    return folder.endswith(f"{_SPARE}{found.inode}") or same_bytes(disk, first, copy)

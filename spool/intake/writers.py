@@ -1,0 +1,89 @@
+"""Whether a dropped file is complete, or a program may still be writing it.
+
+The kernel tells whether any program has a file open for writing, but only to the file's owner and to root (a lease,
+fcntl(2)). Of another user's file there is weaker evidence. One is a rename into place that was seen (``renames``).
+The other is stillness: the file has not changed for ``drop_settle`` seconds. A writer that pauses for longer is taken
+for one that has ended, so what was taken on such evidence is looked at again (``late``). When unsure, a file waits.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spool.disk.identity import FileIdentity
+from spool.store.store import Store
+
+
+class Evidence(enum.Enum):
+    """Why a file was believed to be complete."""
+
+    ASKED = enum.auto()  # the kernel said that no program has it open for writing
+    RENAMED = enum.auto()  # its writer renamed it into place
+    STILL = enum.auto()  # it has not changed for long
+
+
+class Complete(NamedTuple):
+    """A file that was found complete, as it was then."""
+
+    evidence: Evidence
+    identity: FileIdentity
+
+    def is_still(self, identity: FileIdentity | None) -> bool:
+        """Whether this is the same file with the same bytes."""
+        mine = self.identity
+        return (
+            identity is not None
+            and mine.same_file(identity)
+            and (mine.size, mine.modified_ns) == (identity.size, identity.modified_ns)
+        )
+
+
+class Writers:
+    """``waits`` and ``report`` are told of files that are not complete and of those that cannot be read, by name and
+    reason."""
+
+    def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
+        self._store = store
+        self._disk = store.disk
+        self._waits = waits
+        self._report = report
+
+    def judge(self, path: str, identity: FileIdentity, name: str, renamed: Callable[[], bool]) -> Complete | None:
+        """The regular file with that identity, if it is complete. ``name``: under which it was dropped. ``renamed``
+        tells whether it was renamed into place."""
+        try:
+            writer = self._disk.has_writer(path)
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            self._report(name, _unreadable(identity))
+            return None
+        except OSError as error:
+            self._report(name, f"it cannot be read ({error.strerror}), and is left alone")
+            return None
+        if writer is False:
+            return Complete(Evidence.ASKED, identity)
+        if writer is None and renamed():
+            return Complete(Evidence.RENAMED, identity)
+        if writer is None and self._rests(identity):
+            return Complete(Evidence.STILL, identity)
+        self._waits(name, "a program has it open for writing: it waits" if writer else self._unsure(identity))
+        return None
+
+    def _rests(self, identity: FileIdentity) -> bool:
+        """(A file from the future has rested, too: it did not change since the clock was put back.)"""
+        since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
+        return since >= self._store.config.drop_settle
+
+    def _unsure(self, identity: FileIdentity) -> str:
+        return (
+            f"user {identity.owner} may still be writing it: it waits until it has not changed for "
+            f"{self._store.config.drop_settle:g} s (drop_settle)"
+        )
+
+
+def _unreadable(identity: FileIdentity) -> str:
+    return (
+        f"it belongs to user {identity.owner}, and this user may not read it: let its group read it (chmod g+r, or a "
+        "umask of 027 or 022 for the program that drops files)"
+    )

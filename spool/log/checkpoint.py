@@ -1,0 +1,219 @@
+"""A checkpoint of the index: what a space's files came to, so that the next opener need not read them all.
+
+Disposable: it lies in ``run/``, is never flushed, and is believed only if its own checksum is right, if every file of
+the commits that it covers is there with the inode, size and time that it had, and no other, and if all of them had been
+flushed, so that no power cut can have changed them. Else the files are read, as if there had been none.
+"""
+
+import zlib
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import msgpack
+
+from spool.format.format import SectionEntry
+from spool.index.commit import Source
+from spool.index.files import FileState
+from spool.index.index import Index
+from spool.index.run import Lengths, Run
+from spool.index.segment import Segment
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.store.store import Store, log
+
+_VERSION = 3
+_MAX_BYTES = 512 << 20
+_TEMPORARY = f"{layout.CHECKPOINT}.tmp"
+
+Identities = dict[str, list[int]]
+
+
+def save(store: Store) -> bool:
+    """Write one of the index as it is; False if it is not worth believing. The caller holds the reclaim lock."""
+    page = store.counters.read()
+    with store.mutex:
+        index = store.index
+        if index.damage or index.applied > page.durable or page.suspect or page.stopped:
+            return False
+        files = _identities(store, store.disk.names(layout.COMMITTED), index.applied)
+        if _expected(index) != set(files):
+            return False  # an adopted branch has not been moved yet, or somebody was at the files
+        packed: bytes = msgpack.packb(_state(index, files, _orders(store)))
+    data = zlib.crc32(packed).to_bytes(4, "big") + packed
+    if store.disk.exists(_TEMPORARY):
+        store.disk.unlink(_TEMPORARY)
+    handle = store.disk.create(_TEMPORARY)
+    try:
+        store.disk.write_at(handle, 0, data)
+        store.disk.rename(_TEMPORARY, layout.CHECKPOINT)
+    finally:
+        store.disk.close(handle)
+    return True
+
+
+def load(store: Store) -> Index | None:
+    """The index of the checkpoint, if there is one to be believed."""
+    page = store.counters.read()
+    if page.suspect or page.stopped:
+        return None
+    try:
+        state = _read(store)
+        if state is None or state["applied"] > page.published:
+            return None
+        if _identities(store, store.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
+            return None
+        index = store.new_index()
+        return _filled(index, state) if state["orders"] == _orders(store) else None
+    except _UNREADABLE as error:
+        log.info("the checkpoint is of no use: %s", error)
+        return None
+
+
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
+
+
+def _read(store: Store) -> dict[str, Any] | None:
+    identity = store.disk.identity(layout.CHECKPOINT)
+    if identity is None or not identity.is_plain or identity.size > _MAX_BYTES:
+        return None
+    handle = store.disk.open(layout.CHECKPOINT)
+    try:
+        data = store.disk.read_at(handle, 0, identity.size)
+    finally:
+        store.disk.close(handle)
+    if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
+        return None
+    state: dict[str, Any] = msgpack.unpackb(data[4:], strict_map_key=False)
+    return state if state["version"] == _VERSION else None
+
+
+def _identities(store: Store, names: Iterable[str], applied: int) -> Identities:
+    """By name, what tells whether a file is as it was, for the commits up to ``applied``."""
+    found = {}
+    for name in names:
+        parsed = layout.parse_committed(name)
+        identity = store.disk.identity(f"{layout.COMMITTED}/{name}") if parsed and parsed.number <= applied else None
+        if identity is not None:
+            found[name] = [identity.inode, identity.size, identity.modified_ns, identity.links]
+    return found
+
+
+def _expected(index: Index) -> set[str]:
+    return {
+        layout.committed(number, place).partition("/")[2]
+        for number, state in index.files.items()
+        for place in range(len(state.adopted) + 1)
+    }
+
+
+def _orders(store: Store) -> dict[str, list[Any]]:
+    return {name: [*queue.order, queue.ordered] for name, queue in store.config.queues.items()}
+
+
+# -- the state as plain values, and back ------------------------------------------------------------------------------
+
+
+def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dict[str, Any]:
+    runs = [run for runs in index.runs.values() for run in runs]
+    sources = {source: place for place, source in enumerate(dict.fromkeys(_sources(index, runs)))}
+    lengths: dict[int, tuple[int, bytes]] = {}
+    for run in runs:
+        if not isinstance(run.lengths, int):
+            lengths.setdefault(id(run.lengths), (len(lengths), run.lengths.tobytes()))
+    return {
+        "version": _VERSION,
+        "applied": index.applied,
+        "files": files,
+        "orders": orders,
+        "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
+        "lengths": [packed for _, packed in lengths.values()],
+        "states": {number: _packed_state(state) for number, state in index.files.items()},
+        "idle": list(index.idle),
+        "folded": list(index.folded),
+        "facts": index.facts,
+        "taken": list(index.taken),
+        "branches": [[n, *entry] for n, entries in index.branches.in_number.items() for entry in entries],
+        "runs": [
+            [
+                run.queue.name, sources[run.source], run.section, run.base, run.number, run.first, run.live,
+                run.attributes, run.committed_at,
+                run.lengths if isinstance(run.lengths, int) else [lengths[id(run.lengths)][0]],
+            ]
+            for run in runs
+        ],
+        "segments": [
+            [
+                segment.queue.name, sources[segment.source], segment.section, list(segment.entry), segment.rows,
+                segment.live, segment.bytes, bytes(segment.left), segment.next, segment.oldest, segment.low,
+                segment.high, segment.correlated, segment.expires, segment.delayed, list(segment.key),
+            ]
+            for segment in index.segments
+        ],
+    }  # fmt: skip
+
+
+def _sources(index: Index, runs: list[Run]) -> list[Source]:
+    return [run.source for run in runs] + [segment.source for segment in index.segments]
+
+
+def _packed_state(state: FileState) -> list[Any]:
+    return [
+        [str(xid) for xid in state.adopted], state.body_bytes, list(state.targets),
+        None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span, state.taken,
+        state.facts, state.foldable, dict(state.tally),
+    ]  # fmt: skip
+
+
+def _filled(index: Index, state: dict[str, Any]) -> Index:
+    index.applied = index.restored = state["applied"]
+    for number, packed in state["states"].items():
+        _add_state(index, number, packed)
+    for number in state["idle"]:
+        index.rest(number)
+    index.folded.update(state["folded"])
+    for key, (owner, value, expiry) in state["facts"].items():
+        index.keep_fact(key, owner, value, expiry)
+    index.taken.update((directory, name) for directory, name in state["taken"])
+    for number, first, branch, begin in state["branches"]:
+        index.branches.add(number, first, branch, begin)
+    sources = [Source(n, a, None if x is None else Xid.parse(x), c) for n, a, x, c in state["sources"]]
+    lengths = [array("I", packed) for packed in state["lengths"]]
+    attributes: dict[bytes, Any] = {}
+    for queue, source, section, base, number, first, count, fields, at, length in state["runs"]:
+        shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
+        weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
+        index.restore(
+            Run(index.queue(queue), sources[source], section, base, number, first, count, shared, at, weights)
+        )
+    for packed in state["segments"]:
+        _add_segment(index, sources, packed)
+    return index
+
+
+def _add_state(index: Index, number: int, packed: list[Any]) -> None:
+    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, foldable, tally = packed
+    index.files[number] = FileState(
+        adopted=tuple(map(Xid.parse, adopted)),
+        body_bytes=body_bytes,
+        targets=frozenset(targets),
+        supersedes=None if supersedes is None else array("Q", supersedes),
+        superseded_by=superseded_by,
+        span=None if span is None else (span[0], span[1]),
+        taken=tuple((directory, name) for directory, name in taken),
+        facts=facts,
+        foldable=foldable,
+        tally=tally,
+    )
+    index.adopted.update((xid, number) for xid in index.files[number].adopted)
+
+
+def _add_segment(index: Index, sources: list[Source], packed: list[Any]) -> None:
+    queue, source, section, entry, *rest = packed
+    segment = Segment.__new__(Segment)
+    segment.queue, segment.source, segment.section = index.queue(queue), sources[source], section
+    segment.entry = SectionEntry(*entry)
+    segment.rows, segment.live, segment.bytes, left, segment.next, segment.oldest, *rest = rest
+    segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, key = rest
+    segment.left, segment.key = bytearray(left), tuple(key)
+    index.restore(segment)

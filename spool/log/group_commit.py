@@ -1,0 +1,331 @@
+"""Group commit: what threads, tasks and coroutines commit at the same time shares one numbered file and one flush.
+
+A caller who finds nobody committing commits at once, in his own thread: nothing is handed over, and no timer makes him
+wait for company. What comes while a flush is under way is the next commit's. A failure is everybody's who was in the
+file: before it has its number they are rolled back, after that nobody knows, and each hears so of his own messages.
+
+What streams, and what adopts prepared branches, has a file of its own (see ``transaction``).
+"""
+
+import copy
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, cast
+
+from spool.coordination.locks import xid_byte
+from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
+from spool.format.batch import Draft
+from spool.format.format import BranchEntry
+from spool.format.reader import FileImage
+from spool.format.writer import BranchFile
+from spool.index.commit import Commit, Part
+from spool.log import quota, sequence
+from spool.log.commit_queue import CLOSED, BranchWork, CommitLine, Puts, Stage, Work, tell
+from spool.log.exit import finish_at_exit
+from spool.log.visibility import see_own
+from spool.maintenance.reclaim import reclaim
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid, new_local_xid
+from spool.runtime import interrupts
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+
+class _NoRoomError(Exception):
+    """These works do not fit; each has its error."""
+
+    def __init__(self, works: list[Work]) -> None:
+        self.works = works
+
+
+class Group:
+    """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
+
+    ``failed``: how many messages that no caller waited for were not committed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.committed: Callable[[], None] = _nothing
+        self.failed = 0
+        self.line = CommitLine(self._wake)
+        self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
+        self._wakes = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    # -- for who waits ----------------------------------------------------------------------------------------------
+
+    def commit(self, work: Work) -> None:
+        """Durable and visible when this returns; inside a step. Raises what kept it from that."""
+        line = self.line
+        if line.join(work) or line.wait(work, self._look_up):
+            try:
+                line.gather()
+                while work.stage is not Stage.DONE:
+                    self._commit(line.take(), work)
+            finally:
+                line.hand_on()
+        if work.error is not None:
+            raise work.error
+
+    def _look_up(self) -> None:
+        interrupts.admit()
+        self.store.gate.check()
+
+    # -- for who does not -------------------------------------------------------------------------------------------
+
+    def submit(self, work: Work) -> None:
+        """``work.told`` hears of it when it is durable and visible, or has failed. Waits while too much is waiting."""
+        self.line.wait_for_room(work, self._look_up)
+        self.send(work)
+
+    def send(self, work: Work) -> None:
+        """The same without waiting, for who bounds what he sends."""
+        if self._thread is None:
+            self._start()
+        self.line.put(work)
+
+    def future(self, work: Puts) -> "Future[str]":
+        """Submit it; a future of its first message's id."""
+        work.future = future = Future[str]()
+        work.begin = future.set_running_or_notify_cancel
+        work.told = self._tell_futures
+        self.submit(work)
+        return future
+
+    def _tell_futures(self, works: Sequence[Work]) -> None:
+        for work in works:
+            if work.error is None:
+                work.future.set_result(work.id)
+                continue
+            self.failed += work.messages
+            if work.number is not None or work.future.running() or work.begin():
+                work.future.set_exception(self.spoken(work.error))
+
+    def spoken(self, error: BaseException) -> BaseException:
+        """The error as a caller is to see it, for who is not there to catch it himself."""
+        return self.store.spoken("committing", error) if isinstance(error, OSError) else error
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                finish_at_exit(self)
+                thread = threading.Thread(target=self._run, name="xaspool store", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _wake(self) -> None:
+        self._wakes.release()
+
+    def _run(self) -> None:
+        """The store's thread: leads when it is woken, until nothing waits."""
+        while True:
+            self._wakes.acquire()
+            try:
+                with self.store.gate:
+                    self._lead()
+                    self.committed()
+            except NotOpen:
+                return
+            except Exception as error:
+                log.error("commits are held up: %s", error)
+
+    def _lead(self) -> None:
+        try:
+            while works := self.line.take():
+                self._commit(works)
+        finally:
+            self.line.hand_on()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def drain(self, because: str = CLOSED) -> None:
+        """What was accepted is committed when this returns, or has failed; inside a step. No more is accepted."""
+        self.line.end(because)
+        if self._thread is not None:
+            self.commit(Work(None, 0, 0))  # the last in the line
+
+    def end(self) -> None:
+        """The space is closed: nobody leads any more, and the thread goes."""
+        left = self.line.abandon()
+        for work in left:
+            work.error = NotOpen("the space was closed before this was committed: nothing of it happened")
+        tell(left)
+        self._wakes.release()
+
+    # -- committing -------------------------------------------------------------------------------------------------
+
+    def _commit(self, works: list[Work], own: Work | None = None) -> None:
+        """All in one file, and each is told. ``own``: the leader's, who hears of it by himself."""
+        try:
+            while works and (failed := self._try(works)):
+                out = set(map(id, failed))
+                works = [work for work in works if id(work) not in out]
+                tell(failed)
+        except BaseException as error:  # a signal, in the leader's thread
+            if any(work.number is not None for work in works):
+                text = f"its commit was interrupted by {type(error).__name__}: open the space again and look"
+                for work in works:
+                    work.error = CommitUnknown(text, tuple(work.ids))
+                tell(works)
+            else:
+                self.line.put_back([work for work in works if work is not own])
+                if own is not None:
+                    tell([own])
+            raise
+        tell(works)
+
+    def _try(self, works: list[Work]) -> list[Work]:
+        """Commit them; those that failed and are to be left out when the others are tried again, or []: all is said."""
+        busy = [work for work in works if not work.empty]
+        try:
+            if busy:
+                self._write(busy)
+        except CommitUnknown as error:
+            for work in busy:
+                work.error = CommitUnknown(str(error), tuple(work.ids))
+                work.error.__cause__ = error.__cause__
+        except _NoRoomError as error:
+            return error.works if len(error.works) < len(busy) else []
+        except Exception as error:
+            failed = self._to_blame(error, busy) or busy
+            failed[0].error = error
+            for work in failed[1:]:
+                work.error = copy.copy(error)  # each is raised in a thread of its own
+                work.error.__cause__ = error
+            return failed if len(failed) < len(busy) else []
+        return []
+
+    def _to_blame(self, error: Exception, works: Sequence[Work]) -> list[Work]:
+        """Without whom the others may commit; [] if that is nobody in particular."""
+        if isinstance(error, QueueNotFound):
+            return [work for work in works if _target_is_gone(self.store, work)]
+        # On a full disk what only removes must still be able to.
+        full = isinstance(error, OSError) and error.errno in NO_ROOM
+        return [work for work in works if work.messages] if full else []
+
+    def _write(self, works: Sequence[Work]) -> None:
+        """One numbered file, durable and visible."""
+        store = self.store
+        draft, branches = joined(works)
+        header = store.header(works[-1].page, branches=tuple(branches))
+        file = BranchFile(store.disk, self._file_name())
+        try:
+            try:
+                header = file.complete(header, draft, store.pool)
+            except OSError as error:
+                file.abandon()
+                if error.errno not in NO_ROOM:
+                    raise
+                reclaim(store)  # what nobody needs any more makes room, once
+                draft, branches = joined(works)
+                file = BranchFile(store.disk, self._file_name())
+                header = file.complete(header, draft, store.pool)
+            number = sequence.commit(store, file, store.deadline(), check=self._room_for(works))
+        except BaseException:
+            file.abandon()
+            self._forget_name()
+            raise
+        finally:
+            if file.number is not None:
+                for work in works:
+                    work.number = file.number
+        image = FileImage(header._replace(number=number), tuple(file.tables))
+        see_own(store, Commit(number, [Part(0, None, 0, image)]))
+
+    def _room_for(self, works: Sequence[Work]) -> Callable[[], None]:
+        """What to ask under the number lock: if anything has a limit, those that do not fit are left out."""
+
+        def check() -> None:
+            if not self.store.config.limited:
+                return
+            quota.see_all(self.store, self.store.deadline())
+            together: dict[str, quota.Load] = {}
+            with self.store.mutex:
+                doubtful = quota.in_doubt(self.store)
+            failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
+            if failed:
+                raise _NoRoomError(failed)
+
+        return check
+
+    def _file_name(self) -> Xid:
+        """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""
+        if self._name is None:
+            name = new_local_xid()
+            self.store.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
+            self._name = name
+        return self._name
+
+    def _forget_name(self) -> None:
+        """A file may be left under it."""
+        if self._name is not None:
+            name, self._name = self._name, None
+            with suppress(OSError):
+                self.store.xids.unlock(xid_byte(name))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _fits(store: Store, work: Work, together: dict[str, quota.Load], doubtful: quota.Loads) -> bool:
+    """Behind those that fit, ``together``, which grows by this one; else it has its error."""
+    change: quota.Loads = {}
+    if isinstance(work, Puts):
+        change = {work.queue: quota.Load(work.messages, work.bytes)}
+    elif isinstance(work, BranchWork):
+        change = quota.change_by(store, work.draft.tables)
+    grown = quota.joined(together, change)
+    try:
+        if any(load.messages > 0 for load in change.values()):
+            quota.check_room(store, grown, doubtful)
+    except Full as error:
+        work.error = error
+        return False
+    together.update(grown)
+    return True
+
+
+def _target_is_gone(store: Store, work: Work) -> bool:
+    if isinstance(work, Puts):
+        return work.queue not in store.config.queues
+    return isinstance(work, BranchWork) and store.missing_target(work.draft.tables) is not None
+
+
+def joined(works: Sequence[Work]) -> tuple[Draft, list[BranchEntry]]:
+    """One draft of them all, in their order, and where the branches lie in it. Neighbouring puts share one."""
+    draft = Draft()
+    branches: list[BranchEntry] = []
+    for kind, neighbours in groupby(works, type):
+        if kind is Puts:
+            branches.append(_share(draft, cast("Iterator[Puts]", neighbours)))
+            continue
+        for work in cast("Iterator[BranchWork]", neighbours):
+            branches.append(BranchEntry(work.xid, work.id_bytes, draft.append(work.draft), work.messages))
+    return draft, branches
+
+
+def _share(draft: Draft, works: Iterator[Puts]) -> BranchEntry:
+    """One branch of many puts; those with the same queue and control fields go into the draft together."""
+    id_bytes = os.urandom(BRANCH_ID_BYTES)
+    branch, start, count = id_bytes.hex(), draft.messages, 0
+    queue, attributes, together = "", dict[str, Any](), list[bytes]()
+    for work in works:
+        work.branch, work.first = branch, count
+        count += work.messages
+        for bodies, described in work.groups:
+            if together and (work.queue != queue or described != attributes):
+                draft.put(queue, together, attributes)
+                together = []
+            queue, attributes = work.queue, described
+            together.extend(bodies)
+    if together:
+        draft.put(queue, together, attributes)
+    return BranchEntry(Xid(FORMAT_LOCAL, id_bytes, b""), id_bytes, start, count)

@@ -1,0 +1,126 @@
+"""One published commit, read by name with the branches that it adopted.
+
+Names can carry other content at any time: what is moved is looked for in the direction in which it moves, and only the
+bytes that belong under a name count.
+"""
+
+import logging
+from typing import NamedTuple
+
+from spool.disk.quarantine import kept
+from spool.errors import CorruptedFile
+from spool.format.format import Adoption
+from spool.format.reader import FileImage, image_of
+from spool.format.schema import TOTALS_FACT
+from spool.index.commit import Commit, Part
+from spool.index.index import Index
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+_TRIES_ON_BAD_BYTES = 3
+
+
+class Listing(NamedTuple):
+    """What was there at a look. ``names``: of prepared branches and of committed files."""
+
+    names: frozenset[str]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, store: Store) -> "Listing":
+        """An adopted branch moves from one directory to the other: whoever lists them in this order sees it."""
+        names = [f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)]
+        committed = store.disk.names(layout.COMMITTED)
+        names += [f"{layout.COMMITTED}/{name}" for name in committed]
+        parsed = filter(None, map(layout.parse_committed, committed))
+        return cls(frozenset(names), [name.number for name in parsed if not name.adoption])
+
+    def has_branch(self, number: int, place: int, xid: Xid) -> bool:
+        return layout.prepared(xid) in self.names or layout.committed(number, place) in self.names
+
+
+def read_commit(
+    store: Store, number: int, *, listing: Listing | None = None, last_resort: bool = False
+) -> Commit | None:
+    """A published commit with its adopted branches, or None if something it needs is not where it was.
+
+    ``listing``: a branch that is not in it was reclaimed, and is empty. ``last_resort``: what is foreign or damaged is
+    named in the commit, and served without.
+    """
+    name = layout.committed(number)
+    image, wrong = _numbered_image(store, number)
+    if wrong is not None and not last_resort:
+        return None
+    if image is None:
+        nothing = Part(0, None, 0, FileImage(store.header(), ()))
+        return None if wrong is None else Commit(number, [nothing], [(name, wrong)])
+    commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
+    torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
+    if torn and not kept(store.disk, name):
+        commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
+    for place, adoption in enumerate(image.header.adopts, 1):
+        branch = _adopted_image(store, number, place, adoption)
+        if branch is not None:
+            commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
+        elif listing is not None and not listing.has_branch(number, place, adoption.xid):
+            continue
+        elif not last_resort:
+            return None
+        elif not kept(store.disk, layout.committed(number, place)):
+            commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
+    return commit
+
+
+def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | None]:
+    """(image or None, what is wrong or None). None, None: there is no such file.
+
+    The name can carry other bytes at any time, so bad ones are read again by name before they are believed.
+    """
+    name = layout.committed(number)
+    image, wrong = None, None
+    for attempt in range(_TRIES_ON_BAD_BYTES):
+        try:
+            image = image_of(store.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+        except CorruptedFile as error:
+            image, wrong = None, str(error).removeprefix(f"{name}: ")
+            continue
+        if image is None or image.header.number == number:
+            return image, None
+        wrong = f"it carries the number {image.header.number}"
+        if image.header.number == -1:
+            return image, "its number does not match its checksum"
+        image = None
+    return image, wrong
+
+
+def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileImage | None:
+    """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
+    for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
+        try:
+            image = image_of(store.disk, name)
+        except CorruptedFile as error:
+            log.error("%s", error)
+            continue
+        if image is not None and (image.header.checksum, image.header.size) == (adoption.checksum, adoption.size):
+            return image
+    return None
+
+
+def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
+    """Of a commit that nobody is reclaiming: adopted branches that were nowhere to be read, and not named already."""
+    there = {part.adoption for part in commit.parts}
+    named = {name for name, _ in commit.damage}
+    for place, xid in enumerate(commit.adopted, 1):
+        name = layout.committed(commit.number, place)
+        if place in there or name in named or being_reclaimed(store, index, commit.number) or kept(store.disk, name):
+            continue
+        index.damaged(commit.number, name, f"branch {xid} is missing")
+
+
+def being_reclaimed(store: Store, index: Index, number: int) -> bool:
+    """Whether a commit is just going, or gone: its adopted branches go before it, after the fact that counts them."""
+    totals = index.facts.get(TOTALS_FACT)
+    return (totals is not None and number in totals[1]["folded"]) or not store.disk.exists(layout.committed(number))

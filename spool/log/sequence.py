@@ -1,0 +1,233 @@
+"""Numbers: how a commit is issued, published, and finished if its writer dies.
+
+Its rules stand in docs/architecture.md, "The rules that keep processes apart".
+
+A number is *issued* under the number lock, in this order: hold its byte, stamp the file, rename it without replacing,
+store issued. It is *published* in order, after its flush. A dead writer's number is *finished* by who gets its byte.
+Each rule here, left out, loses or doubles messages; the model checker shows the trace.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from spool.coordination.counters import Page
+from spool.coordination.locks import NUMBER
+from spool.disk.disk import FlushFailed
+from spool.disk.quarantine import quarantine
+from spool.errors import CommitUnknown, CorruptedFile, NotOpen, SpaceStopped, SystemFailure, TransactionTimeout
+from spool.format.format import encode_header, stamp
+from spool.format.reader import prove
+from spool.format.writer import BranchFile
+from spool.model import layout
+from spool.model.xid import new_local_xid
+from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.store import Store
+
+_COPY_BYTES = 1 << 20
+
+
+def commit(
+    store: Store, file: BranchFile, deadline: Deadline, *, flush: bool = True, check: Callable[[], None] | None = None
+) -> int:
+    """Give a finished file its number, make it durable and visible; returns the number.
+
+    ``check`` runs under the number lock and raises if the commit must not happen. Raises TransactionTimeout or what
+    ``check`` raised while nothing has happened, CommitUnknown once the file has its number.
+    """
+    try:
+        number = issue(store, file, deadline, check)
+    except BaseException:
+        file.abandon()
+        raise
+    try:
+        _make_durable(store, file, number, flush=flush)
+        publish(store, number, deadline.unchecked(), flushed=flush)
+    except FlushFailed as error:
+        store.stop()  # before the byte is free: nobody may take this number for a whole one
+        raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
+    except (WaitExpired, SpaceStopped, NotOpen) as error:
+        raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
+    except OSError as error:
+        raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
+    finally:
+        store.numbers.unlock(number)
+        file.close()
+    return number
+
+
+def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -> None:
+    """Here, and in the mirror, which has no gaps: what needs no flush here is flushed there."""
+
+    def here() -> None:
+        if flush:
+            assert file.handle is not None
+            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+
+    if store.mirror is None:
+        here()
+    else:
+        store.mirror.keep_beside(number, here)
+
+
+_LOOK = "it may or may not be there: open the space again and look"
+
+
+def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[], None] | None) -> int:
+    """The file becomes ``committed/<number>``; this process holds the number's byte when it returns."""
+    with_number_lock(store, deadline)
+    try:
+        page = store.check_usable()
+        store.check_targets(file.tables, page)
+        if check is not None:
+            check()
+        number = highest_issued(store, page) + 1
+        if number > layout.MAX_NUMBER:
+            raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
+        store.numbers.lock(number, deadline, f"the number {number}")
+        try:
+            file.stamp(number)
+            store.disk.rename_new(file.name, layout.committed(number))
+            file.number = number
+        except BaseException:
+            store.numbers.unlock(number)
+            raise
+        try:
+            store.counters.store_issued(number)
+        except OSError:
+            pass  # the file itself says that the number is given out; the next store writes both copies
+        return number
+    finally:
+        store.control.unlock(NUMBER)
+
+
+def with_number_lock(store: Store, deadline: Deadline) -> None:
+    try:
+        store.control.lock(NUMBER, deadline, "the lock on commit numbers")
+    except WaitExpired as error:
+        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+
+
+def highest_issued(store: Store, page: Page) -> int:
+    """The highest number given out, with ``page`` just read; exact under the number lock, at least what this process
+    may have seen without."""
+    number = page.issued
+    while store.disk.exists(layout.committed(number + 1)):
+        number += 1
+    return number
+
+
+def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
+    """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
+    page = settle_to(store, number - 1, deadline)
+    if page.published < number:  # never back, whatever became of run/
+        store.counters.store_published(number, durable=flushed and page.durable == number - 1)
+
+
+def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
+    """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer.
+
+    ``page``: the counters, just read. Returns them as they were then, of a space that has not stopped.
+    """
+    for _ in deadline.polls():
+        while True:
+            page = (page or store.counters.read()).check()
+            published = page.published
+            if published >= number:
+                return page
+            page = None
+            if not store.numbers.try_lock(published + 1):
+                break
+            try:
+                finish(store, published + 1)
+            finally:
+                store.numbers.unlock(published + 1)
+    raise store.numbers.expired(published + 1, deadline, f"commit {published + 1}")
+
+
+def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:
+    """Every number that may have been given out is published when this returns, with the counters as they are then.
+
+    ``page``: the counters, read after the caller's look began.
+    """
+    page = page or store.counters.read()
+    return settle_to(store, highest_issued(store, page), deadline, page)
+
+
+def finish(store: Store, number: int) -> None:
+    """A writer died between its rename and its publication. The caller holds the number's byte.
+
+    The bytes in the page cache prove nothing (a failed flush drops them silently), so a whole file is copied to a new
+    inode and flushed there; the second flush makes the new name durable. Every issued number gets a file, so that no
+    number is ever issued twice.
+    """
+    if store.counters.read().published >= number:
+        return  # somebody finished it between our look and our lock
+    name = layout.committed(number)
+    try:
+        if _is_whole(store, number):
+            copy_over(store, name)
+        else:
+            write_empty(store, number)
+        if store.mirror is not None:
+            store.mirror.keep(number)
+        page = store.counters.read().check()
+        store.counters.store_published(number, durable=page.durable == number - 1)
+    except FlushFailed:
+        store.stop()
+        raise
+
+
+def _is_whole(store: Store, number: int) -> bool:
+    """Whether the number's file is there and proven. What is not goes to quarantine: nobody was promised it."""
+    name = layout.committed(number)
+    identity = store.disk.identity(name)
+    if identity is None:
+        return False
+    if not identity.is_regular:
+        quarantine(store.disk, name, "it is not a regular file: a power cut made something else of it")
+        return False
+    handle = store.disk.open(name)
+    try:
+        found = prove(store.disk, handle).header.number
+        if found == number:
+            return True
+        reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
+    except CorruptedFile as error:
+        reason = f"{error}; its writer died before the commit was acknowledged"
+    finally:
+        store.disk.close(handle)
+    quarantine(store.disk, name, reason)
+    return False
+
+
+def write_empty(store: Store, number: int) -> None:
+    """A commit that did nothing. The caller holds the number's byte, or keeps reclaim from a published one."""
+    xid = new_local_xid()
+    encoded = bytearray(encode_header(store.header()))
+    offset, stamped = stamp(number)
+    encoded[offset : offset + len(stamped)] = stamped
+    name = layout.copy(xid)
+    handle = store.disk.create(name)
+    try:
+        store.disk.write_at(handle, 0, bytes(encoded))
+        store.disk.rename(name, layout.committed(number))
+        store.disk.make_durable(handle, layout.COMMITTED)
+    finally:
+        store.disk.close(handle)
+
+
+def copy_over(store: Store, name: str) -> None:
+    """The same bytes under the same name, on a new inode, durable."""
+    copy = layout.copy(new_local_xid())
+    with ExitStack() as opened:
+        source = store.disk.open(name)
+        opened.callback(store.disk.close, source)
+        target = store.disk.create(copy)
+        opened.callback(store.disk.close, target)
+        offset = 0
+        while data := store.disk.read_at(source, offset, _COPY_BYTES):
+            store.disk.write_at(target, offset, data)
+            offset += len(data)
+        store.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
+        store.disk.rename(copy, name)
+        store.disk.make_durable(target, name.partition("/")[0])

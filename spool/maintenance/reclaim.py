@@ -1,0 +1,255 @@
+"""Removing files whose messages are all gone.
+
+A numbered file is needed while it is the newest published, while one of its messages lives, while a message that it
+removes (or the dropped file that it took) could still come back with its own file, and while one of its facts is the
+newest of its key. Files go in the order messages, flush, adopted branches, flush, heads: whatever a power cut leaves,
+a removal never goes before what it removes.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from spool.disk.disk import FlushFailed
+from spool.disk.recycler import weight
+from spool.errors import NotOpen, SpoolError
+from spool.format.batch import Draft
+from spool.format.schema import TOTALS_FACT
+from spool.index.files import FileState, add_tallies
+from spool.index.index import Index
+from spool.log.visibility import catch_up
+from spool.maintenance.account import Account, recorded, there
+from spool.model import layout
+from spool.policies.claim_journal import bury_the_dead
+from spool.policies.retries import commit_draft
+from spool.store.store import Store, log
+
+_BATCH_FILES = 10_000
+_STEP_FILES = 4
+
+
+def next_to_go(
+    files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
+) -> list[int]:
+    """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
+    durably gone.
+
+    Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target, nor
+    a sweep what it took its messages from.
+    """
+    return sorted(
+        number
+        for number in idle
+        if number < published
+        and number <= durable
+        and number not in going
+        and not files[number].facts
+        and not files[number].taken
+        and all(target in going or target not in files for target in files[number].targets)
+        and not any(old in files and old not in going for old in files[number].supersedes or ())
+        and files[number].superseded_by <= durable
+        and not files[number].readers
+    )
+
+
+def note_readers(number: int, state: FileState, claimed: Set[int]) -> None:
+    """Of a superseded file: who had claimed a message before it was swept may read it from here. Whoever claims one
+    later finds it in its new place, so those count who are there at the first look, for as long as they stay.
+
+    ``claimed``: the commits of which messages are claimed now.
+    """
+    if state.readers is not None:
+        state.readers &= claimed
+    elif state.span is None:
+        state.readers = frozenset((number,)) & claimed
+    else:
+        low, high = state.span
+        state.readers = frozenset(one for one in claimed if low <= one <= high)
+
+
+def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
+    """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0.
+
+    What fails is logged, and done by the next who reclaims. ``pause`` is called between a few files and the next.
+    ``behind``: the newest so many numbers stay for now.
+    """
+    removed = 0
+    try:
+        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if not ours or _must_wait(store):
+                return 0
+            bury_the_dead(store, store.deadline())
+            _flush_unflushed(store)
+            catch_up(store)
+            _finish_taken(store)
+            newest = store.index.applied - behind
+            while levels := _plan(store, newest if behind else store.index.applied):
+                _record_totals(store, [number for level in levels for number in level])
+                for level in levels:
+                    _remove(store, level, pause)
+                    removed += len(level)
+    except FlushFailed:
+        store.stop()
+    except NotOpen:
+        pass  # the space closes meanwhile: the next opener does it
+    except (OSError, SpoolError) as error:
+        if not store.closed:
+            log.warning("reclaim stopped early: %s", error)
+    return removed
+
+
+def _must_wait(store: Store) -> bool:
+    """After a failed flush, a file that is gone may still be on the disk, and come back once its remover is gone: then
+    nothing goes before the machine has started anew. Where renames are ordered the file system itself stops instead."""
+    return not store.disk.ordered and store.counters.read().suspect
+
+
+def _plan(store: Store, newest: int) -> list[list[int]]:
+    """What can go of the numbers below ``newest``, level behind level: a full disk has room for one record of it, and
+    not for one a level."""
+    levels: list[list[int]] = []
+    going: set[int] = set()
+    durable = store.counters.read().durable
+    with store.mutex:
+        index = store.index
+        index.forget_expired(store.clock.now())
+        superseded = [number for number in index.idle if index.files[number].superseded_by]
+        claimed = store.claims.numbers() if superseded else set()
+        for number in superseded:
+            note_readers(number, index.files[number], claimed)
+        while len(going) < _BATCH_FILES and (
+            level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
+        ):
+            levels.append(level)
+            going.update(level)
+            newest += newest == index.applied  # the record of the first level will be
+    return levels
+
+
+def _flush_unflushed(store: Store) -> None:
+    """Advance the durable mark over commits that were published without a flush."""
+    durable, published = store.counters.read().durable, store.counters.read().published
+    while durable < published:
+        try:
+            handle = store.disk.open(layout.committed(durable + 1))
+        except FileNotFoundError:
+            break
+        try:
+            store.disk.make_durable(handle, layout.COMMITTED)
+        finally:
+            store.disk.close(handle)
+        durable += 1
+        if store.counters.read().durable < durable:
+            store.counters.store_durable(durable)
+
+
+def _finish_taken(store: Store) -> None:
+    """A commit that took a dropped file is needed until that file is durably gone. Only an intake removes it: it knows
+    whether the file may still have a writer."""
+    with store.mutex:
+        noted = [(number, list(state.taken)) for number, state in store.index.files.items() if state.taken]
+    pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
+    if not pending:
+        return
+    store.disk.flush_directory(layout.ACTIVE)
+    for directory in {directory for _, taken in pending for directory, _ in taken}:
+        if store.disk.exists(f"{layout.ACTIVE}/{directory}"):
+            store.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+    with store.mutex:
+        for number, taken in pending:
+            state = store.index.files.get(number)
+            if state is not None:
+                state.taken = tuple(one for one in state.taken if one not in taken)
+            store.index.taken.difference_update(taken)
+
+
+def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
+    directory, name = taken
+    return not store.disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
+
+
+def _record_totals(store: Store, batch: list[int]) -> None:
+    """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
+    with store.mutex:
+        index = store.index
+        fresh = [number for number in batch if number not in index.folded]
+        superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
+        if fresh and superseded is not None and superseded not in fresh:
+            fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever
+        draft = Draft()
+        draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
+    if fresh:
+        commit_draft(store, draft, store.deadline(), flush=True)
+    else:  # who recorded them died, perhaps before what he had removed was durably gone: what removed it goes later
+        store.disk.flush_directory(layout.COMMITTED)
+
+
+def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
+    """The totals' new value: the ``known`` one, and the ``fresh`` numbers, which are about to go."""
+    sums: dict[str, list[int]] = {}
+    add_tallies(sums, {} if known is None else known["queues"])
+    for number in fresh:
+        add_tallies(sums, index.files[number].tally)
+    covered = () if known is None else set(known["folded"]).intersection(index.files)
+    gone = recorded(known)
+    if gone is None:
+        gone = Account.of_missing(index.applied, there(index.files, index.applied, known))
+    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(gone.plus(fresh))}
+
+
+def balance(store: Store, numbers: Iterable[int]) -> None:
+    """A new account: of these numbers there is a file, and all others are gone. The caller keeps reclaim away."""
+    with store.mutex:
+        index = store.index
+        superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
+        fresh = [] if superseded is None else [superseded]
+        value = _totals_with(index, known, fresh)
+        left = there(numbers, index.applied, value)
+        value["gone"] = list(Account.of_missing(index.applied, left))
+    draft = Draft()
+    draft.fact(TOTALS_FACT, value)
+    commit_draft(store, draft, store.deadline(), flush=True)
+
+
+def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
+    """Unlink a batch, adopted branches durably before their heads, and forget it."""
+    with store.mutex:
+        adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
+        for number in batch:
+            store.sources.forget(number, len(store.index.files[number].adopted))
+    if store.mirror is not None:
+        store.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
+    for number, xids in adopted.items():
+        for place, xid in enumerate(xids, 1):
+            for name in (layout.prepared(xid), layout.committed(number, place)):
+                _unlink(store, name)
+    if adopted:
+        store.disk.flush_directory(layout.COMMITTED)
+        store.disk.flush_directory(layout.PREPARED)
+    given: list[str] = []
+    room = store.pool.room()
+    for place, number in enumerate(batch):
+        if place % _STEP_FILES == 0:
+            pause()
+        name = layout.committed(number)
+        spare = store.pool.give(name, room)
+        if spare is not None:
+            given.append(spare)
+            room -= weight(spare)
+        else:
+            _unlink(store, name)
+    store.disk.flush_directory(layout.COMMITTED)
+    if given and not store.disk.ordered:
+        store.disk.flush_directory(layout.FREE)
+    store.pool.release(given)
+    with store.mutex:
+        for number in batch:
+            if number in store.index.files:  # a rebuild meanwhile has not even seen it
+                store.index.forget(number)
+
+
+def _unlink(store: Store, name: str) -> None:
+    try:
+        store.disk.unlink(name)
+    except FileNotFoundError:
+        pass

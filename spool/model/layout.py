@@ -1,0 +1,99 @@
+"""What is called what in a space's directory, in both directions."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from spool.model.xid import Xid
+
+SETTINGS = "space.toml"
+ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
+DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
+DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
+
+CONTROL, COUNTERS, NUMBERS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
+    f"{RUN}/{name}" for name in ("control", "counters", "numbers", "xids", "reclaim.lock", "checkpoint")
+)
+CLAIM_FILES = 64
+
+SUFFIX = ".msgpack"
+NOTE_SUFFIX = ".claims"
+COPY_SUFFIX = ".copy"
+TAKEN_PREFIX = "drop."
+
+# The root of a file system of its own has it from the start.
+_LOST_AND_FOUND = "lost+found"
+
+# A message's claim is the byte number << 24 | ordinal of a lock file, and offsets are 63 bits.
+MAX_NUMBER = 2**39 - 1
+ORDINAL_BITS = 24
+MAX_ORDINAL = 2**ORDINAL_BITS - 1
+
+_COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
+
+
+def foreign(names: Iterable[str]) -> list[str]:
+    """Those of a directory's names that are no space's, sorted."""
+    return sorted(set(names) - {SETTINGS, *DIRECTORIES, _LOST_AND_FOUND})
+
+
+class CommittedName(NamedTuple):
+    """``adoption`` 0: the numbered file itself; k: the k-th branch that it adopted."""
+
+    number: int
+    adoption: int
+
+
+def committed(number: int, adoption: int = 0) -> str:
+    return f"{COMMITTED}/{number:016d}{SUFFIX}" if not adoption else f"{COMMITTED}/{number:016d}-{adoption}{SUFFIX}"
+
+
+def parse_committed(name: str) -> CommittedName | None:
+    match = _COMMITTED_NAME.fullmatch(name)
+    if match is None or not 0 < int(match[1]) <= MAX_NUMBER:
+        return None
+    return CommittedName(int(match[1]), int(match[2] or 0))
+
+
+def prepared(xid: Xid) -> str:
+    return f"{PREPARED}/{xid}{SUFFIX}"
+
+
+def active(xid: Xid) -> str:
+    return f"{ACTIVE}/{xid}{SUFFIX}"
+
+
+def note(xid: Xid) -> str:
+    """The claims that a live transaction holds."""
+    return f"{ACTIVE}/{xid}{NOTE_SUFFIX}"
+
+
+def copy(xid: Xid) -> str:
+    """A file that is about to replace another under the same name."""
+    return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
+
+
+def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
+    """The xid in a file name of ``active/`` or ``prepared/``, or None for a stray file."""
+    if not name.endswith(suffix):
+        return None
+    try:
+        return Xid.parse(name[: -len(suffix)])
+    except ValueError:
+        return None
+
+
+# What belongs where; drop/ and quarantine/ hold whatever comes.
+OWN_NAMES: dict[str, Callable[[str], object]] = {
+    COMMITTED: parse_committed,
+    PREPARED: parse_xid,
+    ACTIVE: lambda name: (
+        name.startswith(TAKEN_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
+    ),
+    FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
+    RUN: re.compile(r"control|counters|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,
+}
+
+
+def claim_file(index: int) -> str:
+    return f"{RUN}/claims-{index:02d}"

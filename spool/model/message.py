@@ -1,0 +1,372 @@
+"""What a caller gets: a message, its body and control fields, frozen.
+
+Control fields come from the file's table of contents, where only those that differ from the default are written; a
+message keeps that mapping and answers from it, so that taking a thousand messages does not build twenty thousand
+fields.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from spool.errors import BadMessageId, InvalidArgument
+from spool.model.codecs import BYTES_TYPE
+from spool.model.settings import check_queue_name
+from spool.model.xid import BRANCH_ID_BYTES
+from spool.shown import shown
+
+DEFAULT_PRIORITY = 50
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Position(NamedTuple):
+    """A message's permanent place: the number of its commit, and its ordinal in it."""
+
+    number: int
+    ordinal: int
+
+
+FIELDS = (
+    "id", "queue", "body", "content_type", "priority", "enqueued_at", "not_before", "expires_at", "correlation_id",
+    "reply_queue", "failure_queue", "user_code", "client_id", "application_key", "headers", "attempts", "position",
+    "origin_queue", "failure_reason", "group", "origin_attempts",
+)  # fmt: skip
+
+
+class Origin(NamedTuple):
+    """What neighbouring messages share: their branch (its id in hex, where it begins in the commit), queue, commit."""
+
+    branch: str
+    first: int
+    queue: str
+    number: int
+    committed_at: float
+    attributes: Mapping[str, Any]
+
+
+class Message:
+    """A message as it was put. Times are seconds since the epoch, ``attempts`` counts the tries that failed so far."""
+
+    __slots__ = {
+        "_ordinal": None,
+        "_origin": None,
+        "body": "What was put: bytes as bytes, str as str, anything else as its codec reads it.",
+    }
+
+    body: Any
+    _origin: Origin
+    _ordinal: int
+
+    def __init__(
+        self, id: str, queue: str, body: Any, enqueued_at: float, position: Position, attributes: Mapping[str, Any]
+    ) -> None:
+        first = position.ordinal - int(id[-8:], 16)
+        _set_origin(self, Origin(id[:-8], first, queue, position.number, enqueued_at, attributes))
+        _set_ordinal(self, position.ordinal)
+        _set_body(self, body)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a message is frozen: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a message is frozen: {name} cannot be deleted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, (self.id, self.queue, self.body, self.enqueued_at, self.position, dict(self._origin.attributes))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id!r}, queue={self.queue!r}, body={shown(self.body)})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by name, as plain values: ``json.dumps`` takes them, if it takes the body."""
+        return {**{name: getattr(self, name) for name in FIELDS}, "headers": dict(self.headers)}
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits, which no other message has."""
+        return f"{self._origin.branch}{self._ordinal - self._origin.first:08x}"
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that it is in, or was taken from."""
+        return self._origin.queue
+
+    @property
+    def position(self) -> Position:
+        """Its permanent place in the space: the number of its commit, and its ordinal there."""
+        return Position(self._origin.number, self._ordinal)
+
+    @property
+    def enqueued_at(self) -> float:
+        """When its put was committed, in seconds since the epoch."""
+        return self._origin.committed_at
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body: as it was put, or that of the body's codec."""
+        return self._origin.attributes.get("content_type", BYTES_TYPE)  # type: ignore[no-any-return]
+
+    @property
+    def codec(self) -> str | None:
+        """The name of the codec that wrote the body: "text", "json", "msgpack" or a registered one; None: it is bytes.
+
+        (It is not among the fields of ``as_dict``: a body tells what it is by its type.)
+        """
+        return self._origin.attributes.get("codec")
+
+    @property
+    def priority(self) -> int:
+        """1 to 100; the higher first in a queue that orders by priority."""
+        return self._origin.attributes.get("priority", DEFAULT_PRIORITY)  # type: ignore[no-any-return]
+
+    @property
+    def not_before(self) -> float | None:
+        """From when on it may be taken, in seconds since the epoch; None: at once."""
+        return due_time(self._origin.attributes, self.enqueued_at)
+
+    @property
+    def expires_at(self) -> float | None:
+        """From when on it is not delivered any more, in seconds since the epoch; None: it never expires."""
+        return expiry_time(self._origin.attributes, self.enqueued_at)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What ties an answer to its request, as the put said; None if it did not."""
+        return self._origin.attributes.get("correlation_id")
+
+    @property
+    def reply_queue(self) -> str | None:
+        """The queue for the answer of a service, its own or its queue's default; None: there is none."""
+        return self._origin.attributes.get("reply_queue")
+
+    @property
+    def failure_queue(self) -> str | None:
+        """The queue for the reply of a service that rejects it, its own or its queue's default; None: there is none."""
+        return self._origin.attributes.get("failure_queue")
+
+    @property
+    def user_code(self) -> int:
+        """A whole number for the application's use; 0 if the put gave none."""
+        return self._origin.attributes.get("user_code", 0)  # type: ignore[no-any-return]
+
+    @property
+    def client_id(self) -> str | None:
+        """The name of the sender, as the put said; None if it did not."""
+        return self._origin.attributes.get("client_id")
+
+    @property
+    def application_key(self) -> str | None:
+        """A text for the application's use; None if the put gave none."""
+        return self._origin.attributes.get("application_key")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names and texts, read-only; empty if the put gave none."""
+        found = self._origin.attributes.get("headers")
+        return _NO_HEADERS if found is None else MappingProxyType(found)
+
+    @property
+    def group(self) -> str | None:
+        """The group whose messages are handled one after the other; None: it is in none."""
+        return self._origin.attributes.get("group")
+
+    @property
+    def attempts(self) -> int:
+        """How many tries failed so far, in this queue."""
+        return self._origin.attributes.get("attempts", 0)  # type: ignore[no-any-return]
+
+    @property
+    def origin_queue(self) -> str | None:
+        """The queue that it came from when it moved to an error queue; None: it did not."""
+        return self._origin.attributes.get("origin_queue")
+
+    @property
+    def origin_attempts(self) -> int:
+        """How many tries had failed when it moved to an error queue; 0 if it did not."""
+        return self._origin.attributes.get("origin_attempts", 0)  # type: ignore[no-any-return]
+
+    @property
+    def failure_reason(self) -> str | None:
+        """Why it moved to an error queue; None: it did not."""
+        return self._origin.attributes.get("failure_reason")
+
+
+# The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
+_new = Message.__new__
+_set_origin, _set_ordinal, _set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
+
+
+def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
+    """Messages from that ordinal of their commit on; a thousand of them take no more than their bodies are worth."""
+    found = []
+    for place, body in enumerate(bodies, ordinal):
+        message = _new(Message)
+        _set_origin(message, origin)
+        _set_ordinal(message, place)
+        _set_body(message, body)
+        found.append(message)
+    return found
+
+
+def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
+    """When the message may be taken first, or None: at once. A relative time counts from the commit."""
+    if "delay" in attributes:
+        return committed_at + float(attributes["delay"])
+    return attributes.get("not_before")
+
+
+def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
+    """From when on the message is not delivered any more, or None: it never expires."""
+    if "time_to_live" in attributes:
+        return committed_at + float(attributes["time_to_live"])
+    return attributes.get("expires_at")
+
+
+def message_id(branch_id: bytes, ordinal: int) -> str:
+    """32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
+    return f"{branch_id.hex()}{ordinal:08x}"
+
+
+def parse_message_id(text: object) -> tuple[bytes, int]:
+    """(branch id, ordinal in the branch); BadMessageId if it is not an id."""
+    try:
+        raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise BadMessageId(f"{shown(text)} is not a message id, which is 32 hexadecimal digits")
+    return raw[:BRANCH_ID_BYTES], int.from_bytes(raw[BRANCH_ID_BYTES:], "big")
+
+
+def attributes_of(
+    *,
+    priority: int = DEFAULT_PRIORITY,
+    not_before: float | None = None,
+    delay: float | None = None,
+    expires_at: float | None = None,
+    time_to_live: float | None = None,
+    correlation_id: str | None = None,
+    reply_queue: str | None = None,
+    failure_queue: str | None = None,
+    user_code: int = 0,
+    client_id: str | None = None,
+    application_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    top: bool = False,
+    before: str | None = None,
+    group: str | None = None,
+    deduplication_key: str | None = None,
+) -> dict[str, Any]:
+    """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
+
+    ``before`` is still an id then: the queue knows what it stands for (see ``arguments``). The deduplication key does
+    not travel with the message.
+    """
+    found: dict[str, Any] = {}
+    if priority != DEFAULT_PRIORITY:
+        found["priority"] = _whole("priority", priority, 1, 100)
+    if not_before is not None:
+        if delay is not None:
+            raise InvalidArgument("delay and not_before exclude each other: give one of them")
+        found["not_before"] = _seconds("not_before", not_before)
+    elif delay is not None and _seconds("delay", delay):
+        found["delay"] = float(delay)
+    if expires_at is not None:
+        if time_to_live is not None:
+            raise InvalidArgument("time_to_live and expires_at exclude each other: give one of them")
+        found["expires_at"] = _seconds("expires_at", expires_at)
+    elif time_to_live is not None:
+        found["time_to_live"] = _seconds("time_to_live", time_to_live)
+    for name, text in (
+        ("correlation_id", correlation_id),
+        ("client_id", client_id),
+        ("application_key", application_key),
+        ("group", group),
+    ):
+        if text is not None:
+            found[name] = _text(name, text)
+    for name, queue in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
+        if queue is not None:
+            found[name] = check_queue_name(queue)
+    if user_code:
+        found["user_code"] = _whole("user_code", user_code, -(2**63), 2**63 - 1)
+    if headers:
+        found["headers"] = _headers(headers)
+    if deduplication_key is not None:
+        _text("deduplication_key", deduplication_key)
+    if top or before is not None:
+        found.update(_place(top, before))
+    return found
+
+
+def _place(top: object, before: object) -> dict[str, Any]:
+    if not isinstance(top, bool):
+        raise InvalidArgument(f"top is True or False, not {shown(top)}")
+    if before is None:
+        return {"top": True}
+    if top:
+        raise InvalidArgument("top and before exclude each other: give one of them")
+    parse_message_id(before)
+    return {"before": before}
+
+
+attributes_of.__qualname__ = "put"  # whose options these are: Python's own error names the call that was made
+
+
+def check_content_type(value: object) -> None:
+    """InvalidArgument unless it is None or a text that can be stored."""
+    if value is not None:
+        _text("content_type", value)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {shown(value)}")
+    return value
+
+
+def _seconds(name: str, value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 <= value < 1e12
+    ):
+        raise InvalidArgument(f"{name} is a number of seconds from 0, not {shown(value)}")
+    return float(value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 255:
+        raise InvalidArgument(f"{name} is a text of 1 to 255 characters, not {shown(value)}")
+    return _storable(name, value)
+
+
+def _storable(name: str, value: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(value)}") from None
+    return value
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
+    ):
+        raise InvalidArgument("headers map names to texts, e.g. {'tenant': 'acme'}")
+    for text in (*headers, *headers.values()):
+        _storable("a header", text)
+    return dict(headers)
+
+
+def headers_bytes(headers: Mapping[str, str]) -> int:
+    """Of all names and values together."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

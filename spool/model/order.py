@@ -1,0 +1,78 @@
+"""Where a message stands in its queue: by the queue's criteria, at the top, or before another one. Pure.
+
+A place is a key; keys are compared as tuples. A key is made of what never changes: the position, and control fields
+that are written with the message. One that was put before another carries what that one's key was made of, so its place
+stays what it was when the other is gone: ``[number, ordinal, priority, time, top]`` of the other, and, if that one had
+been put before a third itself, of the third, followed by the positions of those between.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spool.errors import InvalidArgument
+from spool.model.message import DEFAULT_PRIORITY, Position, due_time
+from spool.model.settings import LIFO, PRIORITY, TIME
+
+Key = tuple[float, ...]
+MOST_BEFORE = 64  # messages that stand before each other, each put before the last one
+_ABOVE_ALL = float("-inf")
+
+
+def order_key(
+    order: tuple[str, ...], number: int, first: int, attributes: Mapping[str, Any], committed_at: float
+) -> Key:
+    """Where a message stands: by each criterion in turn, the most significant first."""
+    if "before" in attributes:
+        target, ordinal, priority, time, top, *_ = attributes["before"]
+        key = _key(order, target, ordinal, priority, time, top)
+        for number_between, ordinal_between in (*list(_positions(attributes["before"]))[1:], (number, first)):
+            key = (*key[:-1], key[-1] - 0.5, number_between, ordinal_between)
+        return key
+    priority = attributes.get("priority", DEFAULT_PRIORITY)
+    return _key(order, number, first, priority, _time(attributes, committed_at), attributes.get("top", False))
+
+
+def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time: float, top: bool) -> Key:
+    if top:
+        return _ABOVE_ALL, -number, -ordinal  # the last one put there is the first
+    criteria = {PRIORITY: -priority, TIME: time}
+    sign = -1 if order[-1] == LIFO else 1
+    return *(criteria[criterion] for criterion in order[:-1]), sign * number, sign * ordinal
+
+
+def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
+    """By which messages are ordered: when it may be taken first, or else when it was committed."""
+    due = due_time(attributes, committed_at)
+    return committed_at if due is None else due
+
+
+def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
+    """Whether of neighbours in one commit the last is delivered first."""
+    return "before" not in attributes and (order[-1] == LIFO or attributes.get("top", False))
+
+
+def place_before(attributes: Mapping[str, Any], committed_at: float, position: Position) -> list[Any]:
+    """What a message carries that is put before the message with these fields at that position."""
+    if "before" not in attributes:
+        priority = attributes.get("priority", DEFAULT_PRIORITY)
+        return [*position, priority, _time(attributes, committed_at), attributes.get("top", False)]
+    place = [*attributes["before"], *position]
+    if len(place) > 5 + 2 * MOST_BEFORE:
+        raise InvalidArgument(
+            f"{MOST_BEFORE} messages in a row were each put before the last one, and no more can be: "
+            "put it before another message, or at the top"
+        )
+    return place
+
+
+def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(number, ordinal) at which runs must end, or this message would have to stand in their middle."""
+    if "before" not in attributes:
+        return []
+    return [(number, ordinal + side) for number, ordinal in _positions(attributes["before"]) for side in (0, 1)]
+
+
+def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
+    """Of the message that it stands before, and of those between."""
+    yield place[0], place[1]
+    yield from zip(place[5::2], place[6::2], strict=True)

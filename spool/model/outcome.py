@@ -1,0 +1,150 @@
+"""What one call of a service came to, as a value; and the two exceptions by which a Python function says so itself."""
+
+import math
+from dataclasses import dataclass
+
+from spool.errors import InvalidArgument
+from spool.model.codecs import encode
+from spool.shown import shown
+
+LONGEST_DELAY = 7 * 86400.0
+"""Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
+
+LONGEST_REASON = 1000
+"""Characters. A reason is read by people, and travels with the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """It worked. The reply goes to the reply queue, where there is one; an empty reply has the body b"".
+
+    `codec` names how `body` becomes a value again ("text", "json", "msgpack"); None means that it is bytes.
+    """
+
+    body: bytes = b""
+    content_type: str | None = None
+    codec: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """It failed for now.
+
+    `delay` is the seconds to wait that the service asked for, None if it named none. `counted` tells whether this was
+    a try of the message: False means that the service was never reached, so the route pauses and no try is lost.
+    """
+
+    reason: str
+    delay: float | None = None
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """It failed for good; `reply` goes to the failure queue, where there is one."""
+
+    reason: str
+    reply: Replied | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The message goes on, as it is, to another queue of the space, in the same commit."""
+
+    queue: str
+
+
+Outcome = Replied | Retried | Rejected | Passed
+
+
+class Retry(Exception):
+    """Raised by a function that handles messages: try this one again, after `delay` seconds or the queue's own delay.
+
+    Raises InvalidArgument if `delay` is not a number of seconds from 0.
+    """
+
+    # Also for a subclass with an __init__ of its own that does not call this one.
+    reason: str = ""
+    delay: float | None = None
+
+    def __init__(self, reason: str = "", delay: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = one_line(reason)
+        self.delay = None if delay is None else bounded(delay)
+
+
+class Reject(Exception):
+    """Raised by a function that handles messages: never try this one again.
+
+    `reply` is bytes, str, or what msgpack can express.
+    """
+
+    reason: str = ""
+    reply: object = None
+
+    def __init__(self, reason: str = "", reply: object = None) -> None:
+        super().__init__(reason)
+        self.reason = one_line(reason)
+        self.reply = reply
+
+
+def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected:
+    """What a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
+
+    A value that no codec can write is a try.
+    """
+    if value is None:
+        return Replied()
+    try:
+        body, codec, content_type = encode(value)
+    except Exception as error:
+        return Retried(describe(error))
+    return replied(body, content_type, codec, max_reply)
+
+
+def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
+    """What an exception that a function raised comes to: any but `Retry` and `Reject` is a try."""
+    if isinstance(error, Retry):
+        return Retried(error.reason or "the service asks to try again", error.delay)
+    if not isinstance(error, Reject):
+        return Retried(describe(error))
+    reason = error.reason or "the service rejects the message"
+    if error.reply is None:
+        return Rejected(reason)
+    reply = of_value(error.reply, max_reply)
+    if isinstance(reply, Replied):
+        return Rejected(reason, reply)
+    # The rejection stands: another try would only make the same useless reply.
+    return Rejected(f"{reason} (its reply is lost: {reply.reason})")
+
+
+def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
+    """The reply, or the refusal of one that no queue would take: it would be as large at every further try."""
+    return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
+
+
+def too_large(max_reply: int) -> Rejected:
+    """What a reply of more than `max_reply` bytes comes to."""
+    return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
+
+
+def bounded(delay: float) -> float:
+    """`delay` in seconds, at most `LONGEST_DELAY`; InvalidArgument if it is negative or not a number."""
+    if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
+        raise InvalidArgument(f"a delay is a number of seconds from 0, not {shown(delay)}")
+    return float(min(delay, LONGEST_DELAY))
+
+
+def describe(error: BaseException) -> str:
+    """What was raised, as a reason."""
+    text = one_line(error)
+    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def one_line(text: object) -> str:
+    """`text` as a reason: on one line, not too long, and such that it can be stored as UTF-8."""
+    try:
+        words = str(text).encode("utf-8", "replace").decode().split()
+    except Exception:  # somebody else's __str__: what it says is not worth losing the outcome for
+        return ""
+    return " ".join(words)[:LONGEST_REASON]

@@ -1,0 +1,326 @@
+"""The queues and options of a space as checked values. How they stand in ``space.toml`` is ``settings_file``'s.
+
+Each option has one rule: what it takes, in words and as a function. An unknown option or a value of another kind is an
+InvalidArgument that names the option and what is allowed.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from spool.errors import InvalidArgument
+from spool.model.marks import PERCENT, parse_mark
+from spool.shown import shortened, shown
+
+BODY_LIMIT_BYTES = 256 << 20
+HARD_BODY_LIMIT_BYTES = 2**32 - 1
+HEADERS_LIMIT_BYTES = 8 << 10
+HEADERS_LIMIT = 64
+HARD_HEADERS_LIMIT_BYTES = 1 << 20
+HARD_HEADERS_LIMIT = 4_096
+
+FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
+TOP, BEFORE = "top", "before"
+EXPIRY_MODES = ("error", "drop")
+FLUSH_MODES = ("auto", "ordered", "strict")
+
+# What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
+# that stand there without it, made by an earlier version or by hand, go on as they are.
+_OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
+_MOST_SECONDS = 1e10
+_MOST = 2**31
+_LARGEST = 2**62
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """One queue with its options, checked; ``spool.QueueOptions`` tells each."""
+
+    name: str
+    order: tuple[str, ...] = (FIFO,)
+    out_of_order: tuple[str, ...] = ()
+    retries: int | None = None
+    retry_delay: float = 0.0
+    retry_delay_max: float | None = None
+    first_delay: float = 0.0
+    error_queue: str | None = None
+    reply_queue: str | None = None
+    failure_queue: str | None = None
+    on_expiry: str = "error"
+    ordered: bool = False
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    deduplication_window: float = 300.0
+    capacity_high: str | None = None
+    capacity_low: str | None = None
+    capacity_command: str | None = None
+    capacity_timeout: float = 60.0
+    durability: str = "flush"
+
+
+@dataclass(frozen=True)
+class SpaceConfig:
+    """A whole space: its queues by name, and its options, checked; ``spool.SpaceOptions`` tells each."""
+
+    queues: Mapping[str, QueueConfig] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_body_bytes: int = BODY_LIMIT_BYTES
+    max_headers: int = HEADERS_LIMIT
+    max_headers_bytes: int = HEADERS_LIMIT_BYTES
+    drop_settle: float = 60.0
+    flush: str = "auto"
+    network_file_system: str | None = None
+    mirror: str | None = None
+
+    @cached_property
+    def marked(self) -> bool:
+        """Whether any queue has a mark."""
+        return any(queue.capacity_high is not None for queue in self.queues.values())
+
+    @cached_property
+    def limited(self) -> bool:
+        """Whether anything has a limit on how much it holds."""
+        limits = {self.max_messages, self.max_bytes}
+        for queue in self.queues.values():
+            limits |= {queue.max_messages, queue.max_bytes}
+        return limits != {None}
+
+
+QUEUE_OPTIONS = tuple(f.name for f in fields(QueueConfig) if f.name != "name")
+SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
+
+
+# -- what an option takes ---------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """``takes``: in words. ``checked``: the value as it is kept; ValueError if it is not allowed."""
+
+    takes: str
+    checked: Callable[[Any], Any]
+
+
+def _require(allowed: bool) -> None:
+    if not allowed:
+        raise ValueError
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def checked(value: Any) -> int:
+        _require(isinstance(value, int) and not isinstance(value, bool) and low <= value <= high)
+        return int(value)
+
+    return checked
+
+
+def _seconds(value: Any) -> float:
+    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_SECONDS)
+    return float(value)
+
+
+def _optional(checked: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else checked(value)
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        _require(value in allowed)
+        return str(value)
+
+    return checked
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A list, or words with commas between them."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words))
+    return tuple(words)
+
+
+def _order(value: Any) -> tuple[str, ...]:
+    words = _words(value)
+    _require(bool(words))
+    if words[-1] not in (FIFO, LIFO):
+        words += (FIFO,)
+    _require(set(words[:-1]) <= {PRIORITY, TIME} and len(set(words)) == len(words))
+    return words
+
+
+def _out_of_order(value: Any) -> tuple[str, ...]:
+    words = () if value == "" else _words(value)
+    _require(set(words) <= {TOP, BEFORE})
+    return tuple(word for word in (TOP, BEFORE) if word in words)
+
+
+def _flag(value: Any) -> bool:
+    _require(isinstance(value, bool))
+    return bool(value)
+
+
+def _mark(value: Any) -> str:
+    parse_mark(value)
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    _require(isinstance(value, str) and bool(value))
+    return str(value)
+
+
+def _absolute(value: Any) -> str:
+    _require(isinstance(value, str) and value.startswith("/"))
+    return str(value)
+
+
+_A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
+_A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
+_A_LIMIT = f"a whole number from 0 to {_LARGEST}, or left out for no limit"
+_A_QUEUE = "the name of a queue, or left out"
+_QUEUE_RULES = {
+    "order": Rule(
+        "priority and time, in this or the other order, each or none, then fifo or lifo: e.g. fifo or priority,fifo",
+        _order,
+    ),
+    "out_of_order": Rule("top, before, both or none", _out_of_order),
+    "retries": Rule(f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(_whole(0, _MOST))),
+    "retry_delay": Rule(_A_DELAY, _seconds),
+    "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_seconds)),
+    "first_delay": Rule(_A_DELAY, _seconds),
+    "error_queue": Rule(_A_QUEUE, _optional(_text)),
+    "reply_queue": Rule(_A_QUEUE, _optional(_text)),
+    "failure_queue": Rule(_A_QUEUE, _optional(_text)),
+    "deduplication_window": Rule(_A_DELAY, _seconds),
+    "capacity_high": Rule(_A_MARK, _optional(_mark)),
+    "capacity_low": Rule(_A_MARK, _optional(_mark)),
+    "capacity_command": Rule("what the shell is to run, or left out", _optional(_text)),
+    "capacity_timeout": Rule(_A_DELAY, _seconds),
+    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "ordered": Rule("true or false", _flag),
+    "on_expiry": Rule(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
+    "durability": Rule('"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")),
+}
+_SPACE_RULES = {
+    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", _whole(1, HARD_BODY_LIMIT_BYTES)),
+    "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", _whole(0, HARD_HEADERS_LIMIT)),
+    "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", _whole(0, HARD_HEADERS_LIMIT_BYTES)),
+    "drop_settle": Rule(_A_DELAY, _seconds),
+    "flush": Rule(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
+    "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(_text)),
+    "mirror": Rule("the absolute path of a directory", _optional(_absolute)),
+}
+
+
+def _checked(
+    options: Mapping[str, Any], rules: Mapping[str, Rule], where: str, tables: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    found = {}
+    for option, value in options.items():
+        rule = rules.get(option)
+        if rule is None:
+            known = ", ".join((*rules, *tables))
+            raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
+        try:
+            found[option] = rule.checked(value)
+        except ValueError:
+            raise InvalidArgument(f"{where}{option} is {rule.takes}, not {_given(value)}") from None
+    return found
+
+
+def _given(value: object) -> str:
+    return shortened(",".join(map(str, value))) if isinstance(value, list | tuple) else shown(value)
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def check_queue_name(name: object, where: str = "") -> str:
+    """The name, or InvalidArgument with the rule in the text."""
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{where}{shown(name)} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
+            "and does not start with a dot"
+        )
+    return name
+
+
+def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Checked options of a queue, of whatever name."""
+    found = _checked(options, _QUEUE_RULES, where)
+    for option in ("error_queue", "reply_queue", "failure_queue"):
+        if found.get(option) is not None:
+            check_queue_name(found[option], f"{where}{option}: ")
+    return found
+
+
+def queue_config(
+    name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
+) -> QueueConfig:
+    """A checked queue; InvalidArgument names the option and what it takes.
+
+    ``where`` opens the text: a file's name. ``defaults``: checked options, for those that are not given.
+    """
+    check_queue_name(name, where)
+    where = f"{where}queue {name}: "
+    own = queue_options(options, where)
+    config = replace(QueueConfig(name), **{**(defaults or {}), **own})
+    if own.get("error_queue") == name:
+        raise InvalidArgument(f"{where}a queue cannot be its own error_queue: name another, or leave it out")
+    if config.error_queue == name:  # the space's error queue has none itself
+        config = replace(config, error_queue=None)
+    _check_marks(config, where)
+    if config.retry_delay_max is not None and config.retry_delay_max < config.retry_delay:
+        raise InvalidArgument(
+            f"{where}retry_delay_max is at least retry_delay, {config.retry_delay:g}, not {config.retry_delay_max:g}"
+        )
+    return config
+
+
+def made_queue(
+    name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], known: Mapping[str, Any] | None = None
+) -> QueueConfig:
+    """A checked queue that is made now, or changed: ``options`` over those that are ``known`` of it, over the space's
+    ``defaults``. A ``retry_delay`` beyond the longest one raises that, too, unless that is given as well."""
+    check_queue_name(name)
+    given = queue_options(options, f"queue {name}: ")
+    own = {option: value for option, value in _OF_NEW_QUEUES.items() if option not in defaults}
+    together = {**own, **(known or {}), **given}
+    delay, longest = ({**defaults, **together}.get(option) for option in ("retry_delay", "retry_delay_max"))
+    if "retry_delay_max" not in given and longest is not None and delay is not None:
+        together["retry_delay_max"] = max(delay, longest)
+    return queue_config(name, together, defaults=defaults)
+
+
+def _check_marks(config: QueueConfig, where: str) -> None:
+    if config.capacity_high is None:
+        for option in ("capacity_low", "capacity_command"):
+            if getattr(config, option) is not None:
+                raise InvalidArgument(f"{where}{option} needs a capacity_high")
+        return
+    high, low = parse_mark(config.capacity_high), parse_mark(config.capacity_low or config.capacity_high)
+    if high.unit != low.unit or low.amount > high.amount:
+        raise InvalidArgument(
+            f"{where}capacity_low is at most capacity_high, {config.capacity_high}, in the same unit, "
+            f"not {config.capacity_low}"
+        )
+    if high.unit == PERCENT and config.max_messages is None and config.max_bytes is None:
+        raise InvalidArgument(f"{where}a capacity_high in percent is of max_messages or max_bytes: give one of them")
+
+
+def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
+    """A checked space with its queues' options; InvalidArgument names the option and what it takes."""
+    options = dict(options)
+    defaults = options.pop("defaults", {})
+    if not isinstance(defaults, Mapping):
+        raise InvalidArgument(f"{where}defaults are options of queues, not {shown(defaults)}")
+    defaults = queue_options(defaults, f"{where}defaults: ")
+    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where, ("defaults", "queues")))
+    return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

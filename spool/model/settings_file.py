@@ -1,0 +1,111 @@
+"""``space.toml``: the settings as people read and edit them; text to values and back, with comments kept.
+
+Unknown keys and wrong types are errors that name the file, the key and what is allowed. Who may write the file, and
+when, is the space's business.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from spool.errors import InvalidArgument, NewerFormat
+from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS, QueueConfig, SpaceConfig, queue_config, space_config
+
+FORMAT = 1
+MAX_SETTINGS_BYTES = 4 << 20
+_MAX_LINE = 2000
+# TOML has no null. An option that may be left out and is set in [defaults] is left out of one queue by an empty text.
+_LEFT_OUT = ""
+MAY_BE_LEFT_OUT = frozenset(name for name in QUEUE_OPTIONS if getattr(QueueConfig(""), name) is None)
+
+
+def parse(text: str, name: str) -> SpaceConfig:
+    """The settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
+    where = f"{name}: "
+    if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
+        # a key of very many parts takes the parser the square of their number, in time and in memory
+        raise InvalidArgument(f"{where}a line is longer than {_MAX_LINE} characters: mend the file")
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # no TOML, a number of too many digits, brackets without end
+        raise InvalidArgument(f"{where}{error}: mend the file, or take it from a backup") from None
+    version = found.pop("format", None)
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 2**31:
+        raise InvalidArgument(f"{where}format is a whole number from 1, not {version!r}")
+    if version > FORMAT:
+        raise NewerFormat(f"{where}format {version} is newer than this program, which reads {FORMAT}: use a later one")
+    queues = found.pop("queues", {})
+    if not isinstance(queues, dict) or not all(isinstance(options, dict) for options in queues.values()):
+        raise InvalidArgument(f"{where}queues are tables: [queues.NAME]")
+    if not isinstance(found.get("defaults", {}), dict):
+        raise InvalidArgument(f"{where}defaults are a table: [defaults]")
+    return space_config(found, {queue: _values(options) for queue, options in queues.items()}, where)
+
+
+def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if value == _LEFT_OUT and name in MAY_BE_LEFT_OUT else value for name, value in options.items()}
+
+
+def render_new(config: SpaceConfig) -> str:
+    """The text of a new space's file."""
+    import tomlkit  # only those who write settings pay for its import
+
+    document = tomlkit.document()
+    document.add(tomlkit.comment("A queue space of xaspool. Edit it, or use spool-admin; programs see it in seconds."))
+    document.add("format", FORMAT)
+    default = SpaceConfig()
+    for option in SPACE_OPTIONS:
+        value = getattr(config, option)
+        if option != "defaults" and value != getattr(default, option):
+            document.add(option, value)
+    if config.defaults:
+        table = tomlkit.table()
+        for option, value in config.defaults.items():
+            if value is not None:
+                table.add(option, _rendered(value))
+        document.add("defaults", table)
+    document.add("queues", tomlkit.table())
+    return tomlkit.dumps(document)
+
+
+def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
+    """The text with that queue added or changed; comments stay. What is as in ``defaults`` is not written."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    queues = document.setdefault("queues", tomlkit.table())
+    table = queues.setdefault(config.name, tomlkit.table())
+    inherited = queue_config(config.name, {}, defaults=defaults)
+    for option, value in asdict(config).items():
+        if option == "name":
+            continue
+        if value == getattr(inherited, option):
+            table.pop(option, None)
+        elif table.get(option) != (rendered := _rendered(value)):
+            table[option] = rendered
+    return tomlkit.dumps(document)
+
+
+def without_queue(text: str, name: str) -> str:
+    """The text without that queue."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    document["queues"].pop(name)
+    return tomlkit.dumps(document)
+
+
+def without_mirror(text: str) -> str:
+    """The text without a mirror: each space has its own."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    document.pop("mirror", None)
+    return tomlkit.dumps(document)
+
+
+def _rendered(value: object) -> object:
+    if value is None:
+        return _LEFT_OUT
+    return list(value) if isinstance(value, tuple) else value

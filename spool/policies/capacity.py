@@ -1,0 +1,129 @@
+"""The capacity command: it runs when a queue reaches its high mark, and not again before it reached its low one.
+
+That the command was run is a fact of the space, durable before it runs: a restart, or another process that looks, does
+not run it again. It runs outside any commit, in a thread of its own, and whatever becomes of it is logged.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from typing import BinaryIO, cast
+
+from spool.format.batch import Draft
+from spool.log.quota import Load, in_doubt, load_of, see_all
+from spool.log.visibility import catch_up, list_prepared
+from spool.model.marks import fullness, parse_mark
+from spool.model.settings import QueueConfig
+from spool.policies.retries import commit_draft
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+_HIGH = "high"
+_SHOWN_BYTES = 500
+
+
+class _Unchanged(Exception):
+    """Another process was faster, or the queue is not so full any more."""
+
+
+def look_at_marks(store: Store) -> None:
+    """Note which queues have reached a mark, and run the commands of those that are full."""
+    catch_up(store, list_prepared(store))
+    for config in list(store.config.queues.values()):
+        if config.capacity_high is None:
+            continue
+        with store.mutex:
+            load = load_of(store, config.name, in_doubt(store))
+        is_high = _crossed(store, config, load)
+        if is_high is not None and _note(store, config, is_high) and is_high and config.capacity_command is not None:
+            run_command(store.disk.root, config, load)
+
+
+def _crossed(store: Store, config: QueueConfig, load: Load) -> bool | None:
+    """Whether the queue has become full (True), or no longer is (False); None: it is as it was."""
+    assert config.capacity_high is not None
+    high = parse_mark(config.capacity_high)
+    low = parse_mark(config.capacity_low or config.capacity_high)
+    level = fullness(high.unit, load.messages, load.bytes, config.max_messages, config.max_bytes)
+    was_high = _fact_key(config.name) in store.index.facts
+    if not was_high and level >= high.amount:
+        return True
+    if was_high and level <= low.amount and level < high.amount:
+        return False
+    return None
+
+
+def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
+    """Durably; False if it is not so after all."""
+    deadline = store.deadline()
+
+    def check() -> None:
+        see_all(store, deadline)
+        with store.mutex:
+            if _crossed(store, config, load_of(store, config.name, in_doubt(store))) is not is_high:
+                raise _Unchanged
+
+    draft = Draft()
+    draft.fact(_fact_key(config.name), _HIGH if is_high else None)
+    try:
+        commit_draft(store, draft, deadline, flush=True, check=check)
+    except _Unchanged:
+        return False
+    return True
+
+
+def _fact_key(queue: str) -> str:
+    return f"capacity:{queue}"
+
+
+def run_command(space: str, config: QueueConfig, load: Load) -> None:
+    """In a thread of its own. The program goes on until it ends or its time is over, whoever closes the space."""
+    threading.Thread(target=_run, args=(space, config, load), name="xaspool capacity").start()
+
+
+def _run(space: str, config: QueueConfig, load: Load) -> None:
+    assert config.capacity_command is not None
+    environment = {
+        **os.environ,
+        "SPOOL_SPACE": space,
+        "SPOOL_QUEUE": config.name,
+        "SPOOL_MESSAGES": str(load.messages),
+        "SPOOL_BYTES": str(load.bytes),
+    }
+    what = f"the capacity command of queue {config.name}"
+    try:
+        # Into a file: however much it says is not kept here, and whoever it leaves behind is not waited for.
+        with _scratch() as said:
+            with subprocess.Popen(
+                config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            ) as child:  # fmt: skip
+                try:
+                    child.wait(config.capacity_timeout)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)  # with all that it has started
+                    log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
+                    return
+            if child.returncode:
+                text = _end_of(said)
+                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it said nothing")
+    except OSError as error:
+        log.warning("%s could not be run: %s", what, error)
+
+
+def _scratch() -> BinaryIO:
+    """A file of no name. Where there is no room for one the command runs all the same, nobody hears what it says."""
+    try:
+        return cast("BinaryIO", tempfile.TemporaryFile())
+    except OSError:
+        return open(os.devnull, "r+b")
+
+
+def _end_of(said: BinaryIO) -> str:
+    """The last characters, on one line."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+    return " ".join(said.read(_SHOWN_BYTES).decode("utf-8", "replace").split())

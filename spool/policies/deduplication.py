@@ -1,0 +1,81 @@
+"""Deduplication: a put with a key that was put within the queue's window is that message again.
+
+A key is a fact, written with its message and forgotten after the window; what is put again gets the first one's id,
+whether that is still in the queue or not. While a transaction that puts a key has not ended, its key is held as a byte
+lock: who puts the same one meanwhile waits for its outcome, as at a unique index.
+"""
+
+from spool.coordination.locks import deduplication_byte
+from spool.errors import InvalidArgument, MessageInUse
+from spool.format.batch import Draft
+from spool.log.visibility import look_again
+from spool.model.settings import QueueConfig
+from spool.runtime.clock import WaitExpired
+from spool.store.store import Store
+
+
+class Keys:
+    """The keys that one transaction puts."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._bytes: list[int] = []
+        self._own: dict[str, str] = {}
+
+    def seen(self, queue: str, key: str) -> str | None:
+        """The id of the message that was put with it, or None: then the key is this transaction's until it ends.
+
+        MessageInUse while another transaction, or one in doubt, has it.
+        """
+        store, name = self._store, _fact_key(queue, key)
+        if name in self._own:
+            return self._own[name]
+        byte = deduplication_byte(queue, key)
+        if byte in self._bytes:  # it was asked for before, and then not put
+            return None
+        try:
+            store.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
+        except WaitExpired as error:
+            raise MessageInUse(f"{error}: try again later") from None
+        self._bytes.append(byte)
+        found: str | None = ""
+        try:
+            found = self._published(name, key)
+        finally:
+            if found is not None:
+                self._bytes.remove(byte)
+                store.xids.unlock(byte)
+        return found
+
+    def _published(self, name: str, key: str) -> str | None:
+        store = self._store
+        look_again(store, store.deadline())  # whoever had the key may have died with a number that nobody sees yet
+        with store.mutex:
+            for xid, image in store.prepared.images.items():
+                if any(fact[0] == name for table in image.tables for fact in table.facts):
+                    raise MessageInUse(f"a message with the deduplication key {key!r} is in doubt, in branch {xid}")
+            fact = store.index.facts.get(name)
+        if fact is None or (fact[2] is not None and fact[2] <= store.clock.now()):
+            return None
+        return str(fact[1])
+
+    def remember(self, draft: Draft, config: QueueConfig, key: str, message_id: str) -> None:
+        """The message with that key is in the draft."""
+        name = _fact_key(config.name, key)
+        draft.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
+        self._own[name] = message_id
+
+    def let_go(self) -> None:
+        """The transaction has ended."""
+        held, self._bytes = self._bytes, []
+        for byte in held:
+            self._store.xids.unlock(byte)
+
+
+def check_single(count: int) -> None:
+    if count != 1:
+        raise InvalidArgument(f"a deduplication_key is one message's, not {count}: put them one by one")
+
+
+def _fact_key(queue: str, key: str) -> str:
+    return f"deduplication:{queue}:{key}"

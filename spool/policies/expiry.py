@@ -1,0 +1,94 @@
+"""What is past its time leaves its queue: to the error queue, or away, as the queue says.
+
+Nobody gets such a message, whoever has looked or not: a get passes it over. It leaves when somebody takes from its
+queue or counts it, and else within seconds, by the housekeeping of a process that follows the space. The commit that
+says so is not flushed: after a power cut the message is past its time again.
+"""
+
+import logging
+from itertools import islice
+
+from spool.errors import QueueNotFound
+from spool.format.batch import Draft
+from spool.log.visibility import look_again
+from spool.model.ranges import Ranges, append, positions
+from spool.model.settings import QueueConfig
+from spool.policies.retries import commit_draft, moved_to, queue_config
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+_RUNS_AT_ONCE = 4_096
+
+
+def expire(store: Store, queue: str, deadline: Deadline) -> int:
+    """Let go what is past its time and nobody holds; returns how many messages. The caller has caught up."""
+    done = 0
+    while True:
+        with store.mutex:
+            if not store.index.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
+                return done
+            claimed = _claim_expired(store, queue)
+        if not claimed:
+            return done  # others hold them: who gives one back, gives it back too late
+        try:
+            gone = _let_go(store, queue, claimed, deadline)
+        finally:
+            for number, first, count in claimed:
+                store.claims.release(number, first, count)
+        if not gone:
+            return done  # somebody else was faster, or a branch in doubt holds them
+        done += gone
+
+
+def _lacks_its_error_queue(store: Store, queue: str) -> bool:
+    """Then what is past its time stays, undelivered, until the error queue is there."""
+    config = queue_config(store.config, queue)
+    return _is_kept(config) and config.error_queue not in store.config.queues
+
+
+def _claim_expired(store: Store, queue: str) -> Ranges:
+    got: Ranges = []
+    for run in islice(store.index.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
+        got += [(run.number, *piece) for piece in store.claims.claim(run.number, run.first, run.live)]
+    return got
+
+
+def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
+    look_again(store, deadline)
+    gone: dict[int, Ranges] = {}  # by how many tries failed
+    with store.mutex:
+        now = store.clock.now()
+        for position in positions(claimed):
+            run = store.index.find(position)
+            if run is None or run.queue.name != queue or not run.is_past(now) or position in store.prepared.held:
+                continue
+            ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
+            append(ranges, position.number, position.ordinal, 1)
+    count = sum(length for ranges in gone.values() for _, _, length in ranges)
+    if count:
+        config = queue_config(store.config, queue)
+        try:
+            commit_draft(store, _farewell(config, gone), deadline, flush=False)
+        except QueueNotFound:  # its error queue was deleted since the settings were read
+            return 0
+        where = f"moved to {config.error_queue}" if _is_kept(config) else "dropped"
+        log.info("%s messages of queue %s were past their time, and %s", count, queue, where)
+    return count
+
+
+def _farewell(config: QueueConfig, gone: dict[int, Ranges]) -> Draft:
+    draft = Draft()
+    for attempts, ranges in gone.items():
+        for number, first, count in ranges:
+            if _is_kept(config):
+                changes = moved_to(config, attempts, "it was past its time") | {"why": "expired"}
+                draft.update(number, first, count, changes)
+            else:
+                draft.remove(number, first, count, "expired")
+    return draft
+
+
+def _is_kept(config: QueueConfig) -> bool:
+    return config.error_queue is not None and config.on_expiry == "error"

@@ -1,0 +1,1 @@
+"""Time, calls and signals: what a call of the library runs in."""

@@ -1,0 +1,124 @@
+"""Who is inside a call of an open space: calls end before its descriptors do.
+
+``with gate:`` is one step. A closed gate lets nobody in any more and tells those who wait inside to leave. The files
+are closed by the last one out, so no thread ever uses a descriptor's number that belongs to another file by then.
+
+No lock guards the table: who comes in writes himself down and then looks whether the gate is closed, who closes it says
+so and then looks who is inside.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from spool.errors import NotOpen
+from spool.runtime import interrupts
+
+log = logging.getLogger("spool")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Gate:
+    """``shut`` is called once: when the gate is closed and nobody is inside."""
+
+    def __init__(self, shut: Callable[[], None]) -> None:
+        self.closed = False
+        self.abandoned = False  # not even those inside can do anything more
+        self.because = "the space is closed: open it again"
+        self._shut = shut
+        self._inside: dict[int, int] = {}
+        self._once = threading.Lock()
+        self._is_shut = threading.Event()
+
+    def check(self) -> None:
+        """NotOpen if the space is closed; for those who come, and for those who wait inside."""
+        if self.closed:
+            raise NotOpen(self.because)
+
+    @interrupts.whole
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        depth = self._inside.get(me)
+        if depth:
+            self._inside[me] = depth + 1
+            return
+        self.check()
+        interrupts.enter()
+        self._inside[me] = 1
+        if self.closed:  # since the check
+            self.__exit__(None, None, None)
+            self.check()
+
+    @interrupts.whole
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        me = threading.get_ident()
+        depth = self._inside.get(me, 0)
+        if depth > 1:
+            self._inside[me] = depth - 1
+            return
+        try:
+            if depth:
+                self._leave(me, error)
+            elif error is None or isinstance(error, Exception):  # a child that was forked inside a step
+                raise NotOpen(self.because) from error
+        finally:
+            interrupts.leave()
+
+    def _leave(self, me: int, error: BaseException | None) -> None:
+        if interrupts.tears(error):
+            self._tear(error)
+        self._inside.pop(me, None)
+        self._shut_if_last()
+
+    def _tear(self, error: BaseException | None) -> None:
+        if not self.closed:
+            self.because = f"a step was torn by {type(error).__name__}: open the space again, which recovers it"
+            self.closed = True
+            log.error("%s", self.because)
+
+    def end(self) -> None:
+        """Let nobody in any more."""
+        self.closed = True
+        self._shut_if_last()
+
+    def close(self) -> None:
+        """Let nobody in any more, and wait for those inside; who is inside himself does not wait."""
+        self.end()
+        if threading.get_ident() not in self._inside:
+            self._is_shut.wait()
+
+    def close_at_once(self, because: str) -> None:
+        """Nobody is inside who matters: in a forked child."""
+        if not self._is_shut.is_set():
+            self.because = because
+            self.closed = self.abandoned = True
+            self._inside.clear()
+            self._once = threading.Lock()
+            self._is_shut = threading.Event()
+            self._shut_if_last()
+
+    @interrupts.whole
+    def _shut_if_last(self) -> None:
+        if self.closed and not self._inside and self._once.acquire(blocking=False):
+            try:
+                self._shut()
+            finally:
+                self._is_shut.set()
+
+
+def step(method: Callable[P, T]) -> Callable[P, T]:
+    """For methods of objects with a ``_store``: the call is one step of its space."""
+
+    @wraps(method)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
+        gate: Gate = args[0]._store.gate  # type: ignore[attr-defined]
+        if threading.get_ident() in gate._inside:  # it is part of another step
+            return method(*args, **kwargs)
+        with gate:
+            return method(*args, **kwargs)
+
+    return inside

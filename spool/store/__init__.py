@@ -1,0 +1,1 @@
+"""The parts of which an open space is made."""

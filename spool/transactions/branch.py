@@ -1,0 +1,178 @@
+"""What a transaction has in hand until it ends: its messages, its claims with their note, its file and its xid's byte.
+
+Nothing here knows how far the transaction is; ``transaction`` decides, and calls.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from spool.coordination.counters import Page
+from spool.coordination.locks import xid_byte
+from spool.disk.recycler import Pool
+from spool.errors import NO_ROOM, NotOpen, SpoolError, TransactionTimeout
+from spool.format.batch import Draft
+from spool.format.format import BranchEntry, Header
+from spool.format.writer import BranchFile
+from spool.maintenance.reclaim import reclaim
+from spool.model.message import message_id
+from spool.model.ranges import Ranges, positions
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
+from spool.policies import retries
+from spool.policies.claim_journal import ClaimNote
+from spool.policies.deduplication import Keys
+from spool.runtime.clock import WaitExpired
+from spool.store.store import Store
+from spool.transactions import consume
+from spool.transactions.groups import GroupHolds
+
+log = logging.getLogger("spool")
+
+
+class Branch:
+    """One branch, in X/Open's terms. ``noted``: whether claims are noted, so that this process's death counts as a try
+    of the messages that it holds, as its rollback does. Not thread-safe: the transaction serialises its calls."""
+
+    def __init__(self, store: Store, xid: Xid | None, *, noted: bool) -> None:
+        self.id = os.urandom(BRANCH_ID_BYTES)
+        self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
+        self.draft = Draft()
+        self.file: BranchFile | None = None
+        self.claims: Ranges = []
+        self.groups = GroupHolds(store.xids, self.claims)
+        self._keys: Keys | None = None
+        self._store = store
+        self._noted = noted
+        self._note = ClaimNote(store, self.xid)
+        self._locked = False
+        self._left = False  # to the next opener of the space
+
+    @property
+    def keys(self) -> Keys:
+        """The deduplication keys that it puts."""
+        self._keys = self._keys or Keys(self._store)
+        return self._keys
+
+    # -- the xid ----------------------------------------------------------------------------------------------------
+
+    def lock_xid(self) -> None:
+        """Before the first file of the branch: a cleaner removes only files whose xid is free."""
+        if not self._locked:
+            try:
+                self._store.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
+            except WaitExpired as error:
+                raise TransactionTimeout(str(error)) from None
+            self._locked = True
+
+    def lock_xid_now(self) -> bool:
+        """False if another process has this xid."""
+        self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
+        return self._locked
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    @property
+    def empty(self) -> bool:
+        return self.draft.empty and self.file is None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of its messages."""
+        return tuple(message_id(self.id, ordinal) for ordinal in range(self.draft.messages))
+
+    def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
+        """Add messages; returns their ids. ``draft.sections`` then says whether there is something to ``stream``."""
+        first, prefix = self.draft.put(queue, raws, attributes), self.id.hex()
+        return list(map(f"{prefix}%08x".__mod__, range(first, first + len(raws))))
+
+    def stream(self) -> None:
+        """The branch has become large: what is complete goes to ``active/``."""
+        self.lock_xid()
+        self.new_file().stream(self.draft)
+
+    def new_file(self) -> BranchFile:
+        """Its file; a new one if it has none."""
+        self.file = self.file or BranchFile(self._store.disk, self.xid)
+        return self.file
+
+    def entry(self) -> BranchEntry:
+        return BranchEntry(self.xid, self.id, 0, self.draft.messages)
+
+    def complete_file(self, page: Page, pool: Pool | None = None) -> tuple[BranchFile, Header]:
+        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool.
+
+        If the disk is full, what nobody needs any more makes room, once.
+        """
+        file = self.new_file()
+        header = self._store.header(page, branches=(self.entry(),))
+        try:
+            return file, file.complete(header, self.draft, pool)
+        except OSError as error:
+            if error.errno not in NO_ROOM or file.streamed:
+                raise
+        file.abandon()
+        reclaim(self._store)
+        file = self.file = BranchFile(self._store.disk, self.xid)
+        return file, file.complete(header, self.draft, pool)
+
+    def abandon_file(self) -> None:
+        if self.file is not None:
+            self.file.abandon()
+
+    def begin_anew(self) -> None:
+        """Forget what was put and what was to be done; the claims and their note stay. What is put from now on gets
+        other ids: the old ones were told to the caller."""
+        self.abandon_file()
+        self.file, self.draft, self.id = None, Draft(), os.urandom(BRANCH_ID_BYTES)
+        if self._keys is not None:
+            self._keys.let_go()
+            self._keys = None
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def write_note(self, ranges: Ranges) -> None:
+        if self._noted:
+            self.lock_xid()
+            self._note.add(ranges)
+
+    def take(self, ranges: Ranges) -> None:
+        """Claimed messages leave their queue with this branch."""
+        self.claims += ranges
+        for number, first, count in ranges:
+            self.draft.remove(number, first, count, "dequeued")
+
+    def count_tries(self, reason: str) -> None:
+        """Before the claims of a rollback are let go: whoever takes a message next must see the count."""
+        if self.claims and self._noted:
+            retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
+
+    def undo(self, reason: str) -> None:
+        """Nothing of it happens, and a try is counted for what it holds, before it is let go of. While the space closes
+        that is left to its next opener, by the note: nothing is let go of then before the files are closed."""
+        try:
+            self.abandon_file()
+            self.count_tries(reason)
+        except NotOpen:
+            self._left = True
+        except (OSError, SpoolError) as error:
+            log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
+
+    def let_go(self) -> None:
+        """Of claims, note and xid. After a commit or a vote the file holds what the claims held."""
+        if self._left:
+            return
+        try:
+            self._note.remove()
+        except OSError as error:
+            log.warning("a note of claims stays behind: %s", error)
+        claims = self.claims[:]
+        self.claims.clear()
+        consume.release(self._store, claims)
+        if self.groups.names:
+            self.groups.let_go()
+        if self._keys is not None:
+            self._keys.let_go()
+        if self._locked:
+            self._locked = False
+            self._store.xids.unlock(xid_byte(self.xid))

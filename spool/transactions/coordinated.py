@@ -1,0 +1,95 @@
+"""A transaction whose outcome a coordinator decides, or that decides others': two-phase commit, in X/Open's terms.
+
+The XA resource manager and the forwarder drive branches and rounds by it. What applications use is ``Transaction``.
+"""
+
+import logging
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from spool.errors import SpoolError
+from spool.log.quota import room_for
+from spool.log.visibility import apply_up_to
+from spool.model.xid import Xid
+from spool.runtime.gate import step
+from spool.transactions import consume, two_phase
+from spool.transactions.consume import HeldMessage
+from spool.transactions.ending import State
+from spool.transactions.transaction import Transaction
+from spool.transactions.validation import check_wanted
+
+log = logging.getLogger("spool")
+
+
+class CoordinatedTransaction(Transaction):
+    """A branch of a coordinator, or a coordinator's own transaction."""
+
+    @step
+    def lock_xid_now(self) -> bool:
+        """For a branch of a coordinator: False if another process has this xid."""
+        return self._branch.lock_xid_now()
+
+    @step
+    def hold(
+        self, queue: str, max_messages: int, *, timeout: float | None = 0, passed: Set[tuple[int, int]] = frozenset()
+    ) -> list[HeldMessage]:
+        """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
+
+        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. Those in
+        ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
+        """
+        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True, passed=passed)
+        with self._lock:
+            deadline = self._store.deadline(timeout)
+            got = consume.wait_for(
+                self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
+            )
+            self._branch.claims += got
+            return consume.held_messages(self._store, got)
+
+    @step
+    def prepare(self) -> bool:
+        """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
+
+        Raises like ``commit``; the transaction is then rolled back.
+        """
+        with self._lock, self._undo_on_failure("preparing"):
+            page = self._check_ending()
+            if self._branch.empty:
+                self._end(State.COMMITTED)
+                return False
+            self._branch.lock_xid()
+            file = self._branch.complete_file(page)[0]
+            self._store.refresh_settings()
+            room = room_for(self._store, lambda: file.tables, self._store.deadline())
+            limited = self._store.config.limited  # or the vote needs no number lock
+            two_phase.publish_prepared(self._store, file, self.xid, check=room if limited else None)
+            self._end(State.PREPARED)
+            return True
+
+    @step
+    def commit(self, adopt: Sequence[Xid] = ()) -> None:
+        """As ``Transaction.commit``, together with prepared branches, ``adopt``, whose votes the caller was told."""
+        if not adopt:
+            super().commit()
+            return
+        with self._lock, self._undo_on_failure("committing"):
+            self._check_ending()
+            self._branch.lock_xid()
+            self._commit_with(adopt)
+            self._end(State.COMMITTED)
+
+    def _commit_with(self, adopt: Sequence[Xid]) -> None:
+        store = self._store
+        branch = self._branch
+        self.number = two_phase.adopt(store, branch.new_file(), branch.draft, branch.entry(), adopt, store.deadline())
+        self._refresh()
+        two_phase.move_adopted(store, self.number, enumerate(adopt, 1))
+
+    def _refresh(self) -> None:
+        """See our own commit. It is done, whatever happens to this look."""
+        assert self.number is not None
+        try:
+            apply_up_to(self._store, self.number)
+        except (OSError, SpoolError) as error:
+            log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)

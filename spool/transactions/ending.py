@@ -1,0 +1,262 @@
+"""How a transaction ends: committed, alone or with others; voted for; rolled back; or in a state that nobody knows.
+
+Whatever fails on the way, its claims, its file and its xid are let go of once, and whoever was promised an outcome
+hears it.
+"""
+
+import enum
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+
+from spool.coordination.counters import Page
+from spool.errors import (
+    CommitUnknown,
+    NotOpen,
+    ProtocolError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)  # fmt: skip
+from spool.format.reader import FileImage
+from spool.index.commit import Commit, Part
+from spool.log import sequence
+from spool.log.commit_queue import BranchWork, Work
+from spool.log.exit import Guard
+from spool.log.futures import Promises
+from spool.log.quota import room_for
+from spool.log.visibility import see_own
+from spool.model.xid import Xid
+from spool.policies.claim_journal import Undertaker
+from spool.runtime.clock import WaitExpired
+from spool.runtime.context import Association
+from spool.runtime.gate import step
+from spool.store.store import Store
+from spool.transactions.branch import Branch
+
+log = logging.getLogger("spool")
+
+
+class State(enum.Enum):
+    """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
+
+    ACTIVE = "active"
+    COMMITTING = "being committed"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "in an unknown state"
+
+
+class Ending:
+    """The part of a ``Transaction`` that ends it."""
+
+    def __init__(
+        self,
+        store: Store,
+        undertaker: Undertaker,
+        *,
+        timeout: float | None = None,
+        xid: Xid | None = None,
+        noted: bool = True,
+        guarded: bool = False,
+    ) -> None:
+        self.state = State.ACTIVE
+        self.number: int | None = None
+        self._store = store
+        self._undertaker = undertaker
+        self._branch = Branch(store, xid, noted=noted)
+        self._deadline = store.deadline(timeout)
+        self._lock = threading.RLock()
+        self._rollback_only: str | None = None
+        self._doomed: str | None = None
+        self._associations: list[Association] = []
+        self._left = False
+        self._promises = Promises(store.at_end)
+        self._guard = Guard(store, self._branch, self._promises) if guarded else None
+
+    @property
+    def xid(self) -> Xid:
+        """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
+        return self._branch.xid
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """Whatever comes, this transaction will be rolled back."""
+        self._rollback_only = reason
+
+    def _doom(self, reason: str) -> None:
+        """Something in it was lost: the next call says so, whichever it is."""
+        self._doomed = reason
+
+    @property
+    def rollback_only(self) -> bool:
+        """Whether it was marked so that it will be rolled back."""
+        return self._rollback_only is not None
+
+    def __repr__(self) -> str:
+        return f"<transaction {self.xid} of {self._store.disk.root}: {self.state.value}>"
+
+    @step
+    def commit(self) -> None:
+        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush."""
+        with self._lock, self._undo_on_failure("committing"):
+            page = self._check_ending()
+            if self._branch.file is not None:
+                self._branch.lock_xid()
+                self._commit_alone(page)
+            elif not self._branch.empty:
+                self._commit_in_line(page)
+            self._end(State.COMMITTED)
+
+    @step
+    def commit_async(self) -> "Future[None]":
+        """``commit`` without waiting for it: the future is done when all gets and puts are durable and visible.
+
+        The transaction takes no calls any more. Raises like ``commit`` what is known at once; a transaction that was
+        written to the disk already, because it is large, is committed before this returns.
+        """
+        future = Future[None]()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            page = self._check_ending()
+            if self._branch.file is not None or self._branch.empty:
+                self.commit()
+                future.set_result(None)
+                return future
+            work = self._work(page)
+            work.future, work.told = future, self._hear
+            self.state = State.COMMITTING
+            with self._undo_on_failure("committing"):
+                self._store.group.submit(work)
+        return future
+
+    def _hear(self, works: Sequence[Work]) -> None:
+        """From who has committed it, in his thread, or failed to."""
+        [work] = works
+        self.number = work.number
+        failed: BaseException | None = None
+        with self._lock:
+            try:
+                with self._undo_on_failure("committing"):
+                    if work.error is not None:
+                        raise work.error
+                    self._end(State.COMMITTED)
+            except Exception as error:
+                failed = error
+            if self.state is State.COMMITTING:  # the failure was that the space is closed
+                self.state = State.ROLLED_BACK
+                self._keep_promises("the space was closed")
+        if failed is None:
+            work.future.set_result(None)
+        else:
+            self._store.group.failed += work.messages
+            work.future.set_exception(failed)
+
+    def _work(self, page: Page) -> BranchWork:
+        return BranchWork(page, self.xid, self._branch.id, self._branch.draft)
+
+    def _commit_in_line(self, page: Page) -> None:
+        """Together with what others commit now."""
+        work = self._work(page)
+        try:
+            self._store.group.commit(work)
+        finally:
+            self.number = work.number
+
+    def _commit_alone(self, page: Page) -> None:
+        store = self._store
+        file, header = self._branch.complete_file(page, store.pool)
+        room = room_for(store, lambda: file.tables, store.deadline())
+        number = self.number = sequence.commit(store, file, store.deadline(), check=room)
+        image = FileImage(header._replace(number=number), tuple(file.tables))
+        see_own(store, Commit(number, [Part(0, None, 0, image)]))
+
+    @step
+    def rollback(self, reason: str = "its transaction was rolled back") -> None:
+        """Undo it all. What it held is available again after the queue's retry delay, with one try more counted."""
+        with self._lock:
+            if self.state is not State.ACTIVE:
+                raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
+            self._undo(reason)
+
+    def abandon(self) -> None:
+        """Undo it all unless it has ended, without counting a try of the messages that it took: for a program that has
+        not begun to handle them. (What a closed space left is rolled back by the next process that looks.)"""
+        if self.state is State.ACTIVE:
+            with suppress(NotOpen), self._store.gate, self._lock:
+                self._branch.abandon_file()
+                self._end(State.ROLLED_BACK)
+
+    def _undo(self, reason: str) -> None:
+        try:
+            self._branch.undo(reason)
+        finally:
+            self._end(State.ROLLED_BACK, reason)
+
+    def _keep_promises(self, why: str) -> None:
+        """Of what was submitted in this transaction, which has ended."""
+        if self.state is State.COMMITTED:
+            self._promises.keep()
+        elif self.state is State.ROLLED_BACK:
+            self._promises.roll_back(why)
+        elif self.state is State.UNKNOWN:
+            text = f"its transaction may or may not have been committed: {why}"
+            self._promises.fail(lambda id: CommitUnknown(text, (id,)))
+        else:
+            self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
+
+    @contextmanager
+    def _undo_on_failure(self, doing: str) -> Iterator[None]:
+        """Around an ending: a failure means rolled back, or, once the file has its number (or a vote that could not
+        be made durable cannot be withdrawn), unknown."""
+        try:
+            with self._store.disk_errors(doing):
+                yield
+        except BaseException as error:
+            if self.state in (State.ACTIVE, State.COMMITTING) and not self._store.closed:
+                file = self._branch.file
+                numbered = self.number is not None or (file is not None and file.number is not None)
+                if numbered or isinstance(error, CommitUnknown):
+                    self._end(State.UNKNOWN, str(error))
+                else:
+                    self._undo(f"{doing} failed: {error}")
+            if isinstance(error, CommitUnknown):
+                error.ids = self._branch.ids
+            if isinstance(error, WaitExpired):
+                raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+            raise
+
+    def _end(self, state: State, why: str = "") -> None:
+        """Let go of everything."""
+        self.state = state
+        if self._guard is not None:
+            self._guard.dismiss()
+        self._keep_promises(why)
+        self._branch.let_go()
+
+    def _check_ending(self) -> Page:
+        """As ``_check_active``, for an ending that is not a rollback."""
+        page = self._check_active()
+        if self._rollback_only is not None:
+            reason = self._rollback_only
+            self.rollback()
+            raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+        return page
+
+    def _check_active(self) -> Page:
+        """The counters as they are now, if calls are welcome."""
+        page = self._store.check_usable()
+        if self.state is State.ACTIVE and self._deadline.passed():
+            self._undo("its transaction took too long")
+            raise TransactionTimeout(
+                f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
+            )
+        if self.state is State.ACTIVE and self._doomed is not None:
+            self._undo(self._doomed)
+            raise TransactionRolledBack(f"the transaction was rolled back: {self._doomed}; begin a new one")
+        if self.state is State.ROLLED_BACK and not self._left:
+            raise TransactionRolledBack("the transaction was rolled back: begin a new one")
+        if self.state is not State.ACTIVE:
+            raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
+        return page

@@ -1,0 +1,116 @@
+"""A branch written by a process that has not opened the space: a Spark task, say.
+
+No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. Its life is
+its coordinator's, who holds the claims and decides; once the coordinator's lock is free the branch is rolled back by
+whoever meets it.
+"""
+
+from typing import NamedTuple
+
+from spool.coordination.locks import coordinator_byte, xid_byte
+from spool.disk.disk import Disk
+from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
+from spool.format.batch import Draft
+from spool.format.format import BranchEntry
+from spool.format.reader import read_bodies
+from spool.format.writer import BranchFile
+from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.runtime import interrupts
+from spool.runtime.clock import Clock
+from spool.runtime.gate import step
+from spool.store.store import Store
+from spool.transactions.consume import HeldMessage
+from spool.transactions.two_phase import publish_prepared
+
+
+class Vote(NamedTuple):
+    """A prepared branch, by name and content; ``checksum`` is its header's."""
+
+    xid: Xid
+    size: int
+    checksum: int
+
+
+class RemoteBranch:
+    """One branch of a coordinator's transaction. Not thread-safe; close it whatever happens.
+
+    ``draft`` takes its messages and commands. TransactionRolledBack if the coordinator has ended.
+    """
+
+    def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
+        assert len(branch_id) == BRANCH_ID_BYTES
+        self.xid = xid
+        self.draft = Draft()
+        self._id = branch_id
+        self._handles: dict[str, int] = {}
+        disk = Disk(path)
+        with interrupts.deferred(disk.close_all):
+            self._store = Store(disk, Clock())
+            self._store.open_run(make=False)
+            self._store.check_usable()
+            self._check_coordinator()
+            if not self._store.xids.try_lock(xid_byte(xid)):
+                raise ProtocolError(f"another process is writing the branch {xid}")
+
+    def _check_coordinator(self) -> None:
+        if self._store.xids.is_free(coordinator_byte(self.xid.gtrid)):
+            raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
+
+    @step
+    def read(self, message: HeldMessage) -> bytes:
+        """The body; CorruptedFile if it is damaged."""
+        for last in (False, True):
+            try:
+                offset, length, checksum = message.body
+                handle = self._open(message, fresh=last)
+                return read_bodies(self._store.disk, handle, [offset + length], [length], [checksum])[0]
+            except CorruptedFile as error:
+                if last:
+                    raise CorruptedFile(f"{message.names[-1]}: {error}") from None
+        raise AssertionError("unreachable")
+
+    def _open(self, message: HeldMessage, *, fresh: bool) -> int:
+        key = message.names[-1]
+        if fresh and key in self._handles:
+            self._store.disk.close(self._handles.pop(key))
+        if key not in self._handles:
+            self._handles[key] = self._open_first(message.names)
+        return self._handles[key]
+
+    def _open_first(self, names: tuple[str, ...]) -> int:
+        for name in names:
+            try:
+                return self._store.disk.open(name)
+            except FileNotFoundError:
+                continue
+        raise CorruptedFile(f"{names[-1]} is missing")
+
+    def take_in_hand(self, byte: int) -> None:
+        """From now on the coordinator can see that the message of this byte is being worked on (``in_hand_byte``)."""
+        self._store.disk.lock(self._store.xids.handle, byte)
+
+    def put_down(self, byte: int) -> None:
+        """Of what was taken in hand."""
+        self._store.disk.unlock(self._store.xids.handle, byte)
+
+    @step
+    def prepare(self) -> Vote | None:
+        """Vote yes, durably; None if there is nothing in the branch."""
+        if self.draft.empty:
+            return None
+        store = self._store
+        file = BranchFile(store.disk, self.xid)
+        with store.disk_errors(f"preparing branch {self.xid}"):
+            try:
+                entry = BranchEntry(self.xid, self._id, 0, self.draft.messages)
+                header = file.complete(store.header(branches=(entry,)), self.draft)
+                self._check_coordinator()
+                publish_prepared(store, file, self.xid)
+            except BaseException:
+                file.abandon()
+                raise
+        return Vote(self.xid, header.size, header.checksum)
+
+    def close(self) -> None:
+        """Let go of the xid; the vote, if there was one, stands."""
+        self._store.gate.close()

@@ -1,0 +1,154 @@
+"""What callers may ask for: their arguments, checked, with errors that say what would do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from spool.coordination.counters import Page
+from spool.errors import BadMessageId, InvalidArgument
+from spool.log.visibility import catch_up
+from spool.model import codecs
+from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id
+from spool.model.order import place_before
+from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
+from spool.names import no_queue
+from spool.policies.retries import queue_config
+from spool.shown import shown
+from spool.store.store import Store
+from spool.transactions.selection import Wanted
+
+
+def check_queue(store: Store, queue: str, page: Page) -> None:
+    """QueueNotFound if the space has no such queue, even after reading its settings again; ``page``: just read."""
+    if queue in store.config.queues and page.settings_cells == store.settings_cells:
+        return
+    check_queue_name(queue)
+    store.refresh_settings()
+    if queue not in store.config.queues:
+        raise no_queue(queue, store.config.queues)
+
+
+def listed(bodies: Iterable[Any]) -> list[Any]:
+    """The bodies of a ``put_many``. A str, bytes or a map are one, and would come apart."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
+        raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
+    return list(bodies)
+
+
+def check_time_limit(seconds: object) -> None:
+    """Of a transaction."""
+    if seconds == 0 and not isinstance(seconds, bool):
+        raise InvalidArgument("timeout is a number of seconds above 0, or None for no limit, not 0")
+    check_timeout(seconds, "a number of seconds above 0, or None for no limit")
+
+
+def check_timeout(seconds: object, what: str) -> None:
+    """``what``: the values that do, for the error's text."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidArgument(f"timeout is {what}, not {shown(seconds)}")
+
+
+def check_wanted(
+    queue: str,
+    count: int,
+    timeout: float | None,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
+) -> Wanted:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
+    check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
+    wanted = Wanted(queue, count, message_id, correlation_id)
+    if wanted.by_key and timeout != 0:
+        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
+    if message_id is not None and correlation_id is not None:
+        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+    return wanted
+
+
+def described(store: Store, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The control fields that a message put with these options carries in that queue, which is there."""
+    config = queue_config(store.config, queue)
+    if not options and not config.first_delay:
+        return {}
+    attributes = attributes_of(**options)
+    check_headers(attributes.get("headers", {}), store.config)
+    if TOP in attributes or BEFORE in attributes:
+        _place(store, config, attributes)
+    return with_first_delay(config, attributes, options)
+
+
+def with_first_delay(
+    config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The queue's delay before the first try, for who did not say when: not even "at once", by a delay of 0."""
+    said = attributes if options is None else options
+    if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
+        return {**attributes, "delay": config.first_delay}
+    return attributes
+
+
+def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
+    if len(headers) > limits.max_headers or (size := headers_bytes(headers)) > limits.max_headers_bytes:
+        size = headers_bytes(headers)
+        raise InvalidArgument(
+            f"a message carries at most {limits.max_headers} headers of {limits.max_headers_bytes} bytes together, "
+            f"not {len(headers)} of {size}: put the rest into the body, or raise the limit in space.toml"
+        )
+
+
+def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
+    """Out of order, where the queue allows it. BadMessageId if the message to stand before is not there."""
+    wanted = TOP if TOP in attributes else BEFORE
+    if wanted not in config.out_of_order:
+        allowed = " and ".join(config.out_of_order) or "nothing"
+        raise InvalidArgument(
+            f"queue {config.name} allows {allowed} out of order, not {wanted}: leave {wanted} out, "
+            f"or allow it with: spool-admin queue change {config.name} --out-of-order {wanted}"
+        )
+    if wanted == BEFORE:
+        message_id = attributes[BEFORE]
+        try:
+            catch_up(store)
+        except OSError as error:
+            raise store.spoken("looking for the message to put this one before", error) from error
+        with store.mutex:
+            position = store.index.position_of(*parse_message_id(message_id))
+            run = None if position is None else store.index.find(position)
+            if position is None or run is None or run.queue.name != config.name or run.is_past(store.clock.now()):
+                raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
+            attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)
+
+
+def encoded(
+    bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
+) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
+    """Groups of neighbouring bodies with the same control fields."""
+    check_content_type(content_type)
+    if set(map(type, bodies)) == {bytes}:
+        described = attributes if content_type is None else {**attributes, "content_type": content_type}
+        _check_size(max(map(len, bodies)), limit)
+        return [(bodies, described)]
+    groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
+    for (codec, kind), group in groupby(
+        (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
+    ):
+        raws = [raw for raw, _, _ in group]
+        _check_size(max(map(len, raws)), limit)
+        described = dict(attributes)
+        if codec is not None:
+            described["codec"] = codec
+        if kind is not None:
+            described["content_type"] = kind
+        groups.append((raws, described))
+    return groups
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidArgument(
+            f"a body of {size} bytes is larger than the space's max_body_bytes, {limit}: "
+            "put it into a file and its name into the message, or raise the limit in space.toml"
+        )

@@ -1,0 +1,152 @@
+"""What an outcome does to the queues: pure, from (message, outcome) to puts and commands in a branch.
+
+Everything that one message causes stands in one branch, so it happens in one commit: the reply and the removal, or the
+failure, the move to the error queue and the count.
+"""
+
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spool.format.batch import Draft
+from spool.model.message import Message
+from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.model.settings import QueueConfig
+from spool.policies.retries import fate, moved_to, tries
+from spool.transactions.consume import HeldMessage
+from spool.transactions.validation import with_first_delay
+
+log = logging.getLogger("spool")
+
+_TRAVELLING = ("user_code", "client_id", "application_key", "headers")
+_OF_ITS_QUEUE = (
+    "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "top", "before",
+)  # fmt: skip
+
+
+class Effect(enum.StrEnum):
+    """What became of a message; the values are keys in JSON."""
+
+    DELIVERED = "delivered"
+    RETRIED = "retried"
+    REJECTED = "rejected"
+    DEAD_LETTERED = "dead_lettered"
+    DROPPED = "dropped"
+    SET_ASIDE = "set_aside"  # its body is damaged
+    KEPT = "kept"  # the service was never reached: not a try, not even a word in the branch
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return "moved to the error queue" if self is Effect.DEAD_LETTERED else self.value.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a route needs to know of its space: its queue and all of them. ``on_failure``: "reject" makes a final
+    failure final, "retry" counts it as a try."""
+
+    queue: QueueConfig
+    queues: Mapping[str, QueueConfig]
+    on_failure: str = "reject"
+
+
+def record(
+    draft: Draft, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
+) -> tuple[Effect, str]:
+    """Write what the outcome does into the branch; returns what became of the message, and why if it failed.
+
+    ``now``: seconds since the epoch, for delays.
+    """
+    outcome = settled(rules, message, outcome)
+    if isinstance(outcome, Rejected):
+        return _reject(draft, rules, held, message, outcome), outcome.reason
+    if isinstance(outcome, Retried):
+        return _retry(draft, rules, held, message, outcome, now), outcome.reason
+    if isinstance(outcome, Passed):
+        draft.put(outcome.queue, [raw], _passed_on(rules, outcome.queue, message, held.attributes))
+    elif message.reply_queue is not None:
+        _answer(draft, rules, message.reply_queue, message, outcome)
+    draft.remove(*held.position, 1, "dequeued")
+    return Effect.DELIVERED, ""
+
+
+def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
+    """What the outcome is by the rules: an answer that has no queue to go to is a try that failed."""
+    if isinstance(outcome, Rejected) and rules.on_failure == "retry":
+        outcome = Retried(outcome.reason)
+    missing = _missing_queue(rules, message, outcome)
+    if missing is not None:
+        which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
+        return Retried(f"the {which} {missing!r} does not exist: create it")
+    return outcome
+
+
+def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | None:
+    target = None
+    if isinstance(outcome, Replied):
+        target = message.reply_queue
+    elif isinstance(outcome, Passed):
+        target = outcome.queue
+    elif isinstance(outcome, Rejected) and outcome.reply is not None:
+        target = message.failure_queue
+    return target if target is not None and target not in rules.queues else None
+
+
+def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
+    """Final: the reply to the failure queue, the request to the error queue, each if set."""
+    if outcome.reply is not None and message.failure_queue is not None:
+        _answer(draft, rules, message.failure_queue, message, outcome.reply)
+    if rules.queue.error_queue is not None:
+        draft.update(*held.position, 1, moved_to(rules.queue, message.attempts + 1, outcome.reason))
+    else:
+        log.warning(
+            "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
+            message.id,
+            message.queue,
+            outcome.reason,
+        )
+        draft.remove(*held.position, 1, "failed")
+    return Effect.REJECTED
+
+
+def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Retried, now: float) -> Effect:
+    if not outcome.counted:
+        return Effect.KEPT
+    decided = fate(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
+    if decided.changes is None:
+        log.warning(
+            "message %s of queue %s was dropped: %s (no error queue is set): %s",
+            message.id,
+            message.queue,
+            tries(message.attempts + 1),
+            outcome.reason,
+        )
+        draft.remove(*held.position, 1, "failed")
+        return Effect.DROPPED
+    draft.update(*held.position, 1, decided.changes)
+    return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
+
+
+def _answer(draft: Draft, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
+    """The request's correlation id, or else its id, and its other travelling fields go along."""
+    attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
+    for name in _TRAVELLING:
+        value = getattr(request, name)
+        if value:
+            attributes[name] = dict(value) if isinstance(value, Mapping) else value
+    if answer.content_type is not None:
+        attributes["content_type"] = answer.content_type
+    if answer.codec is not None:
+        attributes["codec"] = answer.codec
+    draft.put(queue, [answer.body], with_first_delay(rules.queues[queue], attributes))
+
+
+def _passed_on(rules: Rules, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a message takes along to its next queue: not its tries, waits and place in this one."""
+    found = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
+    if found.pop("time_to_live", None) is not None:  # it counts from where it came in
+        found["expires_at"] = message.expires_at
+    return with_first_delay(rules.queues[queue], found)

@@ -1,0 +1,172 @@
+"""The transaction of one message that a worker's function handles.
+
+The message is claimed and stays in its queue until the outcome is known. Then one commit has all that it causes: what
+the function put, the reply and the removal; or, if the function failed, nothing of what it put, and the retry, the move
+to the error queue or the drop. The claim is held from the beginning to the end of that commit.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
+from spool.model.message import Message, Position
+from spool.model.outcome import Outcome, Rejected, Retried, one_line
+from spool.model.ranges import Ranges, positions
+from spool.policies.retries import add_fate, with_error_queue
+from spool.runtime.gate import step
+from spool.transactions import consume
+from spool.transactions.consume import HeldMessage
+from spool.transactions.ending import State
+from spool.transactions.selection import Wanted
+from spool.transactions.transaction import Transaction
+from spool.work.effects import Effect, Rules, record, settled
+
+_PATIENCE_SECONDS = 0.2
+_ENDING_SECONDS = 2.0
+
+Places = frozenset[tuple[int, int]]
+
+
+class _Stopped(Exception):
+    """There is no point in waiting for a message any more."""
+
+
+class Handling(Transaction):
+    """``message`` is None until one was taken. ``unreadable``: why its body could not be decoded, "" if it could."""
+
+    message: Message | None = None
+    unreadable = ""
+    _held: HeldMessage
+    _rolled_back = Effect.RETRIED
+    _told: tuple[Effect, str] | None = None
+
+    @step
+    def take(
+        self,
+        queue: str,
+        seconds: float | None,
+        passed: Places = frozenset(),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Effect | None:
+        """Claim the queue's next message that is not one of ``passed``, waiting at most so many seconds for one (None:
+        for ever), or until ``stopping``, which is asked ten times a second.
+
+        Returns SET_ASIDE if its body was damaged: it went to quarantine, and this transaction is of no more use.
+        """
+        wanted = Wanted(queue, passed=passed)
+
+        def check() -> None:
+            self._check_active()
+            if stopping():
+                raise _Stopped
+
+        def attempt() -> Ranges:
+            if stopping():
+                raise _Stopped
+            return self._claim(wanted)
+
+        with self._lock:
+            deadline = self._store.deadline(seconds)
+            got: Ranges = []
+            with suppress(_Stopped):
+                got = consume.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check)
+            if not got:
+                return None
+            self._branch.claims += got
+            with self._store.disk_errors(f"reading a message of queue {queue}"):
+                [self._held] = consume.held_messages(self._store, got)
+                try:
+                    self.message = self._read(got)
+                except CorruptedFile as error:
+                    consume.set_aside(self._store, self._held.position, str(error), self._store.deadline())
+                    return Effect.SET_ASIDE
+            return None
+
+    def _read(self, got: Ranges) -> Message:
+        [(number, first, _)] = got
+        try:
+            return consume.read_messages(self._store, number, first, 1)[0]
+        except UnknownCodec as error:
+            self.unreadable = one_line(error)
+            return consume.read_messages(self._store, number, first, 1, only_looked_at=True)[0]
+
+    @step
+    def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
+        """Commit what the message comes to by this outcome; returns what became of it, and why if it failed.
+
+        If there is no room for that, the message goes back, with one try more. Raises like ``commit``. Called again,
+        it returns the same and does nothing.
+        """
+        with self._lock:
+            if self._told is None:
+                self._told = self._conclude(outcome)
+            return self._told
+
+    def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
+        assert self.message is not None
+        if self.state is State.ROLLED_BACK:
+            return self._rolled_back, self._doomed or "its transaction was rolled back"
+        if isinstance(outcome, Retried | Rejected):
+            self._doomed = None  # what was lost in it is not committed
+        try:
+            self._check_ending()
+            with self._undo_on_failure("recording what became of a message"):
+                told = self._record(self.message, outcome)
+            self.commit()
+            return told
+        except (Full, QueueNotFound, TransactionRolledBack) as error:
+            return self._rolled_back, one_line(error)
+
+    def _end(self, state: State, why: str = "") -> None:
+        if state is State.ROLLED_BACK and self.message is not None:  # the claim is held: nothing else has moved it
+            self._rolled_back = self._fate_of_it()
+        super()._end(state, why)
+
+    def _fate_of_it(self) -> Effect:
+        """What the rollback made of the message: a last try moves or drops it."""
+        with self._store.mutex:
+            run = self._store.index.find(self._held.position)
+        if run is None:
+            return Effect.DROPPED
+        return Effect.RETRIED if run.queue.name == self._held.queue else Effect.DEAD_LETTERED
+
+    def _record(self, message: Message, outcome: Outcome) -> tuple[Effect, str]:
+        store, branch = self._store, self._branch
+        store.refresh_settings()
+        rules = Rules(with_error_queue(store.config, message.queue), store.config.queues)
+        outcome = settled(rules, message, outcome)
+        if isinstance(outcome, Retried | Rejected):
+            self._forget(self._held.position, outcome.reason)
+        told = record(branch.draft, rules, self._held, message, b"", outcome, store.clock.now())
+        if branch.draft.sections:
+            branch.stream()
+        return told
+
+    def _forget(self, own: Position, reason: str) -> None:
+        """What the function did. Other messages that it took go back, with one try more."""
+        store, branch = self._store, self._branch
+        branch.begin_anew()
+        self._promises.roll_back(reason)
+        with store.mutex:
+            for position in positions(branch.claims):
+                if position != own:
+                    add_fate(branch.draft, store, position, reason)
+
+    def expel(self, reason: str) -> tuple[Effect, str]:
+        """End it from another thread than the function's, as a try that failed. What the function asks of it from now
+        on is refused by ProtocolError. If it is inside a call that does not end, ``end_late`` has to end it."""
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):  # the function waits for something in it
+            self._left = True
+            self._doom(reason)
+            if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer, or the like
+                return Effect.RETRIED, reason
+        try:
+            return self.conclude(Retried(reason))
+        finally:
+            self._lock.release()
+
+    def end_late(self) -> None:
+        """In the function's thread, when it has returned after it was given up: what ``expel`` could not do."""
+        with suppress(NotOpen), self._lock:
+            if self.state is State.ACTIVE and self._doomed is not None:
+                self.conclude(Retried(self._doomed))

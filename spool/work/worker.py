@@ -1,0 +1,427 @@
+"""The loop that takes messages from a queue and calls a function for each, in threads.
+
+The caller's thread supervises: it waits for the threads that call the function, and sees to the time limit. Python can
+end no thread. So a call that takes too long is given up: its message goes back, its thread is left to itself and
+replaced, and what it still asks of its transaction is refused.
+"""
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
+from spool.model.message import Message
+from spool.model.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
+from spool.model.settings import check_queue_name
+from spool.names import no_queue
+from spool.runtime import interrupts
+from spool.shown import shown
+from spool.transactions.validation import check_timeout
+from spool.work.effects import Effect
+from spool.work.functions import takes_a_message
+from spool.work.handling import Handling
+from spool.work.once import Once
+
+if TYPE_CHECKING:
+    from spool.space import Space
+
+log = logging.getLogger("spool")
+
+_current: "ContextVar[Space]" = ContextVar("spool.work.worker.current")
+
+_LOOK_SECONDS = 0.2
+
+MOST_ABANDONED = 8
+"""Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
+
+MOST_AT_ONCE = 1000
+"""Threads, or tasks, of one worker."""
+
+ENDED = "the worker was ended while its function was called"
+
+
+@dataclass
+class WorkSummary:
+    """What became of how many messages, as ``Effect`` has it. ``left``: of a run with ``once``, those that it leaves
+    in the queue because they failed, or others hold them, or too many had failed before. ``abandoned``: calls in
+    threads that took too long, and were left to themselves. ``reasons``: by a count's name, why it was so the last
+    time."""
+
+    delivered: int = 0
+    retried: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    set_aside: int = 0
+    left: int = 0
+    abandoned: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def handled(self) -> int:
+        """Messages that were taken, each time that they were."""
+        return sum(getattr(self, effect.value, 0) for effect in Effect)
+
+    def add(self, effect: Effect, reason: str) -> None:
+        setattr(self, effect.value, getattr(self, effect.value) + 1)
+        if reason:
+            self.reasons[effect.value] = reason
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of the function. ``until``: when it has taken too long, in monotonic time."""
+
+    handling: Handling
+    message: Message
+    until: float
+    thread: threading.Thread
+
+
+class Worker:
+    """Calls ``function`` with each message of ``queue``; what it returns or raises tells what becomes of the message.
+
+    ``threads`` call it side by side. ``timeout``: seconds for a call, None for any. ``once``: until each message that
+    can be taken was looked at once; otherwise until ``stop``, or until the event ``stop`` is set. ``told`` is called
+    after each message, in a thread of the worker's. QueueNotFound and InvalidArgument come at once.
+    """
+
+    def __init__(
+        self,
+        space: "Space",
+        queue: str,
+        function: Callable[[Message], Any],
+        *,
+        threads: int = 1,
+        once: bool = False,
+        timeout: float | None = 30.0,
+        stop: threading.Event | None = None,
+        told: Callable[[], object] | None = None,
+    ) -> None:
+        check_work(space, queue, function, timeout)
+        if inspect.iscoroutinefunction(function):
+            raise InvalidArgument(f"function {shown(function)} is a coroutine function: use spool.aio, or a plain one")
+        check_at_once("threads", threads)
+        self.queue = queue
+        self.summary = WorkSummary()
+        self._space = space
+        self._function = function
+        self._threads = threads
+        self._once = Once() if once else None
+        self._timeout = timeout
+        self._event = stop
+        self._told = told
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        # Guards all that follows; what waits for it waits for a thread or a call to end.
+        self._changed = threading.Condition()
+        self._serving: set[threading.Thread] = set()
+        self._abandoned: list[threading.Thread] = []
+        self._calls: set[Call] = set()
+        self._engaged = 0  # threads that look for a message, or have one
+        self._ended = 0  # calls so far
+
+    def run(self) -> WorkSummary:
+        """Work until the end. SystemFailure if too many calls hang; DiskFailure and the like end it, too.
+
+        KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised when all is tidy.
+        """
+        try:
+            with interrupts.deferred(), self._changed:
+                for _ in range(self._threads):
+                    self._start()
+            self._supervise()
+        except BaseException:  # an interrupt, or no thread could be started
+            self._finish()
+            raise
+        self._raise_error()
+        if self._once is not None:
+            self.summary.left = self._once.left(self._space.stats(self.queue))
+        return self.summary
+
+    def _raise_error(self) -> None:
+        """What ended it, if that was a failure."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
+
+    def stop(self) -> None:
+        """Take no more messages, and return from ``run`` when the calls that are under way have ended. For handlers of
+        signals, too."""
+        self._is_stopping = True
+
+    def end(self) -> None:
+        """Stop without waiting for the calls that are under way: their messages go back, with one try more."""
+        self.stop()
+        with self._changed:
+            calls = list(self._calls)
+        for call in calls:
+            with interrupts.deferred():
+                self._give_up(call, ENDED)
+
+    @property
+    def stopping(self) -> bool:
+        return self._is_stopping or (self._event is not None and self._event.is_set())
+
+    # -- the caller's thread ----------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """After a Ctrl-C or the like: within the time that each call has, or at once if there is a second one."""
+        try:
+            if self.stopping:
+                self.end()
+            self.stop()
+            self._supervise()
+        except KeyboardInterrupt:
+            self.end()
+            self._supervise()
+
+    def _supervise(self) -> None:
+        """Until no thread serves any more. Calls that take too long are given up."""
+        while True:
+            with self._changed:
+                now = self._space._store.clock.monotonic()
+                late = [call for call in self._calls if call.until <= now]
+                if not late:
+                    if not self._serving:
+                        return
+                    self._changed.wait(self._pause(now))
+                    continue
+            for call in late:
+                with interrupts.deferred():
+                    self._give_up(call, f"took longer than {self._timeout:g} s")
+
+    def _pause(self, now: float) -> float:
+        """Seconds until a call may take too long, or less: a signal that another thread was given wakes nobody here,
+        and its handler runs in this thread."""
+        return min([_LOOK_SECONDS, *(call.until - now for call in self._calls)])
+
+    def _give_up(self, call: Call, reason: str) -> None:
+        with self._changed:
+            if call not in self._calls:  # it has just come to its end
+                return
+            self._calls.discard(call)
+            self._serving.discard(call.thread)
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
+            hanging = len(self._abandoned)
+        try:
+            effect, told = call.handling.expel(reason)
+        except Exception as error:
+            self._fail(error)
+            return
+        log_abandoned(call.message, reason, hanging)
+        with self._changed:
+            self.summary.abandoned += 1
+            self._count(call, effect, told)
+            if hanging > MOST_ABANDONED:
+                self._fail(too_many_hang(hanging, self.queue))
+            if not self.stopping:
+                self._start()
+            self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """The first error ends it, and comes out of ``run``."""
+        with self._changed:
+            self._error = self._error or error
+            self.stop()
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._serve, name=f"spool-work-{self.queue}", daemon=True)
+        self._serving.add(thread)
+        try:
+            thread.start()
+        except BaseException:
+            self._serving.discard(thread)
+            raise
+
+    # -- the threads that call the function -------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while (call := self._next()) is not None:
+                if not self._handle(call):
+                    return  # given up: another thread does this one's work
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._changed:
+                self._serving.discard(threading.current_thread())
+                self._changed.notify_all()
+
+    def _next(self) -> Call | None:
+        """A message, or None when there is nothing more to do."""
+        while not self.stopping:
+            with self._changed:
+                if self._once is not None and self._once.is_enough():
+                    return None
+                self._engaged += 1
+                seen, passed = self._ended, frozenset(self._once.passed if self._once is not None else ())
+            call = None
+            try:
+                call = self._take(passed)
+            finally:
+                if call is None:
+                    with self._changed:
+                        self._engaged -= 1
+                        self._changed.notify_all()
+            if call is not None:
+                return call
+            if self._once is not None and not self._is_worth_a_look(seen):
+                return None
+        return None
+
+    def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
+        handling = Handling(self._space._store, self._space._undertaker)
+        call = None
+        try:
+            found = handling.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
+            if found is not None:
+                with self._changed:
+                    self._tell(found, "its body was damaged: it is in quarantine")
+                    self._ended += 1
+            if handling.message is None:
+                return None
+            limit = float("inf") if self._timeout is None else self._timeout
+            until = handling._store.clock.monotonic() + limit
+            with self._changed:
+                if self._once is not None and not self._once.begin(handling.message.position):
+                    return None  # it has come back since this thread began to look
+                call = Call(handling, handling.message, until, threading.current_thread())
+                self._calls.add(call)
+            return call
+        except TransactionTimeout as error:  # another process holds a lock for very long: look again
+            log.warning("taking from queue %s: %s", self.queue, error)
+            return None
+        finally:
+            if call is None:
+                handling.abandon()
+
+    def _is_worth_a_look(self, seen: int) -> bool:
+        """Of a run with ``once`` that found nothing: whether what other threads do may leave something to take."""
+        with self._changed:
+            while self._engaged and self._ended == seen and not self.stopping:
+                self._changed.wait(_LOOK_SECONDS)  # (``stop`` wakes nothing)
+            return self._ended != seen
+
+    def _handle(self, call: Call) -> bool:
+        """Call the function and commit what it came to. False if the call was given up meanwhile."""
+        outcome = self._call(call.handling)
+        with self._changed:
+            is_given_up = call not in self._calls
+            self._calls.discard(call)
+        if is_given_up:
+            call.handling.end_late()
+            return False
+        effect, reason = call.handling.conclude(outcome)
+        with self._changed:
+            self._count(call, effect, reason)
+            self._changed.notify_all()
+        return True
+
+    def _count(self, call: Call, effect: Effect, reason: str) -> None:
+        self._tell(effect, reason)
+        if self._once is not None:
+            self._once.end(call.message.position, effect)
+        self._engaged -= 1
+        self._ended += 1
+
+    def _call(self, handling: Handling) -> Outcome:
+        message = handling.message
+        assert message is not None
+        if handling.unreadable:
+            return Retried(handling.unreadable)
+        most = handling._store.config.max_body_bytes
+        try:
+            with calling(handling, self._space):
+                return of_value(self._function(message), most)
+        except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
+            log_failure(message, error)
+            return of_error(error, most)
+
+    def _tell(self, effect: Effect, reason: str) -> None:
+        self.summary.add(effect, reason)
+        if self._told is not None:
+            self._told()
+
+
+@contextmanager
+def calling(handling: Handling, space: "Space") -> Iterator[None]:
+    """Inside, the thread, or task, is in the message's transaction."""
+    token = _current.set(space)
+    handling._enter()
+    try:
+        yield
+    finally:
+        handling._leave()
+        _current.reset(token)
+
+
+def current_space() -> "Space":
+    """The space of the worker that calls this function: what is put and got with it joins the message's transaction.
+
+    ProtocolError outside of a worker's call.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise ProtocolError("no worker calls this function: open a space, and use that") from None
+
+
+def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:
+    """What is known to go wrong before a message is taken: QueueNotFound, InvalidArgument."""
+    check_timeout(timeout, "a number of seconds for a call, or None for any")
+    if timeout is not None and timeout <= 0:
+        raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
+    if not callable(function):
+        raise InvalidArgument(f"function is one to be called with each message, not {shown(function)}")
+    if not takes_a_message(function):
+        raise InvalidArgument(
+            f"function {shown(function)} cannot be called with a message alone: give it one parameter"
+        )
+    check_queue_name(queue)
+    queues = space.queues()
+    if queue not in queues:
+        raise no_queue(queue, queues)
+
+
+def check_at_once(name: str, count: object) -> None:
+    """InvalidArgument unless so many calls may be under way side by side."""
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_AT_ONCE:
+        raise InvalidArgument(f"{name} is a whole number from 1 to {MOST_AT_ONCE}, not {count!r}")
+
+
+def too_many_hang(count: int, queue: str) -> SystemFailure:
+    """What ends a worker with more than ``MOST_ABANDONED`` threads whose calls have not ended."""
+    return SystemFailure(
+        f"{count} calls for messages of queue {queue} took too long and have not ended; Python can end no thread: end "
+        "this process, and mend the function or give it more time"
+    )
+
+
+def log_abandoned(message: Message, reason: str, hanging: int) -> None:
+    """``hanging``: how many threads are left to themselves by now."""
+    log.error(
+        "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
+        message.id, message.queue, reason, hanging, MOST_ABANDONED,
+    )  # fmt: skip
+
+
+def log_failure(message: Message, error: BaseException) -> None:
+    """What a function raised; with its traceback, unless that is how it says its outcome."""
+    if isinstance(error, Retry | Reject):
+        log.info("message %s of queue %s: %s: %s", message.id, message.queue, type(error).__name__, error)
+    else:
+        log.warning(
+            "message %s of queue %s: the function failed, try %s: %s: %s",
+            message.id, message.queue, message.attempts + 1, type(error).__name__, error,
+            exc_info=(type(error), error, error.__traceback__),
+        )  # fmt: skip
