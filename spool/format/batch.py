@@ -13,7 +13,6 @@ import msgpack
 
 from spool.errors import SystemFailure
 from spool.format.format import (
-    PLAIN_VERSION,
     SECTION_BYTES,
     SECTION_MESSAGES,
     SectionEntry,
@@ -21,7 +20,7 @@ from spool.format.format import (
     body_head,
     encode_table,
 )
-from spool.format.schema import ADDRESSING, LATER_FIELDS, MOST_ADDRESSED
+from spool.format.schema import ADDRESSING, MOST_ADDRESSED
 from spool.model.layout import MAX_ORDINAL
 
 _ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
@@ -40,7 +39,6 @@ class Section:
 class Draft:
     """One branch's content. Ordinals count its messages from 0."""
 
-    version: int = PLAIN_VERSION
     messages: int = 0
     commands: int = 0
     facts: int = 0
@@ -111,8 +109,6 @@ class Draft:
             table.queues.append(queue)
         if not table.attributes or table.attributes[-1] != attributes:
             table.attributes.append(dict(attributes))
-            if attributes:
-                self.note_fields(attributes)
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
@@ -129,7 +125,6 @@ class Draft:
         table.checksums.extend(theirs.checksums)
         for queue, attributes, count in theirs.runs:
             self._add_run(theirs.queues[queue], theirs.attributes[attributes], count)
-        self.version = max(self.version, other.version)
         table.commands.extend(theirs.commands)
         table.facts.extend(theirs.facts)
         self._bodies.extend(other._bodies)
@@ -168,14 +163,8 @@ class Draft:
             last[3] += count
             self._addressed += count
             return
-        self.note_fields(changes)
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
-
-    def note_fields(self, fields: Mapping[str, Any]) -> None:
-        """A table of this draft has these control fields."""
-        if not LATER_FIELDS.keys().isdisjoint(fields):
-            self.version = max(self.version, *(LATER_FIELDS.get(field, PLAIN_VERSION) for field in fields))
 
     def take(self, directory: str, name: bytes) -> None:
         """The dropped file that this branch's messages came from."""

@@ -23,10 +23,7 @@ from spool.format.schema import check_attributes, check_commands, check_fact, se
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
-VERSION = 4
-# Of a file whose control fields are all as old, and of one that supersedes others besides: programs that know no more
-# can read it.
-PLAIN_VERSION, SWEEP_VERSION = 1, 2
+VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release
 
 # Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
 MAX_HEADER_BYTES = 16 << 20
@@ -95,7 +92,6 @@ class Header(NamedTuple):
     sections: tuple[SectionEntry, ...] = ()
     durable_mark: int = 0
     flushed: bool = True
-    version: int = PLAIN_VERSION
     length: int = 0
     size: int = 0
     checksum: int = 0
@@ -193,13 +189,12 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     pack = msgpack.Packer().pack
     packed = [pack(part) for pair in fields for part in pair]
     tail = b"\xa8checksum\xce"
-    version = max(header.version, SWEEP_VERSION if header.supersedes else PLAIN_VERSION)
     length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     if length < room:
         packed[-1] = _padding(room - length + len(packed[-1]))
         length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
     head = (
-        bytes([0x80 | _HEADER_FIELDS]) + _START + version.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
+        bytes([0x80 | _HEADER_FIELDS]) + _START + VERSION.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
         + length.to_bytes(4, "big")
     )  # fmt: skip
     encoded = head + b"".join(packed) + tail
@@ -302,7 +297,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
         raise CorruptedFile("its header does not match its checksum")
     version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
     if version > VERSION:  # asked now: a flipped bit is no later version
-        raise NewerFormat(f"it has format version {version}; this program reads up to {VERSION}: use a later one")
+        raise NewerFormat(f"it has format version {version}; this program reads version {VERSION}: use a later one")
     number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
     if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
         number = -1
@@ -344,7 +339,6 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
         sections=tuple(sections),
         durable_mark=whole(found["durable_mark"], MAX_NUMBER),
         flushed=bool(found["flushed"]),
-        version=whole(found["version"], VERSION),
         length=length,
         size=offset,
         checksum=checksum,

@@ -24,9 +24,6 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "attempts": (int,), "origin_queue": _TEXT, "failure_reason": _TEXT, "top": (bool,), "before": (list,),
     "group": _TEXT, "origin_attempts": (int,),
 }  # fmt: skip
-LATER_FIELDS = {  # since which version
-    "expires_at": 3, "time_to_live": 3, "top": 3, "before": 3, "group": 3, "why": 3, "origin_attempts": 4,
-}  # fmt: skip
 _NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
 _OR_NONE = (int, float, type(None))
 _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "expires_at": _OR_NONE}
@@ -111,9 +108,8 @@ def _check_totals(value: Any) -> None:
             whole(count, _MOST)
     for number in value["folded"]:
         whole(number, MAX_NUMBER)
-    if "gone" in value:
-        count, total = value["gone"]
-        whole(count, MAX_NUMBER), whole(total, _MOST)
+    count, total = value["gone"]
+    whole(count, MAX_NUMBER), whole(total, _MOST)
 
 
 def whole(value: Any, most: int) -> int:

@@ -64,8 +64,8 @@ class BranchFile:
         draft.close_section()
         if self.handle is not None:
             self.stream(draft)
-            return self._put_header(header._replace(version=draft.version))
-        header = header._replace(version=draft.version, sections=tuple(section.entry for section in draft.sections))
+            return self._put_header(header)
+        header = header._replace(sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
         size = len(encoded) + sum(section.entry.size for section in draft.sections)
         keep = 2 if draft.messages else 1 if draft.commands else 0  # on a full disk what removes must still be able to

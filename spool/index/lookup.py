@@ -261,8 +261,8 @@ class Contents:
         keys, dues = [], []
         for piece in segment.pieces(table):
             run = run_of(segment, table, piece, self.queue)
-            if run.keeps_waiting:
-                return False  # a file of an older program's: in a segment it would not
+            if run.keeps_waiting:  # it was due when it was swept; where the clock was put back since, it is not
+                return False
             keys.append(run.key)
             if run.due is not None:
                 dues.append((run.due, *run.key))

@@ -26,11 +26,9 @@ class Account(NamedTuple):
         return cls(applied - len(there), (applied * (applied + 1) // 2 - sum(there)) % _MODULUS)
 
 
-def recorded(totals: Mapping[str, Any] | None) -> Account | None:
-    """What the totals' value says; None if it was written before there were accounts."""
-    if totals is None:
-        return Account()
-    return Account(*totals["gone"]) if "gone" in totals else None
+def recorded(totals: Mapping[str, Any] | None) -> Account:
+    """Return the account that the totals' value holds; an empty one if there are no totals yet."""
+    return Account() if totals is None else Account(*totals["gone"])
 
 
 def there(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
@@ -43,7 +41,7 @@ def difference(applied: int, numbers: Iterable[int], totals: Mapping[str, Any] |
     it is one."""
     known = recorded(totals)
     actual = Account.of_missing(applied, there(numbers, applied, totals))
-    if known is None or known == actual:
+    if known == actual:
         return None
     many, total = actual.many - known.many, (actual.total - known.total) % _MODULUS
     number = {1: total, -1: -total % _MODULUS}.get(many)

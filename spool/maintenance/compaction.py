@@ -325,8 +325,6 @@ class _Sweep:
         table.lengths = array("I", map(len, bodies))
         table.checksums = array("I", map(zlib.crc32, bodies))
         _make_searchable(table, kept)
-        for fields in table.attributes:
-            draft.note_fields(fields)
         draft.sections.append(section_of(table, bodies))
         draft.messages += len(bodies)
         self.picks += kept

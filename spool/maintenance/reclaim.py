@@ -191,10 +191,7 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
     for number in fresh:
         add_tallies(sums, index.files[number].tally)
     covered = () if known is None else set(known["folded"]).intersection(index.files)
-    gone = recorded(known)
-    if gone is None:
-        gone = Account.of_missing(index.applied, there(index.files, index.applied, known))
-    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(gone.plus(fresh))}
+    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(recorded(known).plus(fresh))}
 
 
 def balance(store: Store, numbers: Iterable[int]) -> None:

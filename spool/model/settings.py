@@ -27,7 +27,7 @@ EXPIRY_MODES = ("error", "drop")
 FLUSH_MODES = ("auto", "ordered", "strict")
 
 # What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
-# that stand there without it, made by an earlier version or by hand, go on as they are.
+# that stand there without it, written by hand, go on as they are.
 _OF_NEW_QUEUES: Mapping[str, Any] = {"retry_delay": 1.0, "retry_delay_max": 300.0}
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")

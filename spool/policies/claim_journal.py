@@ -26,14 +26,14 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 _MAX_NOTE_BYTES = 64 << 20
-_VERSION = 2
+_NAME, _VERSION = "xaspool-claims", 2
 
 
 class Note(NamedTuple):
     """What a note says. ``owner``: 0 if it says nothing; ``ranges``: (number, first ordinal, count).
 
-    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None in the
-    notes of version 1.
+    For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None where the
+    note does not say it.
     """
 
     owner: int
@@ -68,7 +68,7 @@ class ClaimNote:
             self._handle = self.store.disk.create(self.name)
             writer = writer_name()
             about = [writer["pid"], writer["program"], self.store.clock.now()]
-            self._append(["xaspool-claims", _VERSION, self.store.claims.owner, *about])
+            self._append([_NAME, _VERSION, self.store.claims.owner, *about])
         for number, first, count in ranges:
             self._append([number, first, count])
 
@@ -166,8 +166,10 @@ def read_note(store: Store, xid: Xid) -> Note:
     return note
 
 
-def _first(_name: Any, _version: Any, owner: Any, pid: Any = None, program: Any = None, since: Any = None) -> Note:
-    """A note's first record; version 1 ends with the owner."""
+def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> Note:
+    """Read a note's first record; ValueError if it is none, or of another version."""
+    if [name, version] != [_NAME, _VERSION]:
+        raise ValueError("no note of claims")
     return Note(
         int(owner),
         [],

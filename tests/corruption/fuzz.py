@@ -35,7 +35,7 @@ def header(data: bytes, counts: Counts) -> None:
 
 
 def table(data: bytes, counts: Counts) -> None:
-    _, like = readers.golden_table("v1-commit.msgpack")
+    _, like = readers.golden_table("commit.msgpack")
     readers.try_table(data, vouched(data, like), counts)
 
 
@@ -53,7 +53,7 @@ def dropped(data: bytes, counts: Counts) -> None:
 
 def file(data: bytes, counts: Counts) -> None:
     """As it is: checksums and all."""
-    readers.try_file(_DIRECTORY, GOLDEN["v1-commit.msgpack"], data, counts)
+    readers.try_file(_DIRECTORY, GOLDEN["commit.msgpack"], data, counts)
 
 
 def _first_bytes(name: str) -> bytes:
@@ -63,11 +63,11 @@ def _first_bytes(name: str) -> bytes:
 
 SEEDS: dict[Callable[[bytes, Counts], None], list[bytes]] = {
     header: [_first_bytes(name) for name in sorted(GOLDEN)],
-    table: [readers.golden_table(name)[0] for name in ("v1-branch.msgpack", "v1-commit.msgpack")],
+    table: [readers.golden_table(name)[0] for name in ("branch.msgpack", "commit.msgpack")],
     note: [b"".join(map(pack, readers.NOTE))],
     settings: [readers.TOML],
     dropped: [b"".join(map(pack, readers.PUTS))],
-    file: [GOLDEN["v1-commit.msgpack"]],
+    file: [GOLDEN["commit.msgpack"]],
 }
 READERS = {reader.__name__: reader for reader in SEEDS}
 

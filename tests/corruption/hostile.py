@@ -93,7 +93,7 @@ def _places(holder: Any) -> Iterator[tuple[Any, Any]]:
 
 def header_bytes(number: int, rest: bytes, fields: int = 15) -> bytes:
     """A header of these packed fields after the fixed ones, with its length and its checksums right."""
-    start = bytearray(GOLDEN["v1-head.msgpack"][:_FIXED_BYTES])
+    start = bytearray(GOLDEN["head.msgpack"][:_FIXED_BYTES])
     start[0] = 0x80 | fields
     offset, stamped = stamp(number)
     start[offset : offset + len(stamped)] = stamped

@@ -56,10 +56,10 @@ def test_e12_a_header_with_each_value_at_its_edges_is_within_the_limits_or_refus
             try_header(encoded, len(encoded) + 2000, tried)
 
 
-@pytest.mark.parametrize("field", sorted(header_fields("v1-commit.msgpack")))
+@pytest.mark.parametrize("field", sorted(header_fields("commit.msgpack")))
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
 def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
-    fields = header_fields("v1-commit.msgpack")
+    fields = header_fields("commit.msgpack")
     rest = b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
     encoded = header_bytes(1, rest)
     with pytest.raises(CorruptedFile), little_memory():
@@ -71,7 +71,7 @@ def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[s
 
 
 @OPTIONS
-@given(data=st.data(), name=st.sampled_from(["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"]))
+@given(data=st.data(), name=st.sampled_from(["branch.msgpack", "commit.msgpack", "sweep.msgpack"]))
 def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     data: st.DataObject, name: str, tried: dict[str, int]
 ) -> None:
@@ -79,7 +79,7 @@ def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     try_table(pack(data.draw(changed(msgpack.unpackb(original)))), like, tried)
 
 
-@pytest.mark.parametrize("name", ["v1-branch.msgpack", "v1-commit.msgpack", "v2-sweep.msgpack"])
+@pytest.mark.parametrize("name", ["branch.msgpack", "commit.msgpack", "sweep.msgpack"])
 def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refused(
     name: str, tried: dict[str, int]
 ) -> None:
@@ -89,17 +89,17 @@ def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refuse
 
 
 def test_e12_commands_address_no_more_messages_than_fit_into_memory(tried: dict[str, int]) -> None:
-    original, like = golden_table("v1-commit.msgpack")
+    original, like = golden_table("commit.msgpack")
     fields = {**msgpack.unpackb(original), "commands": [["remove", 1, 0, MOST_ADDRESSED, "dequeued"]] * 2}
     with pytest.raises(CorruptedFile), little_memory():
         decode_table(pack(fields), vouched(pack(fields), like))
     tried["refused"] += 1
 
 
-@pytest.mark.parametrize("field", sorted(msgpack.unpackb(golden_table("v1-commit.msgpack")[0])))
+@pytest.mark.parametrize("field", sorted(msgpack.unpackb(golden_table("commit.msgpack")[0])))
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
 def test_e12_no_field_of_a_table_is_a_bomb(field: str, bomb: str, tried: dict[str, int]) -> None:
-    original, like = golden_table("v1-commit.msgpack")
+    original, like = golden_table("commit.msgpack")
     fields = msgpack.unpackb(original)
     encoded = b"\x87" + b"".join(pack(k) + (BOMBS[bomb] if k == field else pack(v)) for k, v in fields.items())
     with pytest.raises(CorruptedFile), little_memory():

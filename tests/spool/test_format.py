@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.format import (
+    VERSION,
     Adoption,
     BranchEntry,
     Header,
@@ -31,10 +32,7 @@ from spool.model.xid import Xid
 from tests.golden import make
 
 GOLDEN = Path(make.__file__).parent
-FILES = (
-    "v1-commit.msgpack", "v1-branch.msgpack", "v1-head.msgpack", "v2-sweep.msgpack", "v3-commit.msgpack",
-    "v4-commit.msgpack",
-)  # fmt: skip
+FILES = ("commit.msgpack", "branch.msgpack", "head.msgpack", "sweep.msgpack")
 
 
 def objects(name: str) -> list[Any]:
@@ -51,7 +49,7 @@ def test_x02_a_stock_unpacker_reads_a_file_to_its_end_and_every_checksum_holds(n
         "format", "version", "number", "number_check", "length", "time", "writer", "branches", "adopts", "supersedes",
         "sections", "durable_mark", "flushed", "padding", "checksum",
     ]  # fmt: skip
-    assert (header["format"], header["version"]) == ("xaspool", int(name[1]))
+    assert (header["format"], header["version"]) == ("xaspool", VERSION)
     assert int.from_bytes(data[35:43], "big") == header["number"]
     assert int.from_bytes(data[57:61], "big") == header["number_check"] == zlib.crc32(data[35:43])
     length = header["length"]
@@ -72,14 +70,16 @@ def test_x02_a_stock_unpacker_reads_a_file_to_its_end_and_every_checksum_holds(n
 
 
 def test_the_golden_files_say_what_was_put_into_them() -> None:
-    header, table, *bodies = objects("v1-commit.msgpack")
+    header, table, *bodies = objects("commit.msgpack")
     assert (header["number"], header["time"], header["durable_mark"]) == (42, 1790000000.25, 41)
-    assert bodies == [b"", b"two", b"x" * 300, "text \N{SNOWMAN}".encode(), b'{"a": 1}']
+    assert bodies == [
+        b"", b"two", b"x" * 300, "text \N{SNOWMAN}".encode(), b'{"a": 1}', b"top", b"before", b"another",
+    ]  # fmt: skip
     assert table["attributes"][2]["headers"] == {"tenant": "acme"}
-    assert [command[0] for command in table["commands"]] == ["remove", "update", "take"]
-    branch = objects("v1-branch.msgpack")[0]
-    (adoption,) = objects("v1-head.msgpack")[0]["adopts"]
-    size = (GOLDEN / "v1-branch.msgpack").stat().st_size
+    assert [command[0] for command in table["commands"]] == ["remove", "update", "update", "update", "take"]
+    branch = objects("branch.msgpack")[0]
+    (adoption,) = objects("head.msgpack")[0]["adopts"]
+    size = (GOLDEN / "branch.msgpack").stat().st_size
     assert adoption == ["7.Z2xvYmFs.YnJhbmNo", size, branch["checksum"], 0, 1]
     assert branch["number"] == 0
 
@@ -210,13 +210,26 @@ def test_headers_come_back_as_they_were_written(
 
 
 def test_a_later_version_is_refused_by_name_and_a_flipped_bit_is_none() -> None:
-    data = bytearray(encode_header(Header(0, 1.0, {})))
-    data[25] = 2
+    data = with_version(encode_header(Header(0, 1.0, {})), VERSION + 1)
     with pytest.raises(CorruptedFile):
-        decode_header(bytes(data), len(data))
-    data[-4:] = header_checksum(bytes(data[:-4])).to_bytes(4, "big")
+        decode_header(data[:-1] + bytes([data[-1] ^ 1]), len(data))
     with pytest.raises(NewerFormat, match="use a later one"):
-        decode_header(bytes(data), len(data))
+        decode_header(data, len(data))
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_a_number_from_before_the_first_release_means_the_same(name: str, version: int) -> None:
+    data = (GOLDEN / name).read_bytes()
+    header = decode_header(data, len(data))
+    found = decode_header(with_version(data[: header.length], version), len(data))
+    assert found._replace(checksum=header.checksum) == header
+
+
+def with_version(header: bytes, version: int) -> bytes:
+    """The header with another version, at the offset that docs/format.md names, and with the checksum that is right."""
+    data = header[:25] + version.to_bytes(2, "big") + header[27:-4]
+    return data + header_checksum(data).to_bytes(4, "big")
 
 
 @given(st.binary(max_size=400))
