@@ -162,7 +162,7 @@ def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
     with suppress(SpoolError, OSError), store.gate:
         positions = []
         for chunk in chunks:
-            lock = store.disk.some_lock(store.xids.handle, chunk.first_byte, len(chunk.messages))
+            lock = store.files.disk.some_lock(store.shared.xids.handle, chunk.first_byte, len(chunk.messages))
             if lock is not None:
                 positions.append(chunk.messages[lock[0] - chunk.first_byte].position)
         reason = "the forwarder was ended while the service worked on it"
@@ -174,14 +174,14 @@ def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransac
     """Hold the lock on a round's id, and its transaction; a space that was closed meanwhile has let go of both."""
     byte = coordinator_byte(round_id)
     with store.gate:
-        if not store.xids.try_lock(byte):
+        if not store.shared.xids.try_lock(byte):
             raise ProtocolError(f"the round {round_id.hex()} exists already")
     try:
         yield
     finally:
         with suppress(NotOpen), store.gate:
             transaction.abandon()
-            store.xids.unlock(byte)
+            store.shared.xids.unlock(byte)
 
 
 def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> RoundResult:
@@ -225,8 +225,8 @@ def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Bloc
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
     with store.gate:
         count_failures(store, [held.position], reason, store.deadline())
-        with store.mutex:
-            run = store.index.find(held.position)
+        with store.view.mutex:
+            run = store.view.index.find(held.position)
     if run is None:
         effect = Effect.DROPPED
     else:

@@ -50,7 +50,7 @@ def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
     ``tried`` the ones that wait for their next try."""
     stats, store = space.stats(queue), space._store
     now = store.clock.now()
-    with store.mutex:
-        runs = [store.index.find(position) for position in tried]
+    with store.view.mutex:
+        runs = [store.view.index.find(position) for position in tried]
     waiting = sum(run is not None and run.queue.name == queue and run.due is not None and run.due > now for run in runs)
     return stats.ready + stats.claimed + stats.in_doubt + waiting

@@ -78,9 +78,9 @@ def told(findings: list[Finding]) -> list[Finding]:
 def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     """Everything that is wrong. ``ours``: whether reclaim is kept away by the caller; None: try it."""
     catch_up(store)
-    with store.mutex:
-        files = {number: state.adopted for number, state in store.index.files.items()}
-        damage = list(store.index.damage)
+    with store.view.mutex:
+        files = {number: state.adopted for number, state in store.view.index.files.items()}
+        damage = list(store.view.index.damage)
     problems = [problem for number in sorted(files) for problem in _number(store, number)]
     problems += _prepared(store)
     problems += _strays(store)
@@ -88,14 +88,16 @@ def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
     problems += lost_queues(store)
     problems += _directories(store)
     if ours is None:
-        with store.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
             ours = nobody_reclaims
             problems += _account_now(store) if ours else []
     elif ours:
         problems += _account_now(store)
     named = {problem.finding.name for problem in problems}
     return problems + [
-        Problem(_damaged(name, wrong)) for name, wrong in damage if name not in named and not kept(store.disk, name)
+        Problem(_damaged(name, wrong))
+        for name, wrong in damage
+        if name not in named and not kept(store.files.disk, name)
     ]
 
 
@@ -109,7 +111,7 @@ def _damaged(name: str, wrong: str) -> Finding:
 def _number(store: Store, number: int) -> Iterator[Problem]:
     """A numbered file and what it adopts. A number that is reclaimed while we look is no problem."""
     name = layout.committed(number)
-    proof = examine(store.disk, name)
+    proof = examine(store.files.disk, name)
     found = list(_numbered(store, number, name, proof))
     header = proof.header
     for place, adoption in enumerate(header.adopts if header is not None else (), 1):
@@ -127,18 +129,18 @@ def _numbered(store: Store, number: int, name: str, proof: Proof) -> Iterator[Pr
     if header.number == -1:
         yield Problem(_damaged(name, "its number does not match its checksum"), Mend.STAMP, number)
     yield from _content(store, name, proof, number, 0)
-    if proof.bad_tables and not kept(store.disk, name):
+    if proof.bad_tables and not kept(store.files.disk, name):
         yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Mend.KEEP_COPY)
 
 
 def _adopted(store: Store, place: CommittedName, xid: Xid, checksum: int, first: int) -> Iterator[Problem]:
     name = layout.committed(*place)
-    proof = examine(store.disk, name)
-    if proof.missing and store.disk.exists(layout.prepared(xid)):
+    proof = examine(store.files.disk, name)
+    if proof.missing and store.files.disk.exists(layout.prepared(xid)):
         name = layout.prepared(xid)
-        proof = examine(store.disk, name)
+        proof = examine(store.files.disk, name)
     if proof.missing:
-        if not kept(store.disk, name):
+        if not kept(store.files.disk, name):
             yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Mend.RECORD)
         return
     wrong = proof.wrong or next(iter(proof.bad_tables), "")
@@ -154,11 +156,11 @@ def _adopted(store: Store, place: CommittedName, xid: Xid, checksum: int, first:
 
 def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
     """Bodies that are damaged, of messages that are still there; and what follows the file's end."""
-    with store.mutex:
+    with store.view.mutex:
         live = [
             (position, wrong)
             for ordinal, wrong in proof.bad_bodies
-            if store.index.find(position := Position(number, first + ordinal)) is not None
+            if store.view.index.find(position := Position(number, first + ordinal)) is not None
         ]
     if live:
         positions = tuple(position for position, _ in live)
@@ -173,19 +175,19 @@ def _surplus(proof: Proof) -> str:
 
 def _still_there(store: Store, number: int) -> bool:
     catch_up(store)
-    with store.mutex:
-        state = store.index.files.get(number)
-        return state is not None and (state.live > 0 or not being_reclaimed(store, store.index, number))
+    with store.view.mutex:
+        state = store.view.index.files.get(number)
+        return state is not None and (state.live > 0 or not being_reclaimed(store, store.view.index, number))
 
 
 def _account_now(store: Store) -> list[Problem]:
     catch_up(store)
-    return account(store, store.index)
+    return account(store, store.view.index)
 
 
 def account(store: Store, index: Index) -> list[Problem]:
     """Files that were deleted or put back from outside. The caller keeps reclaim away."""
-    with store.mutex:
+    with store.view.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
     found = difference(applied, numbers_there(store), totals)
@@ -203,7 +205,7 @@ def account(store: Store, index: Index) -> list[Problem]:
 
 
 def numbers_there(store: Store) -> list[int]:
-    parsed = map(layout.parse_committed, store.disk.names(layout.COMMITTED))
+    parsed = map(layout.parse_committed, store.files.disk.names(layout.COMMITTED))
     return [name.number for name in parsed if name is not None and not name.adoption]
 
 
@@ -211,11 +213,11 @@ def numbers_there(store: Store) -> list[int]:
 
 
 def _prepared(store: Store) -> Iterator[Problem]:
-    for entry in sorted(store.disk.names(layout.PREPARED)):
+    for entry in sorted(store.files.disk.names(layout.PREPARED)):
         xid, name = layout.parse_xid(entry), f"{layout.PREPARED}/{entry}"
-        if xid is None or xid in store.index.adopted:
+        if xid is None or xid in store.view.index.adopted:
             continue
-        proof = examine(store.disk, name)
+        proof = examine(store.files.disk, name)
         header = proof.header
         if proof.missing:
             continue  # decided meanwhile
@@ -236,11 +238,11 @@ def _prepared(store: Store) -> Iterator[Problem]:
 def _strays(store: Store) -> Iterator[Problem]:
     """What no rule knows, where only a space's own files belong."""
     for directory, is_ours in layout.OWN_NAMES.items():
-        entries = sorted(store.disk.names(directory))
-        last = highest_issued(store, store.counters.read())  # after the names: others commit while we look
+        entries = sorted(store.files.disk.names(directory))
+        last = highest_issued(store, store.shared.counters.read())  # after the names: others commit while we look
         for entry in entries:
             name = f"{directory}/{entry}"
-            identity = store.disk.identity(name)
+            identity = store.files.disk.identity(name)
             if identity is None:
                 continue
             parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
@@ -256,11 +258,11 @@ def _strays(store: Store) -> Iterator[Problem]:
 def _strangers(store: Store) -> Iterator[Problem]:
     """What lies beside the stages, and what a reason in quarantine is not. It is left to its owner: our own
     crashes leave a half-written space.toml, and reasons without what they are about."""
-    names = [name for name in store.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
-    there = set(store.disk.names(layout.QUARANTINE))
+    names = [name for name in store.files.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
+    there = set(store.files.disk.names(layout.QUARANTINE))
     alone = {name for name in there if name.endswith(REASON_SUFFIX) and name.removesuffix(REASON_SUFFIX) not in there}
     for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in alone)]):
-        identity = store.disk.identity(name)
+        identity = store.files.disk.identity(name)
         if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
             continue
         if not (name.endswith(REASON_SUFFIX) and identity.is_plain):
@@ -276,10 +278,10 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         version = store.settings_version
         if index is None:
             catch_up(store)
-        with store.mutex:
-            queues = (store.index if index is None else index).queues
+        with store.view.mutex:
+            queues = (store.view.index if index is None else index).queues
             lost = {n: q.live for n, q in queues.items() if q.live and n not in store.config.queues}
-        if not lost or store.counters.read().settings == version:
+        if not lost or store.shared.counters.read().settings == version:
             break
     for queue, live in sorted(lost.items()):
         lie = plural(live, "message lies", "messages lie")
@@ -290,14 +292,14 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
 def _directories(store: Store) -> Iterator[Problem]:
     """Directories that are missing, and what others may read."""
     for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.config.queues)):
-        identity = store.disk.identity(name)
+        identity = store.files.disk.identity(name)
         if identity is None:
             yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Mend.MAKE_DIRECTORY)
         elif not name.startswith(layout.DROP) and identity.permissions & ~DIRECTORY_MODE:
             yield _exposed(name, identity.permissions)
     for directory in layout.OWN_NAMES:
-        for entry in sorted(store.disk.names(directory)):
-            identity = store.disk.identity(f"{directory}/{entry}")
+        for entry in sorted(store.files.disk.names(directory)):
+            identity = store.files.disk.identity(f"{directory}/{entry}")
             if identity is not None and identity.is_regular and identity.permissions & ~FILE_MODE:
                 yield _exposed(f"{directory}/{entry}", identity.permissions)
 
@@ -311,7 +313,7 @@ def _exposed(name: str, permissions: int) -> Problem:
 
 def quarantined(store: Store) -> list[Finding]:
     """What lies in quarantine, with the reasons."""
-    names = sorted(store.disk.names(layout.QUARANTINE))
+    names = sorted(store.files.disk.names(layout.QUARANTINE))
     return [
         Finding(Kind.QUARANTINED, f"{layout.QUARANTINE}/{name}", _reason(store, name, names))
         for name in names
@@ -323,10 +325,10 @@ def _reason(store: Store, name: str, names: list[str]) -> str:
     if name + REASON_SUFFIX not in names:
         return "no reason is recorded"
     try:
-        handle = open_file(store.disk, f"{layout.QUARANTINE}/{name}{REASON_SUFFIX}")
+        handle = open_file(store.files.disk, f"{layout.QUARANTINE}/{name}{REASON_SUFFIX}")
     except (FileNotFoundError, CorruptedFile):
         return "its reason cannot be read"
     try:
-        return store.disk.read_at(handle, 0, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+        return store.files.disk.read_at(handle, 0, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)

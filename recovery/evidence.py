@@ -86,11 +86,14 @@ class Decision:
 def read(store: Store, *, alone: bool) -> Evidence:
     """Look at every stage. A process that is not alone leaves numbers that are not published to their writers."""
     evidence = Evidence(alone)
-    names = sorted(store.disk.names(layout.COMMITTED))
+    names = sorted(store.files.disk.names(layout.COMMITTED))
     if alone:
         _read_numbers(store, evidence, names)
     else:
-        evidence.issued, evidence.published = store.counters.read().issued, store.counters.read().check().published
+        evidence.issued, evidence.published = (
+            store.shared.counters.read().issued,
+            store.shared.counters.read().check().published,
+        )
     _read_prepared(store, evidence)
     if alone:
         _read_adoptions(store, evidence, names)
@@ -108,13 +111,13 @@ def _is_stray(name: str, evidence: Evidence) -> bool:
 def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     numbers = {p.number for p in parsed if not p.adoption}
-    page = store.counters.read()
+    page = store.shared.counters.read()
     newest, mark = _newest_whole(store, sorted(numbers, reverse=True))
     seen = {*(p.number for p in parsed), *_quarantined_numbers(store), page.issued}
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
     evidence.published = min(mark, issued)
-    if page.boot_id == store.disk.boot_id():  # after a failed flush, what was not flushed before is written anew
+    if page.boot_id == store.files.disk.boot_id():  # after a failed flush, what was not flushed before is written anew
         evidence.published = min(issued, max(mark, page.durable if page.stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
@@ -137,7 +140,7 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 def _quarantined_numbers(store: Store) -> list[int]:
     prefix = f"{layout.COMMITTED}."
     found = []
-    for name in store.disk.names(layout.QUARANTINE):
+    for name in store.files.disk.names(layout.QUARANTINE):
         digits = name.removeprefix(prefix)[:16]
         parsed = layout.parse_committed(f"{digits}{layout.SUFFIX}")
         if name.startswith(prefix) and parsed is not None:
@@ -156,28 +159,28 @@ def _newest_whole(store: Store, numbers: Iterable[int]) -> tuple[int, int]:
 
 def _condition(store: Store, number: int) -> tuple[Condition, str]:
     try:
-        handle = open_file(store.disk, layout.committed(number))
+        handle = open_file(store.files.disk, layout.committed(number))
     except CorruptedFile as error:
         return Condition.TORN, str(error)
     try:
-        header = prove(store.disk, handle).header
+        header = prove(store.files.disk, handle).header
     except CorruptedFile as error:
         return Condition.TORN, str(error)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     if header.number != number:
         return Condition.TORN, f"it carries the number {header.number}"
     return Condition.WHOLE, plural(header.messages, "message")
 
 
 def _read_prepared(store: Store, evidence: Evidence) -> None:
-    for name in sorted(store.disk.names(layout.PREPARED)):
+    for name in sorted(store.files.disk.names(layout.PREPARED)):
         xid = layout.parse_xid(name)
         if xid is None:
             evidence.strays.append(f"{layout.PREPARED}/{name}")
             continue
         image = _image(store, f"{layout.PREPARED}/{name}")
-        if image is None and not store.disk.exists(f"{layout.PREPARED}/{name}"):
+        if image is None and not store.files.disk.exists(f"{layout.PREPARED}/{name}"):
             continue  # it was decided, and moved, since we looked
         whole = image is not None and carries(image.header, xid)
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
@@ -185,9 +188,9 @@ def _read_prepared(store: Store, evidence: Evidence) -> None:
 
 
 def _look_at_locks(store: Store, evidence: Evidence, xid: Xid) -> None:
-    if not store.xids.is_free(xid_byte(xid)):
+    if not store.shared.xids.is_free(xid_byte(xid)):
         evidence.locked.add(xid)
-    if not store.xids.is_free(coordinator_byte(xid.gtrid)):
+    if not store.shared.xids.is_free(coordinator_byte(xid.gtrid)):
         evidence.living.add(xid.gtrid)
 
 
@@ -210,22 +213,22 @@ def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> N
 
 def _image(store: Store, name: str) -> FileImage | None:
     try:
-        return image_of(store.disk, name)
+        return image_of(store.files.disk, name)
     except NewerFormat as error:
-        raise NewerFormat(f"{store.disk.root}: {name}: {error}") from None
+        raise NewerFormat(f"{store.files.disk.root}: {name}: {error}") from None
     except CorruptedFile:
         return None
 
 
 def _is_irregular(store: Store, name: str) -> bool:
     """A directory, a symlink or the like, which is never ours to remove."""
-    identity = store.disk.identity(name)
+    identity = store.files.disk.identity(name)
     return identity is not None and not identity.is_regular
 
 
 def _read_active(store: Store, evidence: Evidence) -> None:
     evidence.notes = all_notes(store)
-    for name in sorted(store.disk.names(layout.ACTIVE)):
+    for name in sorted(store.files.disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)
         if xid is not None and not _is_irregular(store, path):
@@ -233,7 +236,7 @@ def _read_active(store: Store, evidence: Evidence) -> None:
             _look_at_locks(store, evidence, xid)
         elif name.startswith(layout.TAKEN_PREFIX):
             evidence.taken.append(name)
-            if not store.xids.is_free(taken_byte(name)):
+            if not store.shared.xids.is_free(taken_byte(name)):
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)

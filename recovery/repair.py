@@ -32,7 +32,7 @@ _ROUNDS = 4
 def repair(store: Store) -> list[Finding]:
     """Every finding, with what was done about it; SystemFailure if another process does the same all the time."""
     for _ in store.deadline(_SECONDS).polls():
-        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
                 return _repair(store)
     raise SystemFailure("another process is removing or repairing files all the time: try again later")
@@ -41,8 +41,8 @@ def repair(store: Store) -> list[Finding]:
 def _repair(store: Store) -> list[Finding]:
     """In rounds, because one thing may hide another: what a branch held is only known when it lies in its place."""
     for name in layout.DIRECTORIES:
-        if not store.disk.exists(name):
-            keep_directory(store.disk, name)
+        if not store.files.disk.exists(name):
+            keep_directory(store.files.disk, name)
     told: list[Finding] = []
     for _ in range(_ROUNDS):
         settle_all(store, store.deadline())  # or what a dead writer committed would look undecided
@@ -74,37 +74,39 @@ def _mended(store: Store, problem: Problem) -> str:
 
 
 def _cut(store: Store, problem: Problem) -> str:
-    handle = store.disk.open(problem.finding.name, write=True)
+    handle = store.files.disk.open(problem.finding.name, write=True)
     try:
-        store.disk.truncate(handle, read_header(store.disk, handle).size)
-        store.disk.flush(handle)
+        store.files.disk.truncate(handle, read_header(store.files.disk, handle).size)
+        store.files.disk.flush(handle)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     return "cut to its length"
 
 
 def _stamp(store: Store, problem: Problem) -> str:
-    handle = store.disk.open(problem.finding.name, write=True)
+    handle = store.files.disk.open(problem.finding.name, write=True)
     try:
-        store.disk.write_at(handle, *stamp(problem.number))
-        store.disk.flush(handle)
+        store.files.disk.write_at(handle, *stamp(problem.number))
+        store.files.disk.flush(handle)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     return "its number was written again"
 
 
 def _empty(store: Store, problem: Problem) -> str:
-    moved = quarantine(store.disk, problem.finding.name, problem.finding.detail)
+    moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
     write_empty(store, problem.number)
     return f"moved to {moved}; its number is an empty commit now"
 
 
 def _keep_copy(store: Store, problem: Problem) -> str:
-    return f"kept as {keep_copy(store.disk, problem.finding.name, problem.finding.detail)}; what is whole is served"
+    return (
+        f"kept as {keep_copy(store.files.disk, problem.finding.name, problem.finding.detail)}; what is whole is served"
+    )
 
 
 def _record(store: Store, problem: Problem) -> str:
-    return f"recorded as {quarantine_bytes(store.disk, problem.finding.name, b'', problem.finding.detail)}"
+    return f"recorded as {quarantine_bytes(store.files.disk, problem.finding.name, b'', problem.finding.detail)}"
 
 
 def _quarantine(store: Store, problem: Problem) -> str:
@@ -112,43 +114,43 @@ def _quarantine(store: Store, problem: Problem) -> str:
         return _quarantine_vote(store, problem, problem.xid)
     if problem.number:
         return _quarantine_number(store, problem)
-    return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
+    return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
 
 
 def _quarantine_number(store: Store, problem: Problem) -> str:
     """A file with a number that is still to come, unless it has come meanwhile."""
     with_number_lock(store, store.deadline())
     try:
-        if problem.number <= highest_issued(store, store.counters.read()):
+        if problem.number <= highest_issued(store, store.shared.counters.read()):
             return ""
-        return f"moved to {quarantine(store.disk, problem.finding.name, problem.finding.detail)}"
+        return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
     finally:
-        store.control.unlock(NUMBER)
+        store.shared.control.unlock(NUMBER)
 
 
 def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
     """A prepared branch, if no process is at it: as in a rollback, but that the file is kept."""
     deadline = store.deadline()
     byte = xid_byte(xid)
-    if not store.xids.try_lock(byte):
+    if not store.shared.xids.try_lock(byte):
         return ""
     try:
         with_number_lock(store, deadline)
         try:
             settle_all(store, deadline)
             catch_up(store)
-            if xid in store.index.adopted:
+            if xid in store.view.index.adopted:
                 return ""
-            store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+            store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
             try:
-                store.counters.bump_prepared()
-                moved = quarantine(store.disk, problem.finding.name, problem.finding.detail)
+                store.shared.counters.bump_prepared()
+                moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
             finally:
-                store.control.unlock(PREPARED_LIST)
+                store.shared.control.unlock(PREPARED_LIST)
         finally:
-            store.control.unlock(NUMBER)
+            store.shared.control.unlock(NUMBER)
     finally:
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
     return f"moved to {moved}"
 
 
@@ -157,14 +159,14 @@ def _set_aside(store: Store, problem: Problem) -> str:
     deadline = store.deadline()
     done = 0
     for position in problem.positions:
-        got = store.claims.claim(position.number, position.ordinal, 1)
+        got = store.shared.claims.claim(position.number, position.ordinal, 1)
         if not got:
             continue
         try:
             look_again(store, deadline)
-            if store.index.find(position) is None:
+            if store.view.index.find(position) is None:
                 done += 1
-            elif position not in store.prepared.held:
+            elif position not in store.view.prepared.held:
                 consume.set_aside(store, position, problem.finding.detail, deadline)
                 done += 1
         finally:
@@ -185,15 +187,15 @@ def _make_queue(store: Store, problem: Problem) -> str:
 
 
 def _make_directory(store: Store, problem: Problem) -> str:
-    keep_directory(store.disk, problem.finding.name)
+    keep_directory(store.files.disk, problem.finding.name)
     return "made"
 
 
 def _close(store: Store, problem: Problem) -> str:
-    identity = store.disk.identity(problem.finding.name)
+    identity = store.files.disk.identity(problem.finding.name)
     if identity is None:
         return ""
-    store.disk.set_mode(problem.finding.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
+    store.files.disk.set_mode(problem.finding.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
     return "closed to others"
 
 

@@ -31,16 +31,16 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     deadline = store.deadline(None if alone else 30.0)
     evidence = read(store, alone=alone)
     if alone:
-        page = store.counters.read()
-        same_boot = page.boot_id == store.disk.boot_id()
-        store.counters.start(
+        page = store.shared.counters.read()
+        same_boot = page.boot_id == store.files.disk.boot_id()
+        store.shared.counters.start(
             issued=evidence.issued,
             published=evidence.published,
             durable=_durable(store, evidence.published),
             suspect=same_boot and (page.stopped or page.suspect),
         )
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
-        store.pool.clear(everything=not store.disk.ordered and not same_boot)
+        store.files.recycler.clear(everything=not store.files.disk.ordered and not same_boot)
         _finish_numbers(store, evidence)
     report = RecoveryReport(alone)
     decisions = decide(evidence)
@@ -50,15 +50,15 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     rebuild(store, alone=alone, opening=True)
     if alone:
         report.findings += _set_damage_aside(store)
-        report.findings += [problem.finding for problem in account(store, store.index)]
+        report.findings += [problem.finding for problem in account(store, store.view.index)]
     report.findings += [problem.finding for problem in lost_queues(store)]
-    decisions = decide(evidence, frozenset(store.index.adopted), _refused(evidence, store.index))
+    decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
     for decision in decisions:
         if decision not in early:
             _do(store, decision, deadline)
     report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
-    report.in_doubt = sorted(map(str, store.prepared.images))
-    report.published = store.index.applied
+    report.in_doubt = sorted(map(str, store.view.prepared.images))
+    report.published = store.view.index.applied
     report.seconds = store.clock.monotonic() - begun
     return report
 
@@ -70,7 +70,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
         index = read_all(store, alone=True, published=evidence.published)
     else:
         rebuild(store)  # patiently: others move files meanwhile
-        index = store.index
+        index = store.view.index
     decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
@@ -90,19 +90,19 @@ def _finding(decision: Decision) -> Finding:
 
 def _durable(store: Store, published: int) -> int:
     """Of what another boot left, only the mark is known to be durable, and that is what published is then."""
-    same_boot = store.counters.read().boot_id == store.disk.boot_id()
-    return min(published, store.counters.read().durable) if same_boot else published
+    same_boot = store.shared.counters.read().boot_id == store.files.disk.boot_id()
+    return min(published, store.shared.counters.read().durable) if same_boot else published
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:
     """Each number above published, as a dead writer's."""
     for number in range(evidence.published + 1, evidence.issued + 1):
-        if not store.numbers.try_lock(number):
+        if not store.shared.numbers.try_lock(number):
             raise SpoolError(f"commit {number} has a writer although no process has the space open")
         try:
             finish(store, number)
         finally:
-            store.numbers.unlock(number)
+            store.shared.numbers.unlock(number)
 
 
 def _do(store: Store, decision: Decision, deadline: Deadline) -> None:
@@ -122,19 +122,19 @@ def _return_to_prepared(store: Store, decision: Decision, deadline: Deadline) ->
     assert decision.xid is not None
     assert decision.number is not None
     source, target = layout.committed(*decision.number), layout.prepared(decision.xid)
-    if store.disk.exists(target):  # one inode in two stages; or the bytes that were voted are still there
-        store.disk.unlink(source)
+    if store.files.disk.exists(target):  # one inode in two stages; or the bytes that were voted are still there
+        store.files.disk.unlink(source)
         return
-    store.disk.rename(source, target)
-    handle = store.disk.open(target, write=True)
+    store.files.disk.rename(source, target)
+    handle = store.files.disk.open(target, write=True)
     try:
-        store.disk.make_durable(handle, layout.PREPARED)
+        store.files.disk.make_durable(handle, layout.PREPARED)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
 
 
 def _quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:
-    quarantine(store.disk, decision.name, decision.detail)
+    quarantine(store.files.disk, decision.name, decision.detail)
 
 
 def _roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
@@ -150,14 +150,14 @@ def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
 def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:
     """A file in active/, by the holder of its branch's lock: the owner may be a process that came meanwhile."""
     if decision.xid is None:
-        store.disk.unlink(decision.name)
+        store.files.disk.unlink(decision.name)
         return
     byte = xid_byte(decision.xid)
-    if store.xids.try_lock(byte):
+    if store.shared.xids.try_lock(byte):
         try:
-            store.disk.unlink(decision.name)
+            store.files.disk.unlink(decision.name)
         finally:
-            store.xids.unlock(byte)
+            store.shared.xids.unlock(byte)
 
 
 def _move(store: Store, decision: Decision, deadline: Deadline) -> None:
@@ -186,5 +186,5 @@ def _set_damage_aside(store: Store) -> list[Finding]:
     """Name what was durable and cannot be read. The file stays where it is: what verifies in it is still served."""
     return [
         Finding(Kind.DAMAGED, name, wrong, "what can be read of it is served; spool-admin check tells more")
-        for name, wrong in store.index.damage
+        for name, wrong in store.view.index.damage
     ]

@@ -65,7 +65,7 @@ class Space(Administration):
     @property
     def path(self) -> str:
         """The directory of the space, as an absolute path."""
-        return self._store.disk.root
+        return self._store.files.disk.root
 
     @property
     def recovery(self) -> RecoveryReport:
@@ -363,24 +363,24 @@ def _open_files(store: Store) -> RecoveryReport:
     from recovery import scan
 
     with store.disk_errors("opening the space"):
-        check_kind(store.disk, store.config.network_file_system)
-        check_stages(store.disk)
-        alone = store.presence.enter(store.deadline())
+        check_kind(store.files.disk, store.config.network_file_system)
+        check_stages(store.files.disk)
+        alone = store.shared.open_lock.enter(store.deadline())
         for name in layout.DIRECTORIES:
-            if name != layout.RUN and not store.disk.exists(name):  # somebody removed it
-                keep_directory(store.disk, name)
-        store.open_run(make=alone)
+            if name != layout.RUN and not store.files.disk.exists(name):  # somebody removed it
+                keep_directory(store.files.disk, name)
+        store.shared.open(store.files.disk, make=alone)
         report = scan.scan(store, alone=alone)
         if alone:
             _stock(store)
-            if store.mirror is not None:
-                store.mirror.catch_up()
-        store.presence.settle()
+            if store.files.mirror is not None:
+                store.files.mirror.catch_up()
+        store.shared.open_lock.settle()
         return report
 
 
 def _stock(store: Store) -> None:
     try:
-        store.pool.stock()
+        store.files.recycler.stock()
     except OSError as error:
         log.warning("no room for the files that a full disk will need: %s", error)

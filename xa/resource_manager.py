@@ -105,7 +105,7 @@ class ResourceManager:
     def _begin(self, xid: Xid, known: _Branch | None) -> _Branch:
         if known is not None or self._is_prepared(xid):
             raise XAError(XAER_DUPID, f"there is a branch {xid} already: use TMJOIN, or another xid")
-        if xid in self._store.index.adopted:  # its file would be taken for the one that was committed
+        if xid in self._store.view.index.adopted:  # its file would be taken for the one that was committed
             raise XAError(XAER_DUPID, f"a branch {xid} was committed a while ago: an xid is used once, take another")
         transaction = CoordinatedTransaction(self._store, self._undertaker, timeout=self._timeout, xid=xid)
         if not transaction.lock_xid_now():

@@ -120,19 +120,19 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     with ExitStack() as opened:
         opened.callback(disk.close_all)
         store = Store(disk, Clock())
-        alone = store.presence.is_alone()
-        store.open_run(make=alone)
+        alone = store.shared.open_lock.is_alone()
+        store.shared.open(store.files.disk, make=alone)
         begun = store.clock.monotonic()
         report = plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
-        if alone and not store.presence.is_alone():
+        if alone and not store.shared.open_lock.is_alone():
             report.alone = False  # a process came meanwhile, and does what was planned
         return report, [] if report.alone else _others(store)
 
 
 def _others(store: "Store") -> list[str]:
     """The other processes that have the space open, as far as this user may see."""
-    return [holder for holder in store.presence.holders() if not holder.startswith(f"process {os.getpid()} ")]
+    return [holder for holder in store.shared.open_lock.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ class Administration:
     @step
     @speaking("reading messages")
     def _next(self, look: Look, count: int) -> list[Seen]:
-        with self._store.mutex:
-            return look.next(self._store.index, self._store.clock.now(), count)
+        with self._store.view.mutex:
+            return look.next(self._store.view.index, self._store.clock.now(), count)
 
     @step
     @speaking("reading messages")
@@ -199,7 +199,7 @@ class Administration:
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
         check_queue(self._store, queue, page)
-        self._store.follows = True
+        self._store.view.follows = True
         catch_up(self._store, page)
         list_prepared(self._store)
         expire(self._store, queue, self._store.deadline())
@@ -218,7 +218,7 @@ class Administration:
     @speaking("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
-        check_queue(self._store, queue, self._store.counters.read())
+        check_queue(self._store, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._undertaker, message_id, bulk.move_to(queue))
         return consume.find_message(self._store, message_id)
 
@@ -276,7 +276,7 @@ class Administration:
         """
         self._store.refresh_settings()
         if to is not None:
-            check_queue(self._store, to, self._store.counters.read())
+            check_queue(self._store, to, self._store.shared.counters.read())
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:
             chosen = replace(chosen, possible=bulk.can_go_back(self._store.config.queues))

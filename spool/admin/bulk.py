@@ -77,15 +77,15 @@ def act_on(store: Store, undertaker: Undertaker, message_id: str, do: Do) -> Non
     """BadMessageId if it is not there, MessageInUse if somebody holds it."""
     page = store.check_usable()
     deadline = store.deadline()
-    store.follows = True
+    store.view.follows = True
     catch_up(store, page)
-    with store.mutex:
-        position = store.index.position_of(*parse_message_id(message_id))
-        run = None if position is None else store.index.find(position)
+    with store.view.mutex:
+        position = store.view.index.position_of(*parse_message_id(message_id))
+        run = None if position is None else store.view.index.find(position)
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
-    claimed, groups = Ranges(), GroupHolds(store.xids, [])
+    claimed, groups = Ranges(), GroupHolds(store.shared.xids, [])
     try:
         claimed = consume.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
         if not claimed:
@@ -122,14 +122,14 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     """All that match, as the queue stands; how many."""
     page = store.check_usable()
     check_queue(store, bulk.queue, page)
-    store.follows = True
+    store.view.follows = True
     catch_up(store, page)
     list_prepared(store)
     look = Look(bulk.queue, bulk.wanted)
     done = 0
     while True:
-        with store.mutex:
-            seen = look.next(store.index, store.clock.now(), _AT_ONCE)
+        with store.view.mutex:
+            seen = look.next(store.view.index, store.clock.now(), _AT_ONCE)
             free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store, one)]
         if not seen:
             return done
@@ -144,11 +144,11 @@ def _free(store: Store, seen: Seen) -> Ranges:
 
 
 def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
-    if not store.prepared.held:
+    if not store.view.prepared.held:
         return [(number, first, count)]
     found: Ranges = []
     for position in positions([(number, first, count)]):
-        if position not in store.prepared.held:
+        if position not in store.view.prepared.held:
             append(found, number, position.ordinal, 1)
     return found
 
@@ -164,7 +164,7 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
     claimed: Ranges = []
     try:
         for number, first, count in wanted:
-            claimed += [(number, *piece) for piece in store.claims.claim(number, first, count)]
+            claimed += [(number, *piece) for piece in store.shared.claims.claim(number, first, count)]
         if not claimed:
             return 0
         look_again(store, store.deadline())
@@ -175,7 +175,7 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
 
 def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:
     draft, done = Draft(), 0
-    with store.mutex:
+    with store.view.mutex:
         now = store.clock.now()
         for run, first, count in _runs(store, claimed):
             if bulk is not None and not (
@@ -196,7 +196,7 @@ def _runs(store: Store, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
     for number, first, count in ranges:
         ordinal, end = first, first + count
         while ordinal < end:
-            run, stop = store.index.run_from(number, ordinal, end)
+            run, stop = store.view.index.run_from(number, ordinal, end)
             if run is not None:
                 for _, start, length in _not_in_doubt(store, number, ordinal, stop - ordinal):
                     yield run, start, length

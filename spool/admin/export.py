@@ -25,6 +25,7 @@ from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES, without_mirror
 from spool.model.xid import Xid
 from spool.shown import shown
+from spool.store.settings import read_settings_text
 from spool.store.store import Store
 
 _BEGIN, _END = "xaspool-export.json", "xaspool-export-end.json"
@@ -72,7 +73,7 @@ def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] 
 def _nothing_goes(store: Store) -> Iterator[None]:
     deadline = store.deadline()
     for _ in deadline.polls():
-        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
                 yield
                 return
@@ -85,15 +86,17 @@ def _snapshot(store: Store) -> tuple[str, list[str]]:
     with_number_lock(store, deadline)
     try:
         settle_all(store, deadline)
-        settings = store.read_settings_text()
-        found = [f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED) if layout.parse_xid(name)]
-        numbered = (name for name in store.disk.names(layout.COMMITTED) if layout.parse_committed(name))
+        settings = read_settings_text(store.files.disk)
+        found = [
+            f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED) if layout.parse_xid(name)
+        ]
+        numbered = (name for name in store.files.disk.names(layout.COMMITTED) if layout.parse_committed(name))
         found += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
     finally:
-        store.control.unlock(NUMBER)
-    kept = (f"{layout.QUARANTINE}/{name}" for name in sorted(store.disk.names(layout.QUARANTINE)))
+        store.shared.control.unlock(NUMBER)
+    kept = (f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE)))
     for name in kept:
-        identity = store.disk.identity(name)
+        identity = store.files.disk.identity(name)
         if identity is not None and identity.is_regular:
             found.append(name)
     return settings, found
@@ -104,33 +107,35 @@ def _add_file(store: Store, archive: tarfile.TarFile, name: str) -> bool:
     if handle is None:
         return False
     try:
-        size = store.disk.handle_identity(handle).size
-        archive.addfile(_member(name, size), io.BufferedReader(_Reader(store.disk, handle, size), _PIECE_BYTES))
+        size = store.files.disk.handle_identity(handle).size
+        archive.addfile(_member(name, size), io.BufferedReader(_Reader(store.files.disk, handle, size), _PIECE_BYTES))
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     return True
 
 
 def _open(store: Store, name: str) -> int | None:
     """A branch that was in doubt may have been decided since: committed, and moved, or rolled back, and gone."""
     try:
-        return store.disk.open(name)
+        return store.files.disk.open(name)
     except FileNotFoundError:
         xid = layout.parse_xid(name.rpartition("/")[2])
         if xid is None or not name.startswith(layout.PREPARED):
             raise
     moved = _adopted_as(store, xid)
     try:
-        return None if moved is None else store.disk.open(moved)
+        return None if moved is None else store.files.disk.open(moved)
     except FileNotFoundError:
         return None
 
 
 def _adopted_as(store: Store, xid: Xid) -> str | None:
     catch_up(store)
-    with store.mutex:
-        number = store.index.adopted.get(xid)
-        return None if number is None else layout.committed(number, store.index.files[number].adopted.index(xid) + 1)
+    with store.view.mutex:
+        number = store.view.index.adopted.get(xid)
+        return (
+            None if number is None else layout.committed(number, store.view.index.files[number].adopted.index(xid) + 1)
+        )
 
 
 class _Reader(io.RawIOBase):

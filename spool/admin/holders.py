@@ -37,11 +37,11 @@ def holders(store: Store, queue: str) -> dict[str, Holder]:
     """By message id, of the messages of one queue that are held, in the order in which they were put."""
     found = by_position(store)
     by_id = {}
-    with store.mutex:
+    with store.view.mutex:
         for position in sorted(found):
-            run = store.index.find(position)
+            run = store.view.index.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*store.index.branch_of(position))] = found[position]
+                by_id[message_id(*store.view.index.branch_of(position))] = found[position]
     return by_id
 
 
@@ -51,9 +51,9 @@ def by_position(store: Store) -> dict[Position, Holder]:
     found = {position: Holder(HELD) for position in claimed}
     if claimed:
         _add_noted(store, claimed, found)
-    with store.mutex:
-        for position, xid in store.prepared.held.items():
-            header = store.prepared.images[xid].header
+    with store.view.mutex:
+        for position, xid in store.view.prepared.held.items():
+            header = store.view.prepared.images[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
             found[position] = Holder(IN_DOUBT, str(xid), _whole(pid), _text(program), header.time)
     return found
@@ -61,8 +61,8 @@ def by_position(store: Store) -> dict[Position, Holder]:
 
 def claimed_positions(store: Store) -> set[Position]:
     """Of all processes, this one included."""
-    found = {Position(*place) for place in store.claims.held_ranges()}
-    for number, first, count in store.claims.held_elsewhere():
+    found = {Position(*place) for place in store.shared.claims.held_ranges()}
+    for number, first, count in store.shared.claims.held_elsewhere():
         found.update(Position(number, ordinal) for ordinal in range(first, first + count))
     return found
 
@@ -71,7 +71,7 @@ def _add_noted(store: Store, claimed: Iterable[Position], found: dict[Position, 
     """What the notes of live transactions say about these."""
     places = sorted(claimed)
     for xid in all_notes(store):
-        if store.xids.is_free(xid_byte(xid)):
+        if store.shared.xids.is_free(xid_byte(xid)):
             continue  # its process is dead: others may hold what it held
         note = read_note(store, xid)
         holder = Holder(HELD, str(xid), note.pid, note.program, note.since)

@@ -45,9 +45,9 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
     """The message with that id, in whatever queue it is; BadMessageId if there is none."""
     catch_up(store)
     list_prepared(store)
-    with store.mutex:
-        position = store.index.position_of(*parse_message_id(wanted_id))
-        run = None if position is None else store.index.find(position)
+    with store.view.mutex:
+        position = store.view.index.position_of(*parse_message_id(wanted_id))
+        run = None if position is None else store.view.index.find(position)
     found = None
     if position is not None and run is not None:
         found = _as_it_stands(store, run, position, by_position(store))
@@ -57,8 +57,8 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
 
 
 def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
-    with store.mutex:
-        run = store.index.find(position)
+    with store.view.mutex:
+        run = store.view.index.find(position)
         if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
             return None
     return _as_it_stands(store, run, position, held)
@@ -79,10 +79,10 @@ def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Posi
 
 
 def _damaged(store: Store, position: Position, damage: str) -> QueueEntry | None:
-    with store.mutex:
-        if store.index.find(position) is None:
+    with store.view.mutex:
+        if store.view.index.find(position) is None:
             return None
-        id_ = message_id(*store.index.branch_of(position))
+        id_ = message_id(*store.view.index.branch_of(position))
     return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 
@@ -91,8 +91,8 @@ def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:
     if not look.unread:
         return []
     catch_up(store)  # what was reclaimed meanwhile is no damage
-    with store.mutex:
-        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.index.segments]
+    with store.view.mutex:
+        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.view.index.segments]
     return [
         QueueEntry(
             None,

@@ -22,6 +22,7 @@ from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, 
 from spool.errors import InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout
+from spool.store.settings import read_settings
 from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
@@ -65,7 +66,7 @@ class _Dropped(NamedTuple):
 
 def look(store: Store, name: str) -> QuarantinedFile:
     """InvalidArgument if nothing there has that name."""
-    disk = store.disk
+    disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
     identity, noted = disk.identity(path), disk.identity(path + REASON_SUFFIX)
@@ -88,13 +89,13 @@ def look(store: Store, name: str) -> QuarantinedFile:
 def restore(store: Store, name: str) -> str:
     """Put a dropped file back into its queue's folder, durably; returns where it lies then. QueueNotFound;
     InvalidArgument if it cannot come back, or if a file of that name waits there."""
-    disk = store.disk
+    disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
     dropped, file = _dropped(entry, _reason(disk, path)), look(store, name)
     if dropped is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
-    if dropped.queue not in store.read_settings().queues:
+    if dropped.queue not in read_settings(store.files.disk).queues:
         raise QueueNotFound(f"{entry} was dropped for queue {dropped.queue}, which is gone: create it again first")
     target = f"{layout.DROP}/{dropped.queue}/{dropped.name}"
     with _no_intake_at(store, dropped.queue):
@@ -120,7 +121,7 @@ def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
 def delete(store: Store, name: str) -> None:
     """Remove a file and its reason, durably. InvalidArgument if nothing there has that name, or if it is a directory
     that is not empty."""
-    disk = store.disk
+    disk = store.files.disk
     path = _path(disk, name)
     identity = disk.identity(path)
     if identity is None or not identity.is_directory:
@@ -178,15 +179,15 @@ def _link(disk: Disk, path: str, target: str) -> None:
 @contextmanager
 def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
     """Where a file has two names while it is put back."""
-    if store.disk.ordered:
+    if store.files.disk.ordered:
         yield
         return
     byte = dropping_byte(queue)
-    store.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
+    store.shared.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
     try:
         yield
     finally:
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
 
 
 def _forget_reason(disk: Disk, path: str) -> None:

@@ -29,6 +29,7 @@ from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_
 from spool.model.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
 from spool.names import no_queue, plural
 from spool.shown import shown
+from spool.store.settings import read_settings, read_settings_text
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -91,7 +92,7 @@ def _written(
         named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
     for each in made.values():
         if each.name not in known.queues:
-            keep_directory(store.disk, f"{layout.DROP}/{each.name}")
+            keep_directory(store.files.disk, f"{layout.DROP}/{each.name}")
         text = with_queue(text, each, known.defaults)
     return text
 
@@ -120,7 +121,7 @@ def delete_queue(store: Store, name: str) -> None:
     with _editing(store), _nothing_comes(store):
         _edit(store, edit)
         with suppress(OSError):  # somebody drops a file in this instant: the next intake names it
-            store.disk.remove_directory(f"{layout.DROP}/{name}")
+            store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
 def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
@@ -128,15 +129,15 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
         for option in _REFERRING:
             if other.name != name and getattr(other, option) == name:
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
-    with store.mutex:
-        inside = store.index.queue(name).live
-    inside += sum(count for image in store.prepared.images.values() for count in _puts(image, name))
+    with store.view.mutex:
+        inside = store.view.index.queue(name).live
+    inside += sum(count for image in store.view.prepared.images.values() for count in _puts(image, name))
     if inside:
         raise QueueNotEmpty(
             f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
             f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts those)"
         )
-    if store.disk.exists(f"{layout.DROP}/{name}") and store.disk.names(f"{layout.DROP}/{name}"):
+    if store.files.disk.exists(f"{layout.DROP}/{name}") and store.files.disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 
 
@@ -159,16 +160,16 @@ def _nothing_comes(store: Store) -> Iterator[None]:
         catch_up(store, settle_all(store, store.deadline()))
         for _ in store.deadline().polls():
             list_prepared(store)
-            store.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+            store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
             try:
-                if store.counters.read().prepared == store.prepared.version:
+                if store.shared.counters.read().prepared == store.view.prepared.version:
                     yield
                     return
             finally:
-                store.control.unlock(PREPARED_LIST)
+                store.shared.control.unlock(PREPARED_LIST)
         raise TransactionTimeout("branches were prepared all the time: try again later")
     finally:
-        store.control.unlock(NUMBER)
+        store.shared.control.unlock(NUMBER)
 
 
 def open_drop(store: Store, name: str, group: str | None) -> None:
@@ -176,19 +177,19 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
 
     QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
     """
-    queues = store.read_settings().queues
+    queues = read_settings(store.files.disk).queues
     if check_queue_name(name) not in queues:
         raise no_queue(name, queues)
     folder = f"{layout.DROP}/{name}"
-    keep_directory(store.disk, folder)
+    keep_directory(store.files.disk, folder)
     if group is None:
-        store.disk.set_mode(folder, DIRECTORY_MODE)
+        store.files.disk.set_mode(folder, DIRECTORY_MODE)
         return
     try:
         if len(group) > _MOST_OF_A_GROUP:  # the C library ends the process over a name of megabytes
             raise KeyError(group)
         gid = grp.getgrnam(group).gr_gid
-        store.disk.set_mode(folder, SHARED_MODE, gid)
+        store.files.disk.set_mode(folder, SHARED_MODE, gid)
     except KeyError:
         raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
     except PermissionError:
@@ -196,7 +197,7 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
             f"this user may not give folders to group {shown(group)}: it must be one of its own"
         ) from None
     for passage in ("", layout.DROP):
-        store.disk.set_mode(passage, PASSAGE_MODE)
+        store.files.disk.set_mode(passage, PASSAGE_MODE)
 
 
 # -- space.toml -------------------------------------------------------------------------------------------------------
@@ -204,39 +205,39 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
 
 @contextmanager
 def _editing(store: Store) -> Iterator[None]:
-    store.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
+    store.shared.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
     try:
         yield
     finally:
-        store.control.unlock(CONFIG)
+        store.shared.control.unlock(CONFIG)
 
 
 def _edit(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
     """The file with an edit made to its text, which must be in order before and after."""
-    path = store.disk.path(layout.SETTINGS)
-    text = store.read_settings_text()
+    path = store.files.disk.path(layout.SETTINGS)
+    text = read_settings_text(store.files.disk)
     changed = edit(text, parse(text, path))
     config = parse(changed, path)
-    replace_file(store.disk, layout.SETTINGS, changed.encode())
-    store.counters.bump_settings()
+    replace_file(store.files.disk, layout.SETTINGS, changed.encode())
+    store.shared.counters.bump_settings()
     store.refresh_settings()
     return config
 
 
 def notice_edits(store: Store) -> None:
     """Somebody may have edited the file by hand: tell all, if it is in order; else what was goes on being so."""
-    identity = store.disk.identity(layout.SETTINGS)
+    identity = store.files.disk.identity(layout.SETTINGS)
     if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
         return
     store.settings_seen = seen
     with _editing(store):
         try:
-            changed = store.read_settings() != store.config
+            changed = read_settings(store.files.disk) != store.config
         except (InvalidArgument, NewerFormat, NotASpace) as error:
             log.error("the settings are not read again: %s", error)
             return
-        if changed and store.counters.read().settings == store.settings_version:
-            store.counters.bump_settings()
+        if changed and store.shared.counters.read().settings == store.settings_version:
+            store.shared.counters.bump_settings()
     store.refresh_settings()
 
 

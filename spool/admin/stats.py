@@ -41,14 +41,14 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """The figures of the named queues, as of now."""
     catch_up(store)
     list_prepared(store)
-    with store.mutex:
+    with store.view.mutex:
         now = store.clock.now()
         claimed, held, added = _claimed(store), _held_in_doubt(store), in_doubt(store)
         taken = claimed + held
-        totals = store.index.totals()
+        totals = store.view.index.totals()
         found = {}
         for name in queues:
-            line = store.index.queue(name)
+            line = store.view.index.queue(name)
             line.ripen(now)
             here = {run: count for run, count in taken.items() if run.queue is line}
             delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.swept_delayed)
@@ -79,8 +79,8 @@ def _claimed(store: Store) -> Counter[Run]:
 
 def _held_in_doubt(store: Store) -> Counter[Run]:
     """Messages per run that prepared branches hold."""
-    return _per_run(store, store.prepared.held)
+    return _per_run(store, store.view.prepared.held)
 
 
 def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
-    return Counter(run for position in positions if (run := store.index.find(position)) is not None)
+    return Counter(run for position in positions if (run := store.view.index.find(position)) is not None)

@@ -219,7 +219,7 @@ class Space(Administration):
     ) -> list[Message]:
         pause = _PAUSE_MIN_SECONDS
         while True:
-            heard = self._store.bell.rings
+            heard = self._store.shared.notifier.rings
             try:
                 return await attempt()
             except Empty:
@@ -227,7 +227,7 @@ class Space(Administration):
                 if left <= 0:
                     raise
             seconds = min(left, await self._in_thread(partial(self._patience, wanted, pause)))
-            if self._store.bell.rings == heard:
+            if self._store.shared.notifier.rings == heard:
                 await self._hear(seconds)
             pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
 
@@ -244,7 +244,7 @@ class Space(Administration):
 
     @step
     def _listen(self) -> None:
-        bell = self._store.bell
+        bell = self._store.shared.notifier
         bell.wait(bell.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
 
     # -- transactions -----------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Taking:
     ) -> None:
         self.late = Late(store, set_aside)
         self._store = store
-        self._disk = store.disk
+        self._disk = store.files.disk
         self._queues = queues
         self._report = report
         self._set_aside = set_aside
@@ -108,13 +108,13 @@ class Taking:
         if self._disk.ordered:
             return [taken for name, seen in arrivals for taken in self._take_one(queue, name, seen, self._rename)]
         byte = dropping_byte(queue)
-        self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
         self._folders.add(queue)
         try:
             return self._take_in_turn(queue, arrivals)
         finally:
             self._folders.remove(queue)
-            self._store.xids.unlock(byte)
+            self._store.shared.xids.unlock(byte)
 
     def _take_in_turn(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
         found = self.finish_dead_intakes() if self._spared(queue) else []
@@ -193,7 +193,11 @@ class Taking:
         once its original was taken."""
         for directory in self._directories_of(queue):
             identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
-            if identity is not None and identity.is_directory and self._store.xids.is_free(taken_byte(directory)):
+            if (
+                identity is not None
+                and identity.is_directory
+                and self._store.shared.xids.is_free(taken_byte(directory))
+            ):
                 with suppress(FileNotFoundError):
                     self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
 
@@ -216,7 +220,7 @@ class Taking:
             if name not in used and len(used) < _MOST_NAMES:
                 return directory
         directory = f"{layout.TAKEN_PREFIX}{queue}.{os.urandom(8).hex()}"
-        if not self._store.xids.try_lock(taken_byte(directory)):
+        if not self._store.shared.xids.try_lock(taken_byte(directory)):
             raise SpoolError(f"the new directory {directory} is taken already")
         self._held.append(directory)
         self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
@@ -270,15 +274,15 @@ class Taking:
         for directory in sorted(self._disk.names(layout.ACTIVE)):
             if not directory.startswith(layout.TAKEN_PREFIX):
                 continue
-            if not self._store.xids.try_lock(taken_byte(directory)):
+            if not self._store.shared.xids.try_lock(taken_byte(directory)):
                 continue  # its intake lives
             try:
                 left = self._finish_directory(directory)
             except BaseException:
-                self._store.xids.unlock(taken_byte(directory))  # the next look finishes it
+                self._store.shared.xids.unlock(taken_byte(directory))  # the next look finishes it
                 raise
             if left is None:
-                self._store.xids.unlock(taken_byte(directory))
+                self._store.shared.xids.unlock(taken_byte(directory))
             else:
                 found += left
         return found
@@ -313,7 +317,7 @@ class Taking:
                 for folder in (layout.ACTIVE, taken.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(taken)
-            if taken.record in self._store.index.taken:
+            if taken.record in self._store.view.index.taken:
                 self._remove_of_the_dead(taken)
             else:
                 left.append(taken)
@@ -328,11 +332,11 @@ class Taking:
             spares.settle(self._disk, path, queue)
             return
         byte = dropping_byte(queue)
-        self._store.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
+        self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
         try:
             spares.settle(self._disk, path, queue)
         finally:
-            self._store.xids.unlock(byte)
+            self._store.shared.xids.unlock(byte)
 
     def _remove_of_the_dead(self, taken: Taken) -> None:
         """A file that a commit names, of which it is not known how it was read."""
@@ -398,7 +402,7 @@ class Taking:
             pass
         except OSError:
             return False  # not empty
-        self._store.xids.unlock(taken_byte(directory))
+        self._store.shared.xids.unlock(taken_byte(directory))
         return True
 
     @step
@@ -408,7 +412,7 @@ class Taking:
         self.late.leave()
         for directory in self._held:
             if not self._left_empty(directory):  # the next intake finishes it
-                self._store.xids.unlock(taken_byte(directory))
+                self._store.shared.xids.unlock(taken_byte(directory))
         self._held.clear()
         self._directories.clear()
         self._used.clear()

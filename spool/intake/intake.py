@@ -56,7 +56,7 @@ class Intake:
         self.space = space
         self.counts = IntakeCounts()
         self._store = space._store
-        self._disk = space._store.disk
+        self._disk = space._store.files.disk
         self._progress = progress
         self._renames = Renames(self._disk)
         self._writers = Writers(space._store, self._leave, self._report)

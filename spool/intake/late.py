@@ -43,7 +43,7 @@ class Late:
 
     def __init__(self, store: Store, set_aside: Callable[[str, str, str], None]) -> None:
         self._store = store
-        self._disk = store.disk
+        self._disk = store.files.disk
         self._set_aside = set_aside
         self._files: list[_LateFile] = []
 

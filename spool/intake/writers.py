@@ -44,7 +44,7 @@ class Writers:
 
     def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
         self._store = store
-        self._disk = store.disk
+        self._disk = store.files.disk
         self._waits = waits
         self._report = report
 

@@ -31,37 +31,37 @@ Identities = dict[str, list[int]]
 
 def save(store: Store) -> bool:
     """Write one of the index as it is; False if it is not worth believing. The caller holds the reclaim lock."""
-    page = store.counters.read()
-    with store.mutex:
-        index = store.index
+    page = store.shared.counters.read()
+    with store.view.mutex:
+        index = store.view.index
         if index.damage or index.applied > page.durable or page.suspect or page.stopped:
             return False
-        files = _identities(store, store.disk.names(layout.COMMITTED), index.applied)
+        files = _identities(store, store.files.disk.names(layout.COMMITTED), index.applied)
         if _expected(index) != set(files):
             return False  # an adopted branch has not been moved yet, or somebody was at the files
         packed: bytes = msgpack.packb(_state(index, files, _orders(store)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
-    if store.disk.exists(_TEMPORARY):
-        store.disk.unlink(_TEMPORARY)
-    handle = store.disk.create(_TEMPORARY)
+    if store.files.disk.exists(_TEMPORARY):
+        store.files.disk.unlink(_TEMPORARY)
+    handle = store.files.disk.create(_TEMPORARY)
     try:
-        store.disk.write_at(handle, 0, data)
-        store.disk.rename(_TEMPORARY, layout.CHECKPOINT)
+        store.files.disk.write_at(handle, 0, data)
+        store.files.disk.rename(_TEMPORARY, layout.CHECKPOINT)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     return True
 
 
 def load(store: Store) -> Index | None:
     """The index of the checkpoint, if there is one to be believed."""
-    page = store.counters.read()
+    page = store.shared.counters.read()
     if page.suspect or page.stopped:
         return None
     try:
         state = _read(store)
         if state is None or state["applied"] > page.published:
             return None
-        if _identities(store, store.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
+        if _identities(store, store.files.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
             return None
         index = store.new_index()
         return _filled(index, state) if state["orders"] == _orders(store) else None
@@ -74,14 +74,14 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Over
 
 
 def _read(store: Store) -> dict[str, Any] | None:
-    identity = store.disk.identity(layout.CHECKPOINT)
+    identity = store.files.disk.identity(layout.CHECKPOINT)
     if identity is None or not identity.is_plain or identity.size > _MAX_BYTES:
         return None
-    handle = store.disk.open(layout.CHECKPOINT)
+    handle = store.files.disk.open(layout.CHECKPOINT)
     try:
-        data = store.disk.read_at(handle, 0, identity.size)
+        data = store.files.disk.read_at(handle, 0, identity.size)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         return None
     state: dict[str, Any] = msgpack.unpackb(data[4:], strict_map_key=False)
@@ -93,7 +93,9 @@ def _identities(store: Store, names: Iterable[str], applied: int) -> Identities:
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)
-        identity = store.disk.identity(f"{layout.COMMITTED}/{name}") if parsed and parsed.number <= applied else None
+        identity = (
+            store.files.disk.identity(f"{layout.COMMITTED}/{name}") if parsed and parsed.number <= applied else None
+        )
         if identity is not None:
             found[name] = [identity.inode, identity.size, identity.modified_ns, identity.links]
     return found

@@ -59,7 +59,7 @@ def finish(group: "Group") -> None:
         why = f": {str(error) or type(error).__name__}"
     lost = group.failed - before + group.line.waiting
     if lost:
-        where = group.store.disk.root
+        where = group.store.files.disk.root
         log.warning("%s: the program ends, and %d messages that were submitted were not committed%s", where, lost, why)
 
 
@@ -86,8 +86,8 @@ class Guard:
             return
         self._store.dropped.append((branch, self._promises))
         _warn(
-            f"a transaction of {self._store.disk.root} was dropped without a commit or a rollback, and is rolled back "
-            "within seconds: use it in a with statement",
+            f"a transaction of {self._store.files.disk.root} was dropped without a commit or a rollback, and is rolled "
+            "back within seconds: use it in a with statement",
             ResourceWarning,
             2,
         )

@@ -215,18 +215,18 @@ class Group:
         store = self.store
         draft, branches = joined(works)
         header = store.header(works[-1].page, branches=tuple(branches))
-        file = BranchFile(store.disk, self._file_name())
+        file = BranchFile(store.files.disk, self._file_name())
         try:
             try:
-                header = file.complete(header, draft, store.pool)
+                header = file.complete(header, draft, store.files.recycler)
             except OSError as error:
                 file.abandon()
                 if error.errno not in NO_ROOM:
                     raise
                 reclaim(store)  # what nobody needs any more makes room, once
                 draft, branches = joined(works)
-                file = BranchFile(store.disk, self._file_name())
-                header = file.complete(header, draft, store.pool)
+                file = BranchFile(store.files.disk, self._file_name())
+                header = file.complete(header, draft, store.files.recycler)
             number = sequence.commit(store, file, store.deadline(), check=self._room_for(works))
         except BaseException:
             file.abandon()
@@ -247,7 +247,7 @@ class Group:
                 return
             quota.see_all(self.store, self.store.deadline())
             together: dict[str, quota.Load] = {}
-            with self.store.mutex:
+            with self.store.view.mutex:
                 doubtful = quota.in_doubt(self.store)
             failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
             if failed:
@@ -259,7 +259,7 @@ class Group:
         """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""
         if self._name is None:
             name = new_local_xid()
-            self.store.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
+            self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
             self._name = name
         return self._name
 
@@ -268,7 +268,7 @@ class Group:
         if self._name is not None:
             name, self._name = self._name, None
             with suppress(OSError):
-                self.store.xids.unlock(xid_byte(name))
+                self.store.shared.xids.unlock(xid_byte(name))
 
 
 def _nothing() -> None:

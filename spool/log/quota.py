@@ -43,7 +43,7 @@ def check_room(store: Store, added: Loads, doubtful: Loads | None = None) -> Non
     """Full if these do not fit, as far as this process has seen. ``doubtful``: what is in doubt, for who asks more than
     once."""
     config = store.config
-    with store.mutex:
+    with store.view.mutex:
         doubtful = in_doubt(store) if doubtful is None else doubtful
         for queue, load in added.items():
             limits = config.queues.get(queue)
@@ -89,19 +89,19 @@ def sum_of(loads: Iterable[Load]) -> Load:
 
 def load_of(store: Store, queue: str, doubtful: Loads) -> Load:
     """What counts of a queue. The caller holds the mutex."""
-    line = store.index.queues.get(queue)
+    line = store.view.index.queues.get(queue)
     there = Load() if line is None else Load(line.live, line.bytes)
     return there.plus(doubtful.get(queue, Load()))
 
 
 def load_of_all(store: Store, doubtful: Loads) -> Load:
-    lines = (Load(line.live, line.bytes) for line in store.index.queues.values())
+    lines = (Load(line.live, line.bytes) for line in store.view.index.queues.values())
     return sum_of(lines).plus(sum_of(doubtful.values()))
 
 
 def in_doubt(store: Store) -> Loads:
     """By queue, what branches in doubt would add. The caller holds the mutex."""
-    return added_by(table for image in store.prepared.images.values() for table in image.tables)
+    return added_by(table for image in store.view.prepared.images.values() for table in image.tables)
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None]:
@@ -121,7 +121,7 @@ def room_in(store: Store, queue: str) -> int | None:
     limits = store.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None
-    with store.mutex:
+    with store.view.mutex:
         there = load_of(store, queue, in_doubt(store))
     if limits.max_bytes is not None and there.bytes >= limits.max_bytes:
         return 0
@@ -132,7 +132,7 @@ def check_adoption(store: Store, own: Iterable[Table], unasked: Iterable[Table])
     """For who commits prepared branches together with tables of his own. ``unasked``: those of the branches that voted
     without a look at any limit: what they put is counted as if it came now, and not among what is in doubt."""
     unasked = list(unasked)
-    with store.mutex:
+    with store.view.mutex:
         counted = {queue: Load(-load.messages, -load.bytes) for queue, load in added_by(unasked).items()}
         doubtful = joined(in_doubt(store), counted)
     check_room(store, joined(change_by(store, own), change_by(store, unasked, moves=False)), doubtful)
@@ -157,7 +157,7 @@ def change_by(store: Store, tables: Iterable[Table], *, moves: bool = True) -> d
     moves from one to another."""
     tables = list(tables)
     found = added_by(tables)
-    with store.mutex:
+    with store.view.mutex:
         for table in tables:
             for command in table.commands:
                 if command[0] == "remove" or (command[0] == "update" and moves):
@@ -172,7 +172,7 @@ def _count_command(store: Store, found: dict[str, Load], command: list[Any]) -> 
         return
     end = ordinal + count
     while ordinal < end:
-        run, stop = store.index.run_from(number, ordinal, end)
+        run, stop = store.view.index.run_from(number, ordinal, end)
         if run is not None:
             here, size = run.queue.name, run.bytes_of(ordinal, stop - ordinal)
             found.update(joined(found, {here: Load(ordinal - stop, -size)}))

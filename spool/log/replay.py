@@ -32,8 +32,8 @@ class Listing(NamedTuple):
     @classmethod
     def of(cls, store: Store) -> "Listing":
         """An adopted branch moves from one directory to the other: whoever lists them in this order sees it."""
-        names = [f"{layout.PREPARED}/{name}" for name in store.disk.names(layout.PREPARED)]
-        committed = store.disk.names(layout.COMMITTED)
+        names = [f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED)]
+        committed = store.files.disk.names(layout.COMMITTED)
         names += [f"{layout.COMMITTED}/{name}" for name in committed]
         parsed = filter(None, map(layout.parse_committed, committed))
         return cls(frozenset(names), [name.number for name in parsed if not name.adoption])
@@ -59,7 +59,7 @@ def read_commit(
         return None if wrong is None else Commit(number, [nothing], [(name, wrong)])
     commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
     torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
-    if torn and not kept(store.disk, name):
+    if torn and not kept(store.files.disk, name):
         commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
     for place, adoption in enumerate(image.header.adopts, 1):
         branch = _adopted_image(store, number, place, adoption)
@@ -69,7 +69,7 @@ def read_commit(
             continue
         elif not last_resort:
             return None
-        elif not kept(store.disk, layout.committed(number, place)):
+        elif not kept(store.files.disk, layout.committed(number, place)):
             commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
     return commit
 
@@ -83,7 +83,7 @@ def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | 
     image, wrong = None, None
     for attempt in range(_TRIES_ON_BAD_BYTES):
         try:
-            image = image_of(store.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+            image = image_of(store.files.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
         except CorruptedFile as error:
             image, wrong = None, str(error).removeprefix(f"{name}: ")
             continue
@@ -100,7 +100,7 @@ def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) ->
     """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
-            image = image_of(store.disk, name)
+            image = image_of(store.files.disk, name)
         except CorruptedFile as error:
             log.error("%s", error)
             continue
@@ -115,7 +115,12 @@ def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
     named = {name for name, _ in commit.damage}
     for place, xid in enumerate(commit.adopted, 1):
         name = layout.committed(commit.number, place)
-        if place in there or name in named or being_reclaimed(store, index, commit.number) or kept(store.disk, name):
+        if (
+            place in there
+            or name in named
+            or being_reclaimed(store, index, commit.number)
+            or kept(store.files.disk, name)
+        ):
             continue
         index.damaged(commit.number, name, f"branch {xid} is missing")
 
@@ -123,4 +128,6 @@ def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
 def being_reclaimed(store: Store, index: Index, number: int) -> bool:
     """Whether a commit is just going, or gone: its adopted branches go before it, after the fact that counts them."""
     totals = index.facts.get(TOTALS_FACT)
-    return (totals is not None and number in totals[1]["folded"]) or not store.disk.exists(layout.committed(number))
+    return (totals is not None and number in totals[1]["folded"]) or not store.files.disk.exists(
+        layout.committed(number)
+    )

@@ -50,7 +50,7 @@ def commit(
     except OSError as error:
         raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
     finally:
-        store.numbers.unlock(number)
+        store.shared.numbers.unlock(number)
         file.close()
     return number
 
@@ -61,12 +61,12 @@ def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -
     def here() -> None:
         if flush:
             assert file.handle is not None
-            store.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+            store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)
 
-    if store.mirror is None:
+    if store.files.mirror is None:
         here()
     else:
-        store.mirror.keep_beside(number, here)
+        store.files.mirror.keep_beside(number, here)
 
 
 _LOOK = "it may or may not be there: open the space again and look"
@@ -83,26 +83,26 @@ def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[]
         number = highest_issued(store, page) + 1
         if number > layout.MAX_NUMBER:
             raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
-        store.numbers.lock(number, deadline, f"the number {number}")
+        store.shared.numbers.lock(number, deadline, f"the number {number}")
         try:
             file.stamp(number)
-            store.disk.rename_new(file.name, layout.committed(number))
+            store.files.disk.rename_new(file.name, layout.committed(number))
             file.number = number
         except BaseException:
-            store.numbers.unlock(number)
+            store.shared.numbers.unlock(number)
             raise
         try:
-            store.counters.store_issued(number)
+            store.shared.counters.store_issued(number)
         except OSError:
             pass  # the file itself says that the number is given out; the next store writes both copies
         return number
     finally:
-        store.control.unlock(NUMBER)
+        store.shared.control.unlock(NUMBER)
 
 
 def with_number_lock(store: Store, deadline: Deadline) -> None:
     try:
-        store.control.lock(NUMBER, deadline, "the lock on commit numbers")
+        store.shared.control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
@@ -111,7 +111,7 @@ def highest_issued(store: Store, page: Page) -> int:
     """The highest number given out, with ``page`` just read; exact under the number lock, at least what this process
     may have seen without."""
     number = page.issued
-    while store.disk.exists(layout.committed(number + 1)):
+    while store.files.disk.exists(layout.committed(number + 1)):
         number += 1
     return number
 
@@ -120,7 +120,7 @@ def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> 
     """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
     page = settle_to(store, number - 1, deadline)
     if page.published < number:  # never back, whatever became of run/
-        store.counters.store_published(number, durable=flushed and page.durable == number - 1)
+        store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
 def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
@@ -130,18 +130,18 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
     """
     for _ in deadline.polls():
         while True:
-            page = (page or store.counters.read()).check()
+            page = (page or store.shared.counters.read()).check()
             published = page.published
             if published >= number:
                 return page
             page = None
-            if not store.numbers.try_lock(published + 1):
+            if not store.shared.numbers.try_lock(published + 1):
                 break
             try:
                 finish(store, published + 1)
             finally:
-                store.numbers.unlock(published + 1)
-    raise store.numbers.expired(published + 1, deadline, f"commit {published + 1}")
+                store.shared.numbers.unlock(published + 1)
+    raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
 def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:
@@ -149,7 +149,7 @@ def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Pa
 
     ``page``: the counters, read after the caller's look began.
     """
-    page = page or store.counters.read()
+    page = page or store.shared.counters.read()
     return settle_to(store, highest_issued(store, page), deadline, page)
 
 
@@ -160,7 +160,7 @@ def finish(store: Store, number: int) -> None:
     inode and flushed there; the second flush makes the new name durable. Every issued number gets a file, so that no
     number is ever issued twice.
     """
-    if store.counters.read().published >= number:
+    if store.shared.counters.read().published >= number:
         return  # somebody finished it between our look and our lock
     name = layout.committed(number)
     try:
@@ -168,10 +168,10 @@ def finish(store: Store, number: int) -> None:
             copy_over(store, name)
         else:
             write_empty(store, number)
-        if store.mirror is not None:
-            store.mirror.keep(number)
-        page = store.counters.read().check()
-        store.counters.store_published(number, durable=page.durable == number - 1)
+        if store.files.mirror is not None:
+            store.files.mirror.keep(number)
+        page = store.shared.counters.read().check()
+        store.shared.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
         store.stop()
         raise
@@ -180,23 +180,23 @@ def finish(store: Store, number: int) -> None:
 def _is_whole(store: Store, number: int) -> bool:
     """Whether the number's file is there and proven. What is not goes to quarantine: nobody was promised it."""
     name = layout.committed(number)
-    identity = store.disk.identity(name)
+    identity = store.files.disk.identity(name)
     if identity is None:
         return False
     if not identity.is_regular:
-        quarantine(store.disk, name, "it is not a regular file: a power cut made something else of it")
+        quarantine(store.files.disk, name, "it is not a regular file: a power cut made something else of it")
         return False
-    handle = store.disk.open(name)
+    handle = store.files.disk.open(name)
     try:
-        found = prove(store.disk, handle).header.number
+        found = prove(store.files.disk, handle).header.number
         if found == number:
             return True
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before the commit was acknowledged"
     finally:
-        store.disk.close(handle)
-    quarantine(store.disk, name, reason)
+        store.files.disk.close(handle)
+    quarantine(store.files.disk, name, reason)
     return False
 
 
@@ -207,27 +207,27 @@ def write_empty(store: Store, number: int) -> None:
     offset, stamped = stamp(number)
     encoded[offset : offset + len(stamped)] = stamped
     name = layout.copy(xid)
-    handle = store.disk.create(name)
+    handle = store.files.disk.create(name)
     try:
-        store.disk.write_at(handle, 0, bytes(encoded))
-        store.disk.rename(name, layout.committed(number))
-        store.disk.make_durable(handle, layout.COMMITTED)
+        store.files.disk.write_at(handle, 0, bytes(encoded))
+        store.files.disk.rename(name, layout.committed(number))
+        store.files.disk.make_durable(handle, layout.COMMITTED)
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
 
 
 def copy_over(store: Store, name: str) -> None:
     """The same bytes under the same name, on a new inode, durable."""
     copy = layout.copy(new_local_xid())
     with ExitStack() as opened:
-        source = store.disk.open(name)
-        opened.callback(store.disk.close, source)
-        target = store.disk.create(copy)
-        opened.callback(store.disk.close, target)
+        source = store.files.disk.open(name)
+        opened.callback(store.files.disk.close, source)
+        target = store.files.disk.create(copy)
+        opened.callback(store.files.disk.close, target)
         offset = 0
-        while data := store.disk.read_at(source, offset, _COPY_BYTES):
-            store.disk.write_at(target, offset, data)
+        while data := store.files.disk.read_at(source, offset, _COPY_BYTES):
+            store.files.disk.write_at(target, offset, data)
             offset += len(data)
-        store.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
-        store.disk.rename(copy, name)
-        store.disk.make_durable(target, name.partition("/")[0])
+        store.files.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
+        store.files.disk.rename(copy, name)
+        store.files.disk.make_durable(target, name.partition("/")[0])

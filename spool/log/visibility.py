@@ -48,38 +48,38 @@ def look_again(store: Store, deadline: Deadline) -> None:
 
 
 def list_prepared(store: Store, page: Page | None = None) -> Page:
-    """Refresh ``store.prepared`` if a branch was prepared or rolled back since the last listing; returns the counters
-    as they are then: a branch that was gone from the list had been committed before. ``page``: counters, just read.
+    """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing; returns the counters as
+    they are then: a branch that was gone from the list had been committed before. ``page``: counters, just read.
 
     The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
     we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
     """
-    page = page or store.counters.read()
-    if page.prepared == store.prepared.version:
+    page = page or store.shared.counters.read()
+    if page.prepared == store.view.prepared.version:
         return page
     deadline = store.deadline()
-    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
+    store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches", shared=True)
     try:
-        version = store.counters.read().prepared
-        names = store.disk.names(layout.PREPARED)
+        version = store.shared.counters.read().prepared
+        names = store.files.disk.names(layout.PREPARED)
     finally:
-        store.control.unlock(PREPARED_LIST)
+        store.shared.control.unlock(PREPARED_LIST)
     images: dict[Xid, FileImage] = {}
     for name in names:
         xid = layout.parse_xid(name)
         image = None if xid is None else prepared_image(store, xid)
         if xid is not None and image is not None:
             images[xid] = image
-    with store.mutex:
-        store.prepared.replace(version, {x: i for x, i in images.items() if x not in store.index.adopted})
-    return store.counters.read()
+    with store.view.mutex:
+        store.view.prepared.replace(version, {x: i for x, i in images.items() if x not in store.view.index.adopted})
+    return store.shared.counters.read()
 
 
 def prepared_image(store: Store, xid: Xid) -> FileImage | None:
     """None if the branch is not in ``prepared/`` (any more), or damaged (the recovery scan says so)."""
-    known = store.prepared.images.get(xid)
+    known = store.view.prepared.images.get(xid)
     try:
-        image = image_of(store.disk, layout.prepared(xid), known=known)
+        image = image_of(store.files.disk, layout.prepared(xid), known=known)
     except CorruptedFile as error:
         log.error("%s", error)
         return None
@@ -100,19 +100,21 @@ def catch_up(store: Store, page: Page | None = None) -> None:
 
     ``page``: counters that were read when the caller's look began, or later.
     """
-    apply_up_to(store, (page or store.counters.read().check()).published)
+    apply_up_to(store, (page or store.shared.counters.read().check()).published)
 
 
 def apply_up_to(store: Store, published: int) -> None:
     """Apply what this process has not seen of the commits up to a published number."""
-    if published <= store.index.applied:
+    if published <= store.view.index.applied:
         return
-    with store.mutex:
-        while store.index.applied < published:
-            commit = store.own.pop(store.index.applied + 1, None) or read_commit(store, store.index.applied + 1)
+    with store.view.mutex:
+        while store.view.index.applied < published:
+            commit = store.view.own.pop(store.view.index.applied + 1, None) or read_commit(
+                store, store.view.index.applied + 1
+            )
             if commit is None:
                 _go_on(store)
-            elif not apply(store, store.index, commit):
+            elif not apply(store, store.view.index, commit):
                 rebuild(store)
 
 
@@ -120,14 +122,14 @@ def see_own(store: Store, commit: Commit) -> None:
     """A commit of this process, just published. Who is behind others stays so until he wants to know what there is: a
     process that only puts need not follow them."""
     try:
-        with store.mutex:
-            if commit.number == store.index.applied + 1:
-                if not apply(store, store.index, commit):
+        with store.view.mutex:
+            if commit.number == store.view.index.applied + 1:
+                if not apply(store, store.view.index, commit):
                     rebuild(store)
-            elif commit.number > store.index.applied:
-                store.own[commit.number] = commit
-                if len(store.own) > _MOST_OWN:
-                    del store.own[next(iter(store.own))]
+            elif commit.number > store.view.index.applied:
+                store.view.own[commit.number] = commit
+                if len(store.view.own) > _MOST_OWN:
+                    del store.view.own[next(iter(store.view.own))]
     except (OSError, SpoolError) as error:  # it is done, whatever happens to this look
         log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
 
@@ -135,10 +137,10 @@ def see_own(store: Store, commit: Commit) -> None:
 def apply(store: Store, index: Index, commit: Commit) -> bool:
     """A commit that was just published; False if the index is of no use any more."""
     for part in commit.parts:
-        store.sources.remember(part.source(commit.number), part.image)
+        store.files.cache.remember(part.source(commit.number), part.image)
     done = _applied(store, index, commit)
     for xid in commit.adopted:
-        store.prepared.decided(xid)
+        store.view.prepared.decided(xid)
     return done
 
 
@@ -146,7 +148,7 @@ def _applied(store: Store, index: Index, commit: Commit) -> bool:
     """False if a swept file that the index still counted on was reclaimed."""
     head = commit.parts[0]
     if head.image.header.supersedes:  # its tables are soon asked for, by whatever takes from it
-        store.sources.remember(head.source(commit.number), head.image)
+        store.files.cache.remember(head.source(commit.number), head.image)
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
@@ -160,7 +162,7 @@ def _applied(store: Store, index: Index, commit: Commit) -> bool:
 
 def _go_on(store: Store) -> None:
     """Some of what is next has been reclaimed: go on with what is there, or start anew."""
-    if _read_on(store, store.index):
+    if _read_on(store, store.view.index):
         _have_skipped(store)
     else:
         rebuild(store)
@@ -172,15 +174,15 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
     ``alone``: nobody moves files meanwhile, so what is missing or foreign is damage at the first look. ``opening``: a
     checkpoint may tell what the files hold.
     """
-    with store.mutex:
-        store.index = read_all(store, alone=alone, from_checkpoint=opening)
+    with store.view.mutex:
+        store.view.index = read_all(store, alone=alone, from_checkpoint=opening)
         _have_skipped(store)
 
 
 def _have_skipped(store: Store) -> None:
     """Branches were adopted by commits that are gone: nobody has said so. And some of our own may have been read."""
-    store.own.clear()
-    store.prepared.version = -1
+    store.view.own.clear()
+    store.view.prepared.version = -1
     list_prepared(store)
 
 
@@ -208,7 +210,7 @@ def _read_on(store: Store, index: Index, *, alone: bool = False, published: int 
     failed: Counter[int] = Counter()
     heads: list[Commit] = []
     while True:
-        last = store.counters.read().published if published is None else published
+        last = store.shared.counters.read().published if published is None else published
         listing = Listing.of(store)
         index.keep_only(Listing.of(store).numbers)
         stuck = None

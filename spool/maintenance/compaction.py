@@ -148,15 +148,15 @@ class Sweeper:
 
     def _served_since(self) -> dict[str, int]:
         """How many messages each queue has served since the last look."""
-        with self.store.mutex:
-            now = {name: line.served for name, line in self.store.index.queues.items()}
+        with self.store.view.mutex:
+            now = {name: line.served for name, line in self.store.view.index.queues.items()}
         before, self._served = self._served, now
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
     def _sweep(self, served: Mapping[str, int]) -> int:
         """As many messages as are looked at at once; how many files were written."""
-        with self.store.mutex:
-            index = self.store.index
+        with self.store.view.mutex:
+            index = self.store.view.index
             worn_out = worn(index.files)
             if not worn_out and sum(line.entries for line in index.queues.values()) < LEAST_MESSAGES:
                 return 0
@@ -178,16 +178,16 @@ class Sweeper:
 
     def _held(self) -> set[Position]:
         """What is claimed by anybody or in doubt."""
-        claims = self.store.claims
+        claims = self.store.shared.claims
         held = {Position(number, ordinal) for number, ordinal in claims.held_ranges()}
         for number, first, count in claims.held_elsewhere():
             held.update(Position(number, ordinal) for ordinal in range(first, first + count))
-        return held | set(self.store.prepared.held)
+        return held | set(self.store.view.prepared.held)
 
     def _fold(self) -> int:
         """Say the removals and facts of many commits again in one, when many have piled up."""
-        with self.store.mutex:
-            index = self.store.index
+        with self.store.view.mutex:
+            index = self.store.view.index
             index.forget_expired(self.store.clock.now())
             numbers = sorted(number for number in index.idle if _piles_up(index, number))
         if len(numbers) < FOLDED_COMMITS:
@@ -200,7 +200,7 @@ class Sweeper:
             draft.fact(key, value, expiry)
 
         def still_true() -> None:
-            if any(self.store.index.facts.get(key) != fact for key, fact in facts.items()):
+            if any(self.store.view.index.facts.get(key) != fact for key, fact in facts.items()):
                 raise _GivenUpError
 
         with _branch_file(self.store, header_room=(16 << 10) + 10 * len(numbers)) as file:
@@ -289,7 +289,7 @@ class _Sweep:
     def write(self) -> int:
         """1, or 0 if nothing of it can be swept."""
         sources = {pick.run.source.number for section in self.sections for pick in section}
-        reading = Sources(self.store.disk)  # not the space's own, which gets share under the mutex
+        reading = Sources(self.store.files.disk)  # not the space's own, which gets share under the mutex
         # The header is written under the number lock, and must not outgrow its room: that would move all the rest.
         with _branch_file(self.store, header_room=(16 << 10) + 10 * len(sources)) as file:
             draft = Draft()
@@ -301,7 +301,7 @@ class _Sweep:
                 reading.close()
             if file.handle is None:
                 return 0
-            self.store.disk.flush(file.handle)  # the bulk, before anybody has to wait for it
+            self.store.files.disk.flush(file.handle)  # the bulk, before anybody has to wait for it
             supersedes = {pick.run.source.number for pick in self.picks}
             _commit(self.store, file, draft, supersedes, lambda: self._leave(draft))
         return 1
@@ -331,7 +331,7 @@ class _Sweep:
 
     def _leave(self, draft: Draft) -> None:
         """Under the number lock: what is not any more as it was when we looked is left where it is."""
-        if self.store.index is not self.index:
+        if self.store.view.index is not self.index:
             raise _GivenUpError
         begins: dict[int, list[tuple[int, Pick]]] = {}
         ordinal = 0
@@ -354,16 +354,16 @@ class _Sweep:
 def _branch_file(store: Store, header_room: int) -> Iterator[BranchFile]:
     """A new file in ``active/``, which is gone afterwards unless it was committed."""
     xid = new_local_xid()
-    store.xids.lock(xid_byte(xid), store.deadline(), f"the branch {xid}")
+    store.shared.xids.lock(xid_byte(xid), store.deadline(), f"the branch {xid}")
     try:
-        file = BranchFile(store.disk, xid, header_room)
+        file = BranchFile(store.files.disk, xid, header_room)
         try:
             yield file
         finally:
             if file.number is None:
                 file.abandon()
     finally:
-        store.xids.unlock(xid_byte(xid))
+        store.shared.xids.unlock(xid_byte(xid))
 
 
 def _commit(
@@ -434,11 +434,11 @@ def _said_by(store: Store, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
     found: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:
-        image = image_of(store.disk, layout.committed(number))
+        image = image_of(store.files.disk, layout.committed(number))
         if image is None or image.header.number != number:
             raise _GivenUpError
-        with store.mutex:
-            index = store.index
+        with store.view.mutex:
+            index = store.view.index
             targets = index.files[number].targets if number in index.files else ()
             swept = any(target in index.files and index.files[target].span is not None for target in targets)
             commands = [command for table in image.tables for command in table.commands]

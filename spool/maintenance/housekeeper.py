@@ -43,21 +43,21 @@ class Housekeeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sweeper = Sweeper(store)
-        self._reclaimed_at = store.index.applied
-        self._saved_at = store.index.restored
-        self._saved_segments = len(store.index.segments) if self._saved_at else 0
-        self._saved_files = len(store.index.files)
-        self._published = self._trimmed_at = store.index.applied  # at the last round, and the last quiet one
+        self._reclaimed_at = store.view.index.applied
+        self._saved_at = store.view.index.restored
+        self._saved_segments = len(store.view.index.segments) if self._saved_at else 0
+        self._saved_files = len(store.view.index.files)
+        self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
         self._busy = threading.Lock()
-        self._beside = store.disk.run_beside("xaspool housekeeping", self._run)
+        self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
         """Behind each commit of this process: looks whether much can be reclaimed, or a queue's mark may be reached.
         Never the caller's failure."""
         if self._store.config.marked and self._beside:
             self._wake.set()
-        index = self._store.index
+        index = self._store.view.index
         since = index.applied - self._reclaimed_at
         many = since >= every and len(index.idle) >= every
         if not many and (since < RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
@@ -69,16 +69,16 @@ class Housekeeper:
 
     def _is_large(self) -> bool:
         """Whether what may go is, be it few files. While others are there the newest have to stay all the same."""
-        return self._store.index.idle_bytes >= RECLAIM_BYTES and not self._store.presence.others()
+        return self._store.view.index.idle_bytes >= RECLAIM_BYTES and not self._store.shared.open_lock.others()
 
     def tidy_up(self) -> None:
         """As the space closes: the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
-            if self._store.counters.read().stopped:
+            if self._store.shared.counters.read().stopped:
                 return
             if self._store.config.marked:
                 look_at_marks(self._store)
-            if len(self._store.index.idle) >= TIDY_FROM:
+            if len(self._store.view.index.idle) >= TIDY_FROM:
                 self._reclaim(0)
             self._save(CHECKPOINT_FROM, lasting=True)
 
@@ -88,14 +88,14 @@ class Housekeeper:
 
     def sweep(self) -> int:
         """Sweep what is slow; how many files were written. Nothing, if another process is at it."""
-        with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._sweeper.look() if ours else 0
 
     def _catch_up(self) -> None:
         """Piece by piece: who puts meanwhile must not wait for all of it."""
         store = self._store
-        published = store.counters.read().published
-        for begin in range(store.index.applied, published, _APPLIED_AT_ONCE):
+        published = store.shared.counters.read().published
+        for begin in range(store.view.index.applied, published, _APPLIED_AT_ONCE):
             apply_up_to(store, min(begin + _APPLIED_AT_ONCE, published))
             self._pause()
 
@@ -106,18 +106,18 @@ class Housekeeper:
 
     def _is_quiet(self) -> bool:
         """Whether nothing has been committed since the last round; then the disk gets back what is spare."""
-        published = self._store.counters.read().published
+        published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
             self._trimmed_at = published
-            self._store.pool.trim()
+            self._store.files.recycler.trim()
         return quiet
 
     def _is_ours(self) -> bool:
         """Whether to look for what is slow: those who follow what others do have it at hand. A process that only puts
         would have to read it for this alone; one of them does, if nobody follows."""
-        control, follows = self._store.control, self._store.follows
-        self._store.follows = False
+        control, follows = self._store.shared.control, self._store.view.follows
+        self._store.view.follows = False
         if follows:
             return control.held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
         if control.held_here(FOLLOWING):
@@ -129,8 +129,8 @@ class Housekeeper:
     def _reclaim(self, behind: int, pause: Callable[[], None] = lambda: None) -> None:
         if self._busy.acquire(blocking=False):
             try:
-                self._reclaimed_at = self._store.index.applied
-                reclaim(self._store, pause, behind if self._store.presence.others() else 0)
+                self._reclaimed_at = self._store.view.index.applied
+                reclaim(self._store, pause, behind if self._store.shared.open_lock.others() else 0)
             finally:
                 self._busy.release()
 
@@ -140,7 +140,7 @@ class Housekeeper:
         ``lasting``: nothing more is likely to be reclaimed soon, so one that does not fit the files that are left is
         worth as much as none.
         """
-        index = self._store.index
+        index = self._store.view.index
         # No lock for a number that need not be right: who closes waits for nobody here.
         segments = len(index.segments)
         weight = len(index.files) + _SEGMENT_COSTS * segments
@@ -149,7 +149,7 @@ class Housekeeper:
             fresh = weight
         if weight < least or fresh < least:
             return
-        with self._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store):
                 self._saved_at, self._saved_segments, self._saved_files = index.applied, segments, len(index.files)
 
@@ -174,13 +174,13 @@ class Housekeeper:
         """Whether there will be anything more to do."""
         store = self._store
         try:
-            if store.counters.read().stopped:
+            if store.shared.counters.read().stopped:
                 return False
             undo_dropped(store)
             if due:
                 notice_edits(store)
-                with store.mutex:
-                    store.index.forget_expired(store.clock.now())
+                with store.view.mutex:
+                    store.view.index.forget_expired(store.clock.now())
             due = due and self._is_ours()
             if due:
                 self._catch_up()
@@ -189,9 +189,9 @@ class Housekeeper:
                 look_at_marks(store)
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
-            if (due and self.sweep()) or len(store.index.idle) >= least or self._is_large():
+            if (due and self.sweep()) or len(store.view.index.idle) >= least or self._is_large():
                 self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
-                self._save(CHECKPOINT_FROM + len(store.index.files) // 4, lasting=quiet)
+                self._save(CHECKPOINT_FROM + len(store.view.index.files) // 4, lasting=quiet)
         except FlushFailed:
             store.stop()
         except NotOpen:

@@ -75,15 +75,15 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     """
     removed = 0
     try:
-        with store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if not ours or _must_wait(store):
                 return 0
             bury_the_dead(store, store.deadline())
             _flush_unflushed(store)
             catch_up(store)
             _finish_taken(store)
-            newest = store.index.applied - behind
-            while levels := _plan(store, newest if behind else store.index.applied):
+            newest = store.view.index.applied - behind
+            while levels := _plan(store, newest if behind else store.view.index.applied):
                 _record_totals(store, [number for level in levels for number in level])
                 for level in levels:
                     _remove(store, level, pause)
@@ -101,7 +101,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
 def _must_wait(store: Store) -> bool:
     """After a failed flush, a file that is gone may still be on the disk, and come back once its remover is gone: then
     nothing goes before the machine has started anew. Where renames are ordered the file system itself stops instead."""
-    return not store.disk.ordered and store.counters.read().suspect
+    return not store.files.disk.ordered and store.shared.counters.read().suspect
 
 
 def _plan(store: Store, newest: int) -> list[list[int]]:
@@ -109,12 +109,12 @@ def _plan(store: Store, newest: int) -> list[list[int]]:
     not for one a level."""
     levels: list[list[int]] = []
     going: set[int] = set()
-    durable = store.counters.read().durable
-    with store.mutex:
-        index = store.index
+    durable = store.shared.counters.read().durable
+    with store.view.mutex:
+        index = store.view.index
         index.forget_expired(store.clock.now())
         superseded = [number for number in index.idle if index.files[number].superseded_by]
-        claimed = store.claims.numbers() if superseded else set()
+        claimed = store.shared.claims.numbers() if superseded else set()
         for number in superseded:
             note_readers(number, index.files[number], claimed)
         while len(going) < _BATCH_FILES and (
@@ -128,50 +128,50 @@ def _plan(store: Store, newest: int) -> list[list[int]]:
 
 def _flush_unflushed(store: Store) -> None:
     """Advance the durable mark over commits that were published without a flush."""
-    durable, published = store.counters.read().durable, store.counters.read().published
+    durable, published = store.shared.counters.read().durable, store.shared.counters.read().published
     while durable < published:
         try:
-            handle = store.disk.open(layout.committed(durable + 1))
+            handle = store.files.disk.open(layout.committed(durable + 1))
         except FileNotFoundError:
             break
         try:
-            store.disk.make_durable(handle, layout.COMMITTED)
+            store.files.disk.make_durable(handle, layout.COMMITTED)
         finally:
-            store.disk.close(handle)
+            store.files.disk.close(handle)
         durable += 1
-        if store.counters.read().durable < durable:
-            store.counters.store_durable(durable)
+        if store.shared.counters.read().durable < durable:
+            store.shared.counters.store_durable(durable)
 
 
 def _finish_taken(store: Store) -> None:
     """A commit that took a dropped file is needed until that file is durably gone. Only an intake removes it: it knows
     whether the file may still have a writer."""
-    with store.mutex:
-        noted = [(number, list(state.taken)) for number, state in store.index.files.items() if state.taken]
+    with store.view.mutex:
+        noted = [(number, list(state.taken)) for number, state in store.view.index.files.items() if state.taken]
     pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
     if not pending:
         return
-    store.disk.flush_directory(layout.ACTIVE)
+    store.files.disk.flush_directory(layout.ACTIVE)
     for directory in {directory for _, taken in pending for directory, _ in taken}:
-        if store.disk.exists(f"{layout.ACTIVE}/{directory}"):
-            store.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
-    with store.mutex:
+        if store.files.disk.exists(f"{layout.ACTIVE}/{directory}"):
+            store.files.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+    with store.view.mutex:
         for number, taken in pending:
-            state = store.index.files.get(number)
+            state = store.view.index.files.get(number)
             if state is not None:
                 state.taken = tuple(one for one in state.taken if one not in taken)
-            store.index.taken.difference_update(taken)
+            store.view.index.taken.difference_update(taken)
 
 
 def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
     directory, name = taken
-    return not store.disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
+    return not store.files.disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
     """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
-    with store.mutex:
-        index = store.index
+    with store.view.mutex:
+        index = store.view.index
         fresh = [number for number in batch if number not in index.folded]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
@@ -181,7 +181,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
     if fresh:
         commit_draft(store, draft, store.deadline(), flush=True)
     else:  # who recorded them died, perhaps before what he had removed was durably gone: what removed it goes later
-        store.disk.flush_directory(layout.COMMITTED)
+        store.files.disk.flush_directory(layout.COMMITTED)
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[
 
 def balance(store: Store, numbers: Iterable[int]) -> None:
     """A new account: of these numbers there is a file, and all others are gone. The caller keeps reclaim away."""
-    with store.mutex:
-        index = store.index
+    with store.view.mutex:
+        index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         fresh = [] if superseded is None else [superseded]
         value = _totals_with(index, known, fresh)
@@ -210,43 +210,45 @@ def balance(store: Store, numbers: Iterable[int]) -> None:
 
 def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
     """Unlink a batch, adopted branches durably before their heads, and forget it."""
-    with store.mutex:
-        adopted = {number: store.index.files[number].adopted for number in batch if store.index.files[number].adopted}
+    with store.view.mutex:
+        adopted = {
+            number: store.view.index.files[number].adopted for number in batch if store.view.index.files[number].adopted
+        }
         for number in batch:
-            store.sources.forget(number, len(store.index.files[number].adopted))
-    if store.mirror is not None:
-        store.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
+            store.files.cache.forget(number, len(store.view.index.files[number].adopted))
+    if store.files.mirror is not None:
+        store.files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):
                 _unlink(store, name)
     if adopted:
-        store.disk.flush_directory(layout.COMMITTED)
-        store.disk.flush_directory(layout.PREPARED)
+        store.files.disk.flush_directory(layout.COMMITTED)
+        store.files.disk.flush_directory(layout.PREPARED)
     given: list[str] = []
-    room = store.pool.room()
+    room = store.files.recycler.room()
     for place, number in enumerate(batch):
         if place % _STEP_FILES == 0:
             pause()
         name = layout.committed(number)
-        spare = store.pool.give(name, room)
+        spare = store.files.recycler.give(name, room)
         if spare is not None:
             given.append(spare)
             room -= weight(spare)
         else:
             _unlink(store, name)
-    store.disk.flush_directory(layout.COMMITTED)
-    if given and not store.disk.ordered:
-        store.disk.flush_directory(layout.FREE)
-    store.pool.release(given)
-    with store.mutex:
+    store.files.disk.flush_directory(layout.COMMITTED)
+    if given and not store.files.disk.ordered:
+        store.files.disk.flush_directory(layout.FREE)
+    store.files.recycler.release(given)
+    with store.view.mutex:
         for number in batch:
-            if number in store.index.files:  # a rebuild meanwhile has not even seen it
-                store.index.forget(number)
+            if number in store.view.index.files:  # a rebuild meanwhile has not even seen it
+                store.view.index.forget(number)
 
 
 def _unlink(store: Store, name: str) -> None:
     try:
-        store.disk.unlink(name)
+        store.files.disk.unlink(name)
     except FileNotFoundError:
         pass

@@ -36,11 +36,11 @@ def look_at_marks(store: Store) -> None:
     for config in list(store.config.queues.values()):
         if config.capacity_high is None:
             continue
-        with store.mutex:
+        with store.view.mutex:
             load = load_of(store, config.name, in_doubt(store))
         is_high = _crossed(store, config, load)
         if is_high is not None and _note(store, config, is_high) and is_high and config.capacity_command is not None:
-            run_command(store.disk.root, config, load)
+            run_command(store.files.disk.root, config, load)
 
 
 def _crossed(store: Store, config: QueueConfig, load: Load) -> bool | None:
@@ -49,7 +49,7 @@ def _crossed(store: Store, config: QueueConfig, load: Load) -> bool | None:
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
     level = fullness(high.unit, load.messages, load.bytes, config.max_messages, config.max_bytes)
-    was_high = _fact_key(config.name) in store.index.facts
+    was_high = _fact_key(config.name) in store.view.index.facts
     if not was_high and level >= high.amount:
         return True
     if was_high and level <= low.amount and level < high.amount:
@@ -63,7 +63,7 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
 
     def check() -> None:
         see_all(store, deadline)
-        with store.mutex:
+        with store.view.mutex:
             if _crossed(store, config, load_of(store, config.name, in_doubt(store))) is not is_high:
                 raise _Unchanged
 

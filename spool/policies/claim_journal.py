@@ -65,10 +65,10 @@ class ClaimNote:
     def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         if self._handle is None:
             _become_owner(self.store)
-            self._handle = self.store.disk.create(self.name)
+            self._handle = self.store.files.disk.create(self.name)
             writer = writer_name()
             about = [writer["pid"], writer["program"], self.store.clock.now()]
-            self._append([_NAME, _VERSION, self.store.claims.owner, *about])
+            self._append([_NAME, _VERSION, self.store.shared.claims.owner, *about])
         for number, first, count in ranges:
             self._append([number, first, count])
 
@@ -76,30 +76,30 @@ class ClaimNote:
         assert self._handle is not None
         packed = msgpack.packb(record)
         data: bytes = packed + msgpack.packb(zlib.crc32(packed))
-        self.store.disk.write_at(self._handle, self._end, data)
+        self.store.files.disk.write_at(self._handle, self._end, data)
         self._end += len(data)
 
     def remove(self) -> None:
         if self._handle is not None:
-            self.store.disk.close(self._handle)
+            self.store.files.disk.close(self._handle)
             self._handle = None
             self._end = 0
-            self.store.disk.unlink(self.name)
+            self.store.files.disk.unlink(self.name)
 
 
 def _become_owner(store: Store) -> None:
     """A number of our own, with its byte held in every claim file before anybody can know the number."""
-    if store.claims.owner:
+    if store.shared.claims.owner:
         return
     with_number_lock(store, store.deadline())
     try:
-        owner = store.counters.read().owner + 1
+        owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")
-        store.claims.become_owner(owner)
-        store.counters.store_owner(owner)
+        store.shared.claims.become_owner(owner)
+        store.shared.counters.store_owner(owner)
     finally:
-        store.control.unlock(NUMBER)
+        store.shared.control.unlock(NUMBER)
 
 
 class Undertaker:
@@ -112,11 +112,11 @@ class Undertaker:
 
     def count_dead(self, number: int, deadline: Deadline) -> None:
         """Called with a claim of that number just won: if an owner died, its tries are counted before this returns."""
-        last = self.store.counters.read().owner
+        last = self.store.shared.counters.read().owner
         if last > self._seen:
             self._known.update(range(self._seen + 1, last + 1))
             self._seen = last
-        for owner in [o for o in self._known if self.store.claims.owner_is_dead(o, number)]:
+        for owner in [o for o in self._known if self.store.shared.claims.owner_is_dead(o, number)]:
             for xid in _notes_of(self.store, owner):
                 count_note(self.store, xid, deadline)
             self._known.discard(owner)
@@ -128,25 +128,25 @@ def _notes_of(store: Store, owner: int) -> list[Xid]:
 
 def all_notes(store: Store) -> list[Xid]:
     """Whose notes there are. What is no regular file is none: a power cut or a stranger may leave anything there."""
-    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.disk.names(layout.ACTIVE))
+    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.files.disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(store, layout.note(xid))]
 
 
 def _is_regular(store: Store, name: str) -> bool:
-    identity = store.disk.identity(name)
+    identity = store.files.disk.identity(name)
     return identity is not None and identity.is_regular
 
 
 def read_note(store: Store, xid: Xid) -> Note:
     """A torn end is left out, and a note that is gone says nothing."""
     try:
-        handle = store.disk.open(layout.note(xid))
+        handle = store.files.disk.open(layout.note(xid))
     except FileNotFoundError:
         return Note(0, [])
     try:
-        data = store.disk.read_at(handle, 0, min(store.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
+        data = store.files.disk.read_at(handle, 0, min(store.files.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     finally:
-        store.disk.close(handle)
+        store.files.disk.close(handle)
     note = Note(0, [])
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
@@ -189,15 +189,17 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
     """Count a dead owner's note and remove it; waits while somebody else is at it. False if it lives after all."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
-        if not store.disk.exists(layout.note(xid)):
+        if not store.files.disk.exists(layout.note(xid)):
             return True
-        if store.xids.try_lock(byte):
+        if store.shared.xids.try_lock(byte):
             break
     else:
         return False
     try:
         ranges = read_note(store, xid).ranges
-        if not store.disk.exists(layout.prepared(xid)):  # a branch that voted holds them by its file, and is not dead
+        if not store.files.disk.exists(
+            layout.prepared(xid)
+        ):  # a branch that voted holds them by its file, and is not dead
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store, ranges), "the process that held it died", deadline)
@@ -205,19 +207,19 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
             _unlink(store, name)
         return True
     finally:
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
 
 
 def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
     """Which of them are there, each once: a note may say anything."""
     found: list[Position] = []
     seen, done = 0, 0
-    with store.mutex:
+    with store.view.mutex:
         for number, first, count in sorted(ranges):
             ordinal, end = max(first, done if number == seen else 0), first + count
             seen, done = number, max(ordinal, end)
             while ordinal < end:
-                run, stop = store.index.run_from(number, ordinal, end)
+                run, stop = store.view.index.run_from(number, ordinal, end)
                 if run is not None:
                     found += [Position(number, one) for one in range(ordinal, stop)]
                 ordinal = stop
@@ -230,20 +232,24 @@ def bury_the_dead(store: Store, deadline: Deadline) -> None:
     An opener that is alone does it too; this is for spaces that are never closed by everybody.
     """
     for xid in all_notes(store):
-        if store.xids.is_free(xid_byte(xid)):
+        if store.shared.xids.is_free(xid_byte(xid)):
             count_note(store, xid, deadline)
-    for name in store.disk.names(layout.ACTIVE):
+    for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
-        if branch is None or not _is_regular(store, layout.active(branch)) or not store.xids.try_lock(xid_byte(branch)):
+        if (
+            branch is None
+            or not _is_regular(store, layout.active(branch))
+            or not store.shared.xids.try_lock(xid_byte(branch))
+        ):
             continue
         try:
             _unlink(store, f"{layout.ACTIVE}/{name}")
         finally:
-            store.xids.unlock(xid_byte(branch))
+            store.shared.xids.unlock(xid_byte(branch))
 
 
 def _unlink(store: Store, name: str) -> None:
     try:
-        store.disk.unlink(name)
+        store.files.disk.unlink(name)
     except FileNotFoundError:
         pass

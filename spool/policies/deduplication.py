@@ -34,7 +34,7 @@ class Keys:
         if byte in self._bytes:  # it was asked for before, and then not put
             return None
         try:
-            store.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
+            store.shared.xids.lock(byte, store.deadline(), f"the deduplication key {key!r}")
         except WaitExpired as error:
             raise MessageInUse(f"{error}: try again later") from None
         self._bytes.append(byte)
@@ -44,17 +44,17 @@ class Keys:
         finally:
             if found is not None:
                 self._bytes.remove(byte)
-                store.xids.unlock(byte)
+                store.shared.xids.unlock(byte)
         return found
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
         look_again(store, store.deadline())  # whoever had the key may have died with a number that nobody sees yet
-        with store.mutex:
-            for xid, image in store.prepared.images.items():
+        with store.view.mutex:
+            for xid, image in store.view.prepared.images.items():
                 if any(fact[0] == name for table in image.tables for fact in table.facts):
                     raise MessageInUse(f"a message with the deduplication key {key!r} is in doubt, in branch {xid}")
-            fact = store.index.facts.get(name)
+            fact = store.view.index.facts.get(name)
         if fact is None or (fact[2] is not None and fact[2] <= store.clock.now()):
             return None
         return str(fact[1])
@@ -69,7 +69,7 @@ class Keys:
         """The transaction has ended."""
         held, self._bytes = self._bytes, []
         for byte in held:
-            self._store.xids.unlock(byte)
+            self._store.shared.xids.unlock(byte)
 
 
 def check_single(count: int) -> None:

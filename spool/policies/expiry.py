@@ -26,8 +26,8 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
     """Let go what is past its time and nobody holds; returns how many messages. The caller has caught up."""
     done = 0
     while True:
-        with store.mutex:
-            if not store.index.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
+        with store.view.mutex:
+            if not store.view.index.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
                 return done
             claimed = _claim_expired(store, queue)
         if not claimed:
@@ -36,7 +36,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
             gone = _let_go(store, queue, claimed, deadline)
         finally:
             for number, first, count in claimed:
-                store.claims.release(number, first, count)
+                store.shared.claims.release(number, first, count)
         if not gone:
             return done  # somebody else was faster, or a branch in doubt holds them
         done += gone
@@ -50,19 +50,19 @@ def _lacks_its_error_queue(store: Store, queue: str) -> bool:
 
 def _claim_expired(store: Store, queue: str) -> Ranges:
     got: Ranges = []
-    for run in islice(store.index.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
-        got += [(run.number, *piece) for piece in store.claims.claim(run.number, run.first, run.live)]
+    for run in islice(store.view.index.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
+        got += [(run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)]
     return got
 
 
 def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
     look_again(store, deadline)
     gone: dict[int, Ranges] = {}  # by how many tries failed
-    with store.mutex:
+    with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):
-            run = store.index.find(position)
-            if run is None or run.queue.name != queue or not run.is_past(now) or position in store.prepared.held:
+            run = store.view.index.find(position)
+            if run is None or run.queue.name != queue or not run.is_past(now) or position in store.view.prepared.held:
                 continue
             ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
             append(ranges, position.number, position.ordinal, 1)

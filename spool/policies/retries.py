@@ -95,7 +95,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> None:
     """Write a live message's fate into a draft; the caller holds the mutex."""
-    run = store.index.find(position)
+    run = store.view.index.find(position)
     if run is None:
         return
     queue = run.queue.name
@@ -138,9 +138,9 @@ def count_failures(
     while True:
         draft = Draft()
         store.refresh_settings()  # where they go is as the settings are now
-        with store.mutex:
+        with store.view.mutex:
             for position in places:
-                if store.prepared.held.get(position, held_by) == held_by:
+                if store.view.prepared.held.get(position, held_by) == held_by:
                     add_fate(draft, store, position, reason)
         if draft.empty:
             return
@@ -157,16 +157,16 @@ def commit_draft(
     """Commit a draft that needs no claims and adopts no branch; returns its number. ``check``: see ``commit``."""
     xid = new_local_xid()
     byte = xid_byte(xid)
-    store.xids.lock(byte, deadline, f"the branch {xid}")
+    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
-        file = BranchFile(store.disk, xid)
+        file = BranchFile(store.files.disk, xid)
         try:
-            file.complete(store.header(flushed=flush), draft, store.pool if flush else None)
+            file.complete(store.header(flushed=flush), draft, store.files.recycler if flush else None)
         except BaseException:
             file.abandon()
             raise
         number = commit(store, file, deadline, flush=flush, check=check)
     finally:
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
     catch_up(store)
     return number

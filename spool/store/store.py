@@ -1,10 +1,8 @@
-"""What an open space is made of: the disk, the shared counters, the locks, the claims and this process's index.
+"""An open space, as one process has it: its files, what processes share, what this one knows, and the settings.
 
-The modules beside this one hold the protocol as functions of a ``Store``: ``publication`` (numbers), ``visibility``
-(what a reader may believe), ``claims``, ``decide`` (two-phase outcomes), ``retries`` and ``reclaim``.
+``spool.log``, ``spool.policies`` and ``spool.transactions`` hold the protocol, as functions of a store or of a part.
 
-Locks are taken in this order: a transaction's own, its xid's byte, the number lock, a number's byte, ``mutex``. The
-mutex guards the index and what is cached beside it; it is never held while something is waited for.
+Locks are taken in this order: a transaction's own, its xid's byte, the number lock, a number's byte, ``view.mutex``.
 """
 
 import logging
@@ -17,33 +15,20 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from spool.coordination import locks
-from spool.coordination.claims import Claims
-from spool.coordination.counters import Counters, Page
-from spool.coordination.presence import Presence
-from spool.coordination.wakeup import Bell
-from spool.disk import owners
+from spool.coordination.counters import Page
+from spool.disk import Disk, owners
 from spool.disk.descriptors import Unsupported
-from spool.disk.disk import Disk, FlushFailed
-from spool.disk.recycler import Pool
+from spool.disk.disk import FlushFailed
 from spool.disk.requirements import unsafe
-from spool.errors import DiskFailure, InvalidArgument, NotASpace, QueueNotFound, SpoolError
+from spool.errors import DiskFailure, QueueNotFound, SpoolError
 from spool.format.format import Header, Table
-from spool.format.reader import FileImage
-from spool.format.schema import ADDRESSING
 from spool.format.writer import writer_name
-from spool.index.body_files import Sources
-from spool.index.commit import Commit
-from spool.index.index import Index
-from spool.model import layout
-from spool.model.message import Position
+from spool.index import Index
 from spool.model.settings import SpaceConfig
-from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.model.xid import Xid
-from spool.names import quoted
 from spool.runtime.clock import Clock, Deadline
 from spool.runtime.gate import Gate
-from spool.store.mirror import Mirror
+from spool.store.parts import Files, Shared, View
+from spool.store.settings import read_settings
 
 if TYPE_CHECKING:
     from spool.log.futures import Promises
@@ -53,35 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("spool")
 
 WAIT_SECONDS = 30.0
-
-
-class PreparedBranches:
-    """The undecided prepared branches, as of ``version`` of their listing, and what their commands hold."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.images: dict[Xid, FileImage] = {}
-        self.held: dict[Position, Xid] = {}
-
-    def replace(self, version: int, images: dict[Xid, FileImage]) -> None:
-        self.version = version
-        self.images = images
-        self.held = {position: xid for xid, image in images.items() for position in targets(image)}
-
-    def decided(self, xid: Xid) -> None:
-        """A commit adopted the branch: what it did is in the index now."""
-        image = self.images.pop(xid, None)
-        for position in targets(image) if image is not None else ():
-            self.held.pop(position, None)
-
-
-def targets(image: FileImage) -> Iterator[Position]:
-    """The committed messages that a branch's commands address."""
-    for table in image.tables:
-        for command in table.commands:
-            if command[0] in ADDRESSING:
-                number, first, count = command[1:4]
-                yield from (Position(number, ordinal) for ordinal in range(first, first + count))
 
 
 def _targets_of(table: Table) -> Iterator[str]:
@@ -102,55 +58,34 @@ class Store:
     group: "Group"  # of a space that commits; a task's branch only votes
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
-        self.disk = disk
         self.clock = clock
         self.gate = Gate(self._shut)
         self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
         self.dropped: deque[tuple[Branch, Promises]] = deque()  # of transactions that were dropped before their end
         _stores.add(self)
-        self.config: SpaceConfig = self.read_settings()
+        self.config: SpaceConfig = read_settings(disk)
         if self.config.flush != "auto":
             disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
-        self.mirror = None if self.config.mirror is None else Mirror(disk, disk.beside(self.config.mirror))
-        self.presence = Presence(disk)  # opened first, so closed last: who comes next then finds nothing of ours
-        self.pool = Pool(disk)
-        self.sources = Sources(disk)
-        self.bell = Bell(disk, clock)
+        self.files = Files(disk, self.config)
+        self.shared = Shared(disk, clock)
+        self.view = View(self.new_index())
         self.order_changed: Callable[[], None] | None = None  # called before what is swept comes back into memory
         self.raw_bodies = False  # who only shows messages needs no codecs
         self.turns: dict[str, threading.Lock] = {}  # by queue, whose turn it is to look, of those that wait
-        self.mutex = threading.RLock()
-        self.index = self.new_index()
-        self.prepared = PreparedBranches()
-        self.own: dict[int, Commit] = {}
         self.settings_version = -1
         self.settings_cells = b""  # the version, as the counters have it
         self.settings_seen: tuple[int, int, int] | None = None  # which file was read last: inode, size, time
-        self.follows = False  # whether it has looked what there is, since the housekeeper asked last
 
     def _shut(self) -> None:
         """Nobody is inside any more."""
         try:
-            self.disk.close_all()
-            if self.mirror is not None:
-                self.mirror.disk.close_all()
+            self.files.close()
         finally:
             for end in list(self.at_end):
                 end()
 
     def new_index(self) -> Index:
-        return Index(self.sources, self.config.queues)
-
-    def open_run(self, *, make: bool) -> None:
-        """The files of ``run/``: whoever is alone makes what is missing; SpaceStopped if anybody else misses one."""
-        if make:  # somebody may have removed it while no process was here
-            self.disk.make_directory(layout.RUN)
-            self.disk.close(locks.open_shared(self.disk, layout.RECLAIM_LOCK, make=True))
-        self.counters = Counters(self.disk, make=make)
-        self.control = locks.LockFile(self.disk, layout.CONTROL, make=make)
-        self.numbers = locks.LockFile(self.disk, layout.NUMBERS, make=make)
-        self.xids = locks.LockFile(self.disk, layout.XIDS, make=make)
-        self.claims = Claims(self.disk, make=make)
+        return Index(self.files.cache, self.config.queues)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -159,42 +94,22 @@ class Store:
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
-    def read_settings_text(self) -> str:
-        try:
-            handle = self.disk.open(layout.SETTINGS)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotASpace(_no_settings(self.disk)) from None
-        try:
-            data = self.disk.read_at(handle, 0, MAX_SETTINGS_BYTES + 1)
-        finally:
-            self.disk.close(handle)
-        try:
-            if len(data) > MAX_SETTINGS_BYTES:
-                raise ValueError(f"it has more than {MAX_SETTINGS_BYTES} bytes")
-            return data.decode("utf-8")
-        except ValueError as error:
-            path = self.disk.path(layout.SETTINGS)
-            raise InvalidArgument(f"{path}: {error}: mend the file, or take it from a backup") from None
-
-    def read_settings(self) -> SpaceConfig:
-        return parse(self.read_settings_text(), self.disk.path(layout.SETTINGS))
-
     def refresh_settings(self) -> None:
         """Read the file again if somebody changed it since."""
-        page = self.counters.read()
+        page = self.shared.counters.read()
         version = page.settings
         if version == self.settings_version:
             return
-        config = self.read_settings()
-        with self.mutex:
+        config = read_settings(self.files.disk)
+        with self.view.mutex:
             if version < self.settings_version:
                 return  # another thread was faster, and read what came later
-            changed = [name for name, queue in config.queues.items() if self.index.queue(name).differs(queue)]
+            changed = [name for name, queue in config.queues.items() if self.view.index.queue(name).differs(queue)]
             self.config = config
             if changed and self.order_changed is not None:
                 self.order_changed()
             for name in changed:
-                self.index.queue(name).configure(config.queues[name])
+                self.view.index.queue(name).configure(config.queues[name])
             self.settings_version = version
             self.settings_cells = page.settings_cells
 
@@ -225,17 +140,17 @@ class Store:
         """The counters as they are now, of a space that is open and has not stopped."""
         self.gate.check()
         try:
-            return self.counters.read().check()
+            return self.shared.counters.read().check()
         except OSError as error:
             raise self.spoken("reading the space's counters", error) from error
 
     def stop(self) -> None:
         """After a failed flush: nobody may commit or publish any more, in any process."""
-        log.critical("%s: a flush failed; the space has stopped", self.disk.root)
+        log.critical("%s: a flush failed; the space has stopped", self.files.disk.root)
         try:
-            self.counters.stop()
+            self.shared.counters.stop()
         except OSError as error:  # this process has stopped all the same; the others trust no bytes but new ones
-            log.critical("%s: other processes cannot be told: %s", self.disk.root, error)
+            log.critical("%s: other processes cannot be told: %s", self.files.disk.root, error)
 
     @contextmanager
     def disk_errors(self, doing: str) -> Iterator[None]:
@@ -257,7 +172,7 @@ class Store:
         if isinstance(error, FlushFailed):
             self.stop()
         if isinstance(error, Unsupported):
-            return unsafe(self.disk, doing, error)
+            return unsafe(self.files.disk, doing, error)
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
         return DiskFailure(error.errno or 0, text)
@@ -270,7 +185,7 @@ class Store:
             number=0,
             time=self.clock.now(),
             writer=writer_name(),
-            durable_mark=(page or self.counters.read()).durable,
+            durable_mark=(page or self.shared.counters.read()).durable,
             **fields,  # type: ignore[arg-type]
         )
 
@@ -281,9 +196,9 @@ _stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 def _disown() -> None:
     for store in list(_stores):
-        store.disk.disown()
-        if store.mirror is not None:
-            store.mirror.disk.disown()
+        store.files.disk.disown()
+        if store.files.mirror is not None:
+            store.files.mirror.disk.disown()
         store.at_end.clear()  # whoever waits for something waits in the parent
         store.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
     _stores.clear()
@@ -314,18 +229,6 @@ def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return speaks
 
     return around
-
-
-def _no_settings(disk: Disk) -> str:
-    """What is wrong with a directory without ``space.toml``, and what to do."""
-    make = f"spool-admin init {quoted(disk.root)}"
-    commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
-    if any(map(layout.parse_committed, commits)):
-        return (
-            f"{disk.root} has the messages of a queue space, and no space.toml: take that from a backup, "
-            f"or make a new one with {make}, and create its queues again"
-        )
-    return f"{disk.root} is not a queue space: it has no space.toml. Make one with: {make}"
 
 
 def advice(error: OSError) -> str:

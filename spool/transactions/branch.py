@@ -40,7 +40,7 @@ class Branch:
         self.draft = Draft()
         self.file: BranchFile | None = None
         self.claims: Ranges = []
-        self.groups = GroupHolds(store.xids, self.claims)
+        self.groups = GroupHolds(store.shared.xids, self.claims)
         self._keys: Keys | None = None
         self._store = store
         self._noted = noted
@@ -60,14 +60,14 @@ class Branch:
         """Before the first file of the branch: a cleaner removes only files whose xid is free."""
         if not self._locked:
             try:
-                self._store.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
+                self._store.shared.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
             except WaitExpired as error:
                 raise TransactionTimeout(str(error)) from None
             self._locked = True
 
     def lock_xid_now(self) -> bool:
         """False if another process has this xid."""
-        self._locked = self._locked or self._store.xids.try_lock(xid_byte(self.xid))
+        self._locked = self._locked or self._store.shared.xids.try_lock(xid_byte(self.xid))
         return self._locked
 
     # -- messages ---------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Branch:
 
     def new_file(self) -> BranchFile:
         """Its file; a new one if it has none."""
-        self.file = self.file or BranchFile(self._store.disk, self.xid)
+        self.file = self.file or BranchFile(self._store.files.disk, self.xid)
         return self.file
 
     def entry(self) -> BranchEntry:
@@ -113,7 +113,7 @@ class Branch:
                 raise
         file.abandon()
         reclaim(self._store)
-        file = self.file = BranchFile(self._store.disk, self.xid)
+        file = self.file = BranchFile(self._store.files.disk, self.xid)
         return file, file.complete(header, self.draft, pool)
 
     def abandon_file(self) -> None:
@@ -175,4 +175,4 @@ class Branch:
             self._keys.let_go()
         if self._locked:
             self._locked = False
-            self._store.xids.unlock(xid_byte(self.xid))
+            self._store.shared.xids.unlock(xid_byte(self.xid))

@@ -48,10 +48,10 @@ def claim(
     ``page``: the counters, just read. ``note`` is told of claims as soon as they are locked. ``holds``: the groups that
     the claims' transaction has, and will have. MessageInUse if a message asked for by id is held.
     """
-    store.follows = True
+    store.view.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
-    line = store.index.queues.get(wanted.queue)
+    line = store.view.index.queues.get(wanted.queue)
     if line is not None and line.expiring:
         expire(store, wanted.queue, deadline)
     skip: Places = set(wanted.passed)
@@ -62,9 +62,9 @@ def claim(
             if got:
                 kept = _confirm(store, undertaker, wanted, got, deadline, note, holds)
                 continue
-            seen = store.index.applied
+            seen = store.view.index.applied
             # A coordinator that is gone held messages by its prepared branches; and something came while we looked.
-            if settle_the_dead(store, deadline) or store.index.applied > seen:
+            if settle_the_dead(store, deadline) or store.view.index.applied > seen:
                 continue
             if wanted.message_id is not None and is_there(store, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
@@ -72,7 +72,7 @@ def claim(
         return kept
     finally:
         if holds.names:
-            with store.mutex:
+            with store.view.mutex:
                 holds.let_go(but={*before, *groups_of(store, kept)})
 
 
@@ -86,7 +86,7 @@ def _confirm(
         for number in {number for number, _, _ in got}:
             undertaker.count_dead(number, deadline)
         look_again(store, deadline)
-        with store.mutex:
+        with store.view.mutex:
             kept = still_there(store, wanted, got, holds)
     except BaseException:
         release(store, got)
@@ -100,10 +100,10 @@ def _claim_free(store: Store, wanted: Wanted, skip: Places, holds: GroupHolds) -
     got: Ranges = []
     missing = wanted.count
     try:
-        with store.mutex:
+        with store.view.mutex:
             while missing and (tried := candidates(store, wanted, missing, skip, holds)):
                 for number, first, count in tried:
-                    locked = store.claims.claim(number, first, count)
+                    locked = store.shared.claims.claim(number, first, count)
                     got += [(number, piece, length) for piece, length in locked]
                     missing -= sum(length for _, length in locked)
                 if missing:
@@ -117,7 +117,7 @@ def _claim_free(store: Store, wanted: Wanted, skip: Places, holds: GroupHolds) -
 def release(store: Store, ranges: Ranges) -> None:
     """Let go of claims: exactly what is in ``ranges``, never a hull."""
     for number, first, count in ranges:
-        store.claims.release(number, first, count)
+        store.shared.claims.release(number, first, count)
 
 
 # -- from a claim to where its body lies ------------------------------------------------------------------------------
@@ -141,12 +141,12 @@ class HeldMessage(NamedTuple):
 def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
     """For claimed messages, in order."""
     found = []
-    with store.mutex:
+    with store.view.mutex:
         for position in positions(ranges):
-            run = store.index.find(position)
+            run = store.view.index.find(position)
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
-            branch_id, ordinal = store.index.branch_of(position)
+            branch_id, ordinal = store.view.index.branch_of(position)
             source, row = run.source, run.row_of(position.ordinal)
             name = layout.committed(source.number, source.adoption)
             found.append(
@@ -154,7 +154,7 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
                     message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
                     _with_defaults(store, run.queue.name, run.attributes),
                     (name,) if source.xid is None else (layout.prepared(source.xid), name),
-                    store.sources.place(source, run.section, row),
+                    store.files.cache.place(source, run.section, row),
                 )
             )  # fmt: skip
     return found
@@ -192,10 +192,10 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_loo
     stored.
     """
     found: list[Message] = []
-    with store.mutex:
+    with store.view.mutex:
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.index.run_from(number, ordinal, first + count)
+            run, stop = store.view.index.run_from(number, ordinal, first + count)
             if run is None:
                 raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
             found += _read_run(store, run, ordinal, stop - ordinal, only_looked_at)
@@ -204,8 +204,8 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_loo
 
 
 def _read_run(store: Store, run: Run, ordinal: int, count: int, only_looked_at: bool) -> list[Message]:
-    raws = store.sources.bodies(run.source, run.section, run.row_of(ordinal), count)
-    branch_id, place = store.index.branch_of(Position(run.number, ordinal))
+    raws = store.files.cache.bodies(run.source, run.section, run.row_of(ordinal), count)
+    branch_id, place = store.view.index.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - place, queue, run.number, run.committed_at, attributes)
@@ -237,21 +237,21 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
 
     The file there is one msgpack map: what ``put`` was told, with the body's bytes as they lie, if they can be read.
     """
-    with store.mutex:
-        run = store.index.find(position)
+    with store.view.mutex:
+        run = store.view.index.find(position)
         if run is None:
             return
-        branch_id, place = store.index.branch_of(position)
+        branch_id, place = store.view.index.branch_of(position)
         id_, queue = message_id(branch_id, place), run.queue.name
         name = layout.committed(run.source.number, run.source.adoption)
         described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
-            described["body"] = store.sources.unproven(run.source, run.section, run.row_of(position.ordinal))
+            described["body"] = store.files.cache.unproven(run.source, run.section, run.row_of(position.ordinal))
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
-    quarantine_bytes(store.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
+    quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")
     commit_draft(store, draft, deadline, flush=True)
@@ -260,8 +260,8 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
 def find_message(store: Store, wanted_id: str) -> Message:
     """A message by id, wherever it is, without claiming it; BadMessageId if there is none."""
     catch_up(store)
-    with store.mutex:
-        position = store.index.position_of(*parse_message_id(wanted_id))
+    with store.view.mutex:
+        position = store.view.index.position_of(*parse_message_id(wanted_id))
     found = None if position is None else peek(store, position)
     if found is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
@@ -275,19 +275,19 @@ def peek(store: Store, position: Position) -> Message | None:
     """
     problem: Exception | None = None
     for _ in range(2):
-        with store.mutex:
-            if store.index.find(position) is None:
+        with store.view.mutex:
+            if store.view.index.find(position) is None:
                 return None
             try:
                 return read_messages(store, position.number, position.ordinal, 1, only_looked_at=True)[0]
             except (CorruptedFile, FileNotFoundError) as error:
                 problem = error
         catch_up(store)
-    with store.mutex:
-        run = store.index.find(position)
+    with store.view.mutex:
+        run = store.view.index.find(position)
         if run is None:
             return None
-        id_, queue = message_id(*store.index.branch_of(position)), run.queue.name
+        id_, queue = message_id(*store.view.index.branch_of(position)), run.queue.name
     place = f"{position.number}/{position.ordinal}"
     raise CorruptedFile(f"message {id_} of queue {queue} (position {place}) is damaged: {problem}; {WHAT_TO_DO}")
 
@@ -318,15 +318,15 @@ def wait_for(
 def _look_now_and_then(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
     """When something was published, and besides, because not all that makes a message free is published, and an event
     may be lost."""
-    heard, rang = store.bell.rings, False
+    heard, rang = store.shared.notifier.rings, False
 
     def pause_for(short: float) -> bool:
         nonlocal heard, rang
         if rang:  # and in vain: in a busy space not every commit is worth a look of everybody who waits
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(patience(store, wanted, short), deadline.remaining())
-        rang = store.bell.wait(heard, seconds, deaf_seconds=short)
-        heard = store.bell.rings
+        rang = store.shared.notifier.wait(heard, seconds, deaf_seconds=short)
+        heard = store.shared.notifier.rings
         return rang
 
     for _ in deadline.polls(pause_for=pause_for):
@@ -345,6 +345,6 @@ def patience(store: Store, wanted: Wanted, short: float) -> float:
     """
     if is_there(store, wanted):
         return short
-    with store.mutex:
-        due = None if wanted.by_key else store.index.queue(wanted.queue).next_due()
+    with store.view.mutex:
+        due = None if wanted.by_key else store.view.index.queue(wanted.queue).next_due()
     return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - store.clock.now()))

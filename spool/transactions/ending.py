@@ -95,7 +95,7 @@ class Ending:
         return self._rollback_only is not None
 
     def __repr__(self) -> str:
-        return f"<transaction {self.xid} of {self._store.disk.root}: {self.state.value}>"
+        return f"<transaction {self.xid} of {self._store.files.disk.root}: {self.state.value}>"
 
     @step
     def commit(self) -> None:
@@ -166,7 +166,7 @@ class Ending:
 
     def _commit_alone(self, page: Page) -> None:
         store = self._store
-        file, header = self._branch.complete_file(page, store.pool)
+        file, header = self._branch.complete_file(page, store.files.recycler)
         room = room_for(store, lambda: file.tables, store.deadline())
         number = self.number = sequence.commit(store, file, store.deadline(), check=room)
         image = FileImage(header._replace(number=number), tuple(file.tables))

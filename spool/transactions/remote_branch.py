@@ -46,14 +46,14 @@ class RemoteBranch:
         disk = Disk(path)
         with interrupts.deferred(disk.close_all):
             self._store = Store(disk, Clock())
-            self._store.open_run(make=False)
+            self._store.shared.open(self._store.files.disk, make=False)
             self._store.check_usable()
             self._check_coordinator()
-            if not self._store.xids.try_lock(xid_byte(xid)):
+            if not self._store.shared.xids.try_lock(xid_byte(xid)):
                 raise ProtocolError(f"another process is writing the branch {xid}")
 
     def _check_coordinator(self) -> None:
-        if self._store.xids.is_free(coordinator_byte(self.xid.gtrid)):
+        if self._store.shared.xids.is_free(coordinator_byte(self.xid.gtrid)):
             raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
 
     @step
@@ -63,7 +63,7 @@ class RemoteBranch:
             try:
                 offset, length, checksum = message.body
                 handle = self._open(message, fresh=last)
-                return read_bodies(self._store.disk, handle, [offset + length], [length], [checksum])[0]
+                return read_bodies(self._store.files.disk, handle, [offset + length], [length], [checksum])[0]
             except CorruptedFile as error:
                 if last:
                     raise CorruptedFile(f"{message.names[-1]}: {error}") from None
@@ -72,7 +72,7 @@ class RemoteBranch:
     def _open(self, message: HeldMessage, *, fresh: bool) -> int:
         key = message.names[-1]
         if fresh and key in self._handles:
-            self._store.disk.close(self._handles.pop(key))
+            self._store.files.disk.close(self._handles.pop(key))
         if key not in self._handles:
             self._handles[key] = self._open_first(message.names)
         return self._handles[key]
@@ -80,18 +80,18 @@ class RemoteBranch:
     def _open_first(self, names: tuple[str, ...]) -> int:
         for name in names:
             try:
-                return self._store.disk.open(name)
+                return self._store.files.disk.open(name)
             except FileNotFoundError:
                 continue
         raise CorruptedFile(f"{names[-1]} is missing")
 
     def take_in_hand(self, byte: int) -> None:
         """From now on the coordinator can see that the message of this byte is being worked on (``in_hand_byte``)."""
-        self._store.disk.lock(self._store.xids.handle, byte)
+        self._store.files.disk.lock(self._store.shared.xids.handle, byte)
 
     def put_down(self, byte: int) -> None:
         """Of what was taken in hand."""
-        self._store.disk.unlock(self._store.xids.handle, byte)
+        self._store.files.disk.unlock(self._store.shared.xids.handle, byte)
 
     @step
     def prepare(self) -> Vote | None:
@@ -99,7 +99,7 @@ class RemoteBranch:
         if self.draft.empty:
             return None
         store = self._store
-        file = BranchFile(store.disk, self.xid)
+        file = BranchFile(store.files.disk, self.xid)
         with store.disk_errors(f"preparing branch {self.xid}"):
             try:
                 entry = BranchEntry(self.xid, self._id, 0, self.draft.messages)

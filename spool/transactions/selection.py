@@ -41,11 +41,11 @@ def candidates(store: Store, wanted: Wanted, missing: int, skip: Places, holds: 
             group, backwards = run.group, run.backwards
         else:
             group, backwards = None, False
-        claimed = store.claims.held(run.number)
+        claimed = store.shared.claims.held(run.number)
         if group is not None:
             if holds.hold((wanted.queue, group)):
                 missing -= _add_of_group(store, wanted, (run, first, count), missing, skip, holds, found)
-        elif not (claimed or skip or store.prepared.held or backwards):
+        elif not (claimed or skip or store.view.prepared.held or backwards):
             taken = min(count, missing)
             append(found, run.number, first, taken)
             missing -= taken
@@ -94,7 +94,7 @@ def _in_turn(store: Store, queue: str, group: str | None) -> Iterator[tuple[int,
     """The places of a group's messages, in the order of delivery."""
     assert group is not None
     now = store.clock.now()
-    for run in store.index.queue(queue).in_group(group):
+    for run in store.view.index.queue(queue).in_group(group):
         if run.is_past(now):
             return  # whoever lets it go makes way
         for ordinal in run.ordinals:
@@ -103,12 +103,14 @@ def _in_turn(store: Store, queue: str, group: str | None) -> Iterator[tuple[int,
 
 def _is_free(store: Store, number: int, ordinal: int, skip: Places) -> bool:
     place = (number, ordinal)
-    return ordinal not in store.claims.held(number) and place not in skip and place not in store.prepared.held
+    return (
+        ordinal not in store.shared.claims.held(number) and place not in skip and place not in store.view.prepared.held
+    )
 
 
 def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
     """Runs, and which of their messages are asked for (first, count), in the order of delivery."""
-    index, now = store.index, store.clock.now()
+    index, now = store.view.index, store.clock.now()
     if wanted.message_id is not None:
         position = index.position_of(*parse_message_id(wanted.message_id))
         run = None if position is None else index.find(position)
@@ -124,7 +126,7 @@ def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
 
 def is_there(store: Store, wanted: Wanted) -> bool:
     """Whether there is such a message, free or not."""
-    with store.mutex:
+    with store.view.mutex:
         return any(True for _ in _in_line(store, wanted))
 
 
@@ -137,18 +139,18 @@ def still_there(store: Store, wanted: Wanted, got: Ranges, holds: GroupHolds) ->
         pieces: Ranges = []
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.index.run_from(number, ordinal, first + count)
+            run, stop = store.view.index.run_from(number, ordinal, first + count)
             if (
                 run is not None
                 and run.queue.name == wanted.queue
                 and (wanted.by_key or run.due is None or run.due <= now)
                 and (run.expires is None or run.expires > now)
             ):
-                if not store.prepared.held:
+                if not store.view.prepared.held:
                     append(pieces, number, ordinal, stop - ordinal)
                 else:
                     for one in range(ordinal, stop):
-                        if (number, one) not in store.prepared.held:
+                        if (number, one) not in store.view.prepared.held:
                             append(pieces, number, one, 1)
             ordinal = stop
         kept += pieces
@@ -177,12 +179,12 @@ def groups_of(store: Store, ranges: Ranges) -> set[Name]:
     """The groups of messages that are there."""
     found = set()
     for position in positions(ranges):
-        run = store.index.find(position)
+        run = store.view.index.find(position)
         if run is not None and run.group is not None:
             found.add((run.queue.name, run.group))
     return found
 
 
 def _group(store: Store, position: Position) -> str | None:
-    run = store.index.find(position)
+    run = store.view.index.find(position)
     return None if run is None else run.group

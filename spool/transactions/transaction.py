@@ -166,7 +166,7 @@ class Transaction(Ending):
                 self._undo(str(error))
                 raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
             if not got:
-                self._store.control.verify()  # or who waits where run/ was deleted would do so for ever
+                self._store.shared.control.verify()  # or who waits where run/ was deleted would do so for ever
             return got
 
     @speaking("reading the settings")

@@ -31,7 +31,8 @@ from spool.model.message import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.store import Store, targets
+from spool.store.parts import targets
+from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
@@ -65,10 +66,10 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid, check: Callable[[
             check()
             _list_as_prepared(store, file, xid)
         finally:
-            store.control.unlock(NUMBER)
+            store.shared.control.unlock(NUMBER)
     assert file.handle is not None
     try:
-        store.disk.make_durable(file.handle, layout.PREPARED, new=True)
+        store.files.disk.make_durable(file.handle, layout.PREPARED, new=True)
     except OSError as error:
         if isinstance(error, FlushFailed):
             store.stop()
@@ -79,13 +80,13 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid, check: Callable[[
 
 
 def _list_as_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
-    store.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
+    store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
-        store.check_targets(file.tables, store.counters.read())
-        store.counters.bump_prepared()
-        store.disk.rename_new(file.name, layout.prepared(xid))
+        store.check_targets(file.tables, store.shared.counters.read())
+        store.shared.counters.bump_prepared()
+        store.files.disk.rename_new(file.name, layout.prepared(xid))
     finally:
-        store.control.unlock(PREPARED_LIST)
+        store.shared.control.unlock(PREPARED_LIST)
 
 
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
@@ -98,12 +99,12 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
 
 
 def _take_away(store: Store, xid: Xid, deadline: Deadline) -> None:
-    store.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+    store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
     try:
-        store.counters.bump_prepared()
-        store.disk.unlink(layout.prepared(xid))
+        store.shared.counters.bump_prepared()
+        store.files.disk.unlink(layout.prepared(xid))
     finally:
-        store.control.unlock(PREPARED_LIST)
+        store.shared.control.unlock(PREPARED_LIST)
 
 
 def adopt(
@@ -117,7 +118,9 @@ def adopt(
     """
     images = [_voted_image(store, xid) for xid in xids]
     try:
-        file.complete(store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft, store.pool)
+        file.complete(
+            store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft, store.files.recycler
+        )
     except BaseException:
         file.abandon()
         raise
@@ -143,12 +146,12 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
     if not told:
         make_durable(store, xid, deadline)
     own = new_local_xid()
-    store.xids.lock(xid_byte(own), deadline, f"the branch {own}")
+    store.shared.xids.lock(xid_byte(own), deadline, f"the branch {own}")
     try:
         entry = BranchEntry(own, own.gtrid, 0, 0)
-        number = adopt(store, BranchFile(store.disk, own), draft or Draft(), entry, [xid], deadline)
+        number = adopt(store, BranchFile(store.files.disk, own), draft or Draft(), entry, [xid], deadline)
     finally:
-        store.xids.unlock(xid_byte(own))
+        store.shared.xids.unlock(xid_byte(own))
     move_adopted(store, number, [(1, xid)])
     return number
 
@@ -168,7 +171,7 @@ def _voted_image(store: Store, xid: Xid) -> FileImage:
     image = prepared_image(store, xid)
     if image is None:
         catch_up(store)
-        raise UnknownBranch(xid, store.index.adopted.get(xid))
+        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
     return image
 
 
@@ -182,9 +185,9 @@ def _still_prepared(
         catch_up(store)
         for xid, image in zip(xids, images, strict=True):
             found = prepared_image(store, xid)
-            decided = xid in store.index.adopted or heuristic_fact(store.index, xid) is not None
+            decided = xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
             if decided or found is None or found.header.checksum != image.header.checksum:
-                raise UnknownBranch(xid, store.index.adopted.get(xid))
+                raise UnknownBranch(xid, store.view.index.adopted.get(xid))
 
     return check
 
@@ -192,22 +195,22 @@ def _still_prepared(
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
     """For who was not told the vote: wait for the owner's flush, then copy the file: its bytes are surely there."""
     byte = xid_byte(xid)
-    store.xids.lock(byte, deadline, f"the branch {xid}")
+    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
         with_number_lock(store, deadline)
         try:
             settle_all(store, deadline)
             catch_up(store)
             # A branch that was adopted is on its way to its committed name: a copy could bring it back behind that.
-            if xid not in store.index.adopted and store.disk.exists(layout.prepared(xid)):
+            if xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid)):
                 copy_over(store, layout.prepared(xid))
         except FlushFailed:
             store.stop()
             raise
         finally:
-            store.control.unlock(NUMBER)
+            store.shared.control.unlock(NUMBER)
     finally:
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
 
 
 def rollback_prepared(
@@ -225,11 +228,11 @@ def rollback_prepared(
     try:
         settle_all(store, deadline)
         catch_up(store)
-        if xid in store.index.adopted or not store.disk.exists(layout.prepared(xid)):
-            raise UnknownBranch(xid, store.index.adopted.get(xid))
+        if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
+            raise UnknownBranch(xid, store.view.index.adopted.get(xid))
         _take_away(store, xid, deadline)
     finally:
-        store.control.unlock(NUMBER)
+        store.shared.control.unlock(NUMBER)
     list_prepared(store)
 
 
@@ -237,8 +240,8 @@ def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
     settle_all(store, deadline)
     catch_up(store)
     image = prepared_image(store, xid)
-    if image is None or xid in store.index.adopted:
-        raise UnknownBranch(xid, store.index.adopted.get(xid))
+    if image is None or xid in store.view.index.adopted:
+        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
     return list(targets(image))
 
 
@@ -249,21 +252,21 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
     """
     pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
     try:
-        if not store.disk.ordered and store.counters.read().suspect:
+        if not store.files.disk.ordered and store.shared.counters.read().suspect:
             return  # a new name that is there already may not be on the disk, and the old one is
-        if store.disk.ordered:
+        if store.files.disk.ordered:
             for source, target in pairs:
-                if store.disk.exists(target):  # after a power cut, one inode in two stages: the later one counts
-                    _unless_gone(store.disk.unlink, source)
+                if store.files.disk.exists(target):  # after a power cut, one inode in two stages: the later one counts
+                    _unless_gone(store.files.disk.unlink, source)
                 else:
-                    _unless_gone(store.disk.rename, source, target)
+                    _unless_gone(store.files.disk.rename, source, target)
             return
         # Nothing orders renames here: the new name must be durable before the old one goes (strict POSIX).
-        linked = [source for source, target in pairs if _unless_gone(store.disk.link, source, target)]
+        linked = [source for source, target in pairs if _unless_gone(store.files.disk.link, source, target)]
         if linked:
-            store.disk.flush_directory(layout.COMMITTED)
+            store.files.disk.flush_directory(layout.COMMITTED)
         for source in linked:
-            _unless_gone(store.disk.unlink, source)
+            _unless_gone(store.files.disk.unlink, source)
     except FlushFailed:
         store.stop()
     except OSError as error:
@@ -290,7 +293,7 @@ def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
     """
     look_again(store, deadline)
     done = []
-    for xid in list(store.prepared.images):
+    for xid in list(store.view.prepared.images):
         reason = _why_settled(store, xid)
         if reason is None:
             continue
@@ -304,9 +307,9 @@ def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
 
 
 def _why_settled(store: Store, xid: Xid) -> str | None:
-    if heuristic_fact(store.index, xid) == ROLLED_BACK:
+    if heuristic_fact(store.view.index, xid) == ROLLED_BACK:
         return _BY_ADMINISTRATOR
-    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and store.xids.is_free(coordinator_byte(xid.gtrid)):
+    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and store.shared.xids.is_free(coordinator_byte(xid.gtrid)):
         return "its coordinator is gone"
     return None
 
@@ -314,11 +317,11 @@ def _why_settled(store: Store, xid: Xid) -> str | None:
 def finish_moves(store: Store) -> list[Xid]:
     """Move branches whose committer died between its commit and the move."""
     catch_up(store)
-    with store.mutex:
-        adopted = dict(store.index.adopted)
-        files = {number: store.index.files[number].adopted for number in set(adopted.values())}
+    with store.view.mutex:
+        adopted = dict(store.view.index.adopted)
+        files = {number: store.view.index.files[number].adopted for number in set(adopted.values())}
     moved = []
-    for name in store.disk.names(layout.PREPARED):
+    for name in store.files.disk.names(layout.PREPARED):
         xid = layout.parse_xid(name)
         if xid is not None and xid in adopted:
             number = adopted[xid]
@@ -333,12 +336,12 @@ def finish_moves(store: Store) -> list[Xid]:
 def is_prepared(store: Store, xid: Xid) -> bool:
     """Whether the branch is prepared and undecided, as far as can be seen now."""
     catch_up(store)
-    return xid not in store.index.adopted and store.disk.exists(layout.prepared(xid))
+    return xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid))
 
 
 def has_owner(store: Store, xid: Xid) -> bool:
     """Whether a live process holds the branch, which is not (yet) prepared, or just being so."""
-    return not store.xids.is_free(xid_byte(xid))
+    return not store.shared.xids.is_free(xid_byte(xid))
 
 
 def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) -> list[Xid]:
@@ -347,7 +350,7 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
     coordinator is one of ours that lives, are left out."""
     settle_the_dead(store, deadline)
     found = []
-    for xid in sorted(store.prepared.images):
+    for xid in sorted(store.view.prepared.images):
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
             continue
         if xid not in told:
@@ -378,14 +381,14 @@ def describe(store: Store, xid: Xid) -> InDoubt:
     """UnknownBranch if it is not prepared (any more)."""
     catch_up(store)
     list_prepared(store)
-    image = store.prepared.images.get(xid)
+    image = store.view.prepared.images.get(xid)
     if image is None:
-        raise UnknownBranch(xid, store.index.adopted.get(xid))
+        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
     puts = Counter({queue: load.messages for queue, load in added_by(image.tables).items()})
     takes: Counter[str] = Counter()
-    with store.mutex:
+    with store.view.mutex:
         for position in targets(image):
-            run = store.index.find(position)
+            run = store.view.index.find(position)
             if run is not None:
                 takes[run.queue.name] += 1
     for table in image.tables:
@@ -418,14 +421,14 @@ def heuristic_fact(index: Index, xid: Xid) -> str | None:
 def heuristic_outcome(store: Store, xid: Xid) -> str | None:
     """What an administrator decided, or None."""
     catch_up(store)
-    return heuristic_fact(store.index, xid)
+    return heuristic_fact(store.view.index, xid)
 
 
 def heuristic_outcomes(store: Store) -> dict[str, str]:
     """By xid as text, what an administrator decided; each is there until it is forgotten."""
     catch_up(store)
-    with store.mutex:
-        found = [(key, str(value)) for key, (_, value, _) in store.index.facts.items() if key.startswith(_FACT)]
+    with store.view.mutex:
+        found = [(key, str(value)) for key, (_, value, _) in store.view.index.facts.items() if key.startswith(_FACT)]
     return {key.removeprefix(_FACT): outcome for key, outcome in sorted(found)}
 
 

@@ -114,9 +114,9 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
             catch_up(store)
         except OSError as error:
             raise store.spoken("looking for the message to put this one before", error) from error
-        with store.mutex:
-            position = store.index.position_of(*parse_message_id(message_id))
-            run = None if position is None else store.index.find(position)
+        with store.view.mutex:
+            position = store.view.index.position_of(*parse_message_id(message_id))
+            run = None if position is None else store.view.index.find(position)
             if position is None or run is None or run.queue.name != config.name or run.is_past(store.clock.now()):
                 raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
             attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)

@@ -124,8 +124,8 @@ class Handling(Transaction):
 
     def _fate_of_it(self) -> Effect:
         """What the rollback made of the message: a last try moves or drops it."""
-        with self._store.mutex:
-            run = self._store.index.find(self._held.position)
+        with self._store.view.mutex:
+            run = self._store.view.index.find(self._held.position)
         if run is None:
             return Effect.DROPPED
         return Effect.RETRIED if run.queue.name == self._held.queue else Effect.DEAD_LETTERED
@@ -147,7 +147,7 @@ class Handling(Transaction):
         store, branch = self._store, self._branch
         branch.begin_anew()
         self._promises.roll_back(reason)
-        with store.mutex:
+        with store.view.mutex:
             for position in positions(branch.claims):
                 if position != own:
                     add_fate(branch.draft, store, position, reason)

@@ -35,7 +35,7 @@ from spool.model import settings_file as space_settings
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies import claim_journal
-from spool.store.store import targets
+from spool.store.parts import targets
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 XID = Xid(7, b"global", b"branch")

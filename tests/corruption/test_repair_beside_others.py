@@ -165,7 +165,7 @@ def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
     repairing, disk = watched
 
     def nobody_commits() -> None:
-        assert not space._store.control.is_free(NUMBER)
+        assert not space._store.shared.control.is_free(NUMBER)
 
     space.put("orders", "one")
     disk.close(disk.create(layout.committed(3)))

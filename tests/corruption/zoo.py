@@ -93,7 +93,7 @@ def kill(space: spool.Space) -> None:
 
 
 def newest(space: spool.Space) -> str:
-    return layout.committed(space._store.counters.read().published)
+    return layout.committed(space._store.shared.counters.read().published)
 
 
 def _reclaimed(space: spool.Space) -> None:
@@ -106,7 +106,7 @@ def _reclaimed(space: spool.Space) -> None:
 
 def _commits(space: spool.Space, zoo: Zoo) -> None:
     zoo.files["totals"] = next(
-        layout.committed(number) for number, state in sorted(space._store.index.files.items()) if state.facts
+        layout.committed(number) for number, state in sorted(space._store.view.index.files.items()) if state.facts
     )
     _put(space, zoo, "one section", "left", ["single"])
     _put(space, zoo, "other queue", "right", ["neighbour"], correlation_id="c", headers={"a": "b"})
@@ -165,7 +165,7 @@ def _undecided(space: spool.Space, zoo: Zoo) -> None:
     del zoo.live[body("held")]
     zoo.gone |= {body("held"): zoo.files["in doubt"], body("in doubt"): ""}
     orphan = Xid(FORMAT_ROUND, b"orphan round", b"1")
-    assert space._store.xids.try_lock(coordinator_byte(orphan.gtrid))
+    assert space._store.shared.xids.try_lock(coordinator_byte(orphan.gtrid))
     _branch(space, orphan, "orphan").prepare()
     zoo.files["orphan"] = layout.prepared(orphan)
     zoo.gone[body("orphan")] = ""
@@ -182,15 +182,15 @@ def _leftovers(space: spool.Space, zoo: Zoo) -> None:
         holder.put("left", body("never committed"))
         holder.put("left", body("never committed either"))
     zoo.gone |= {body("never committed"): "", body("never committed either"): ""}
-    names = store.disk.names(layout.ACTIVE)
+    names = store.files.disk.names(layout.ACTIVE)
     zoo.files |= {"note": _only(names, ".claims"), "active branch": _only(names, ".msgpack")}
     copy = layout.copy(Xid(FOREIGN, b"copy", b""))
     zoo.files["copy"] = copy
     (zoo.root / copy).write_bytes((zoo.root / zoo.files["one section"]).read_bytes()[:200])
-    spare = sorted(store.disk.names(layout.FREE))
+    spare = sorted(store.files.disk.names(layout.FREE))
     zoo.files |= {"spare": f"{layout.FREE}/{spare[0]}"}
     directory = f"{layout.TAKEN_PREFIX}left.{os.urandom(8).hex()}"
-    assert store.xids.try_lock(taken_byte(directory))
+    assert store.shared.xids.try_lock(taken_byte(directory))
     (zoo.root / layout.ACTIVE / directory).mkdir(mode=0o700)
     zoo.files["taken file"] = f"{layout.ACTIVE}/{directory}/hello.txt"
     (zoo.root / zoo.files["taken file"]).write_bytes(body("dropped"))

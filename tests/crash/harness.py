@@ -292,7 +292,7 @@ class Explorer:
     def _expect_reclaim(self, space: spool.Space) -> None:
         """Consumed files go, and the durable mark advances."""
         reclaim(space._store)
-        counters = space._store.counters
+        counters = space._store.shared.counters
         marks = counters.read().durable, counters.read().published
         self._expect(marks[0] == marks[1], f"durable, published: {marks}", space)
 

@@ -51,12 +51,17 @@ _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
 BUGS = (
     Bug("numbers issued without their lock", sequence.with_number_lock,
-        (('store.control.lock(NUMBER, deadline, "the lock on commit numbers")', "store.control._held.add(NUMBER)"),),
+        (
+            (
+                'store.shared.control.lock(NUMBER, deadline, "the lock on commit numbers")',
+                "store.shared.control._held.add(NUMBER)",
+            ),
+        ),
         "commits beside takes"),
     Bug("a dead writer's file taken as it lies", sequence.finish, (("copy_over(store, name)", "pass"),),
         "a late reader beside reclaim and recycling"),
     Bug("a commit without its flush", sequence._make_durable,
-        (("store.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
+        (("store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("no second look", visibility.look_again, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("a second look without settling", visibility.look_again,
         ((_LOOKS, "catch_up(store, list_prepared(store))"),), "a commit that cannot be made visible"),
@@ -81,7 +86,7 @@ BUGS = (
 
 OUT_OF_ORDER = Bug(
     "numbers published out of order", sequence.publish,
-    (("page = settle_to(store, number - 1, deadline)", "page = store.counters.read()"),), "commits beside looks",
+    (("page = settle_to(store, number - 1, deadline)", "page = store.shared.counters.read()"),), "commits beside looks",
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
@@ -90,7 +95,7 @@ AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
 # Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
     "a rollback that does not look for a commit", two_phase.rollback_prepared,
-    ((f"{_SETTLES}        if xid in store.index.adopted or not", "        if not"),),
+    ((f"{_SETTLES}        if xid in store.view.index.adopted or not", "        if not"),),
     "commit, rollback and commit race",
 )  # fmt: skip
 NO_SETTLING = Bug(
@@ -98,9 +103,9 @@ NO_SETTLING = Bug(
     "commit, rollback and commit race",
 )  # fmt: skip
 
-_FORGET = "store.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
-_GIVEN = "    store.pool.release(given)\n"
-_FLUSHES = "store.disk.make_durable(file.handle, layout.COMMITTED, new=True)"
+_FORGET = "store.files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
+_GIVEN = "    store.files.recycler.release(given)\n"
+_FLUSHES = "store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
@@ -119,9 +124,9 @@ OF_GROUPS_AND_MIRRORS = (
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", sequence.commit,
          (("_make_durable(store, file, number, flush=flush)", _FLUSHES),
-          ("flushed=flush)\n", "flushed=flush)\n        store.mirror.keep(number)\n")), "a group with a mirror"),
+          ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.keep(number)\n")), "a group with a mirror"),
      2, _COMMITS),
-    (Bug("a mirror has not what another finished", sequence.finish, (("store.mirror.keep(number)", "pass"),),
+    (Bug("a mirror has not what another finished", sequence.finish, (("store.files.mirror.keep(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
     (Bug("a mirror is not waited for", mirror.Mirror.keep_beside,
          (("done.wait()", "pass"), ("if failed[0]", "if failed and failed[0]")),

@@ -155,12 +155,12 @@ def _round(book: Book) -> Program:
     def run(space: spool.Space) -> None:
         store = space._store
         byte = coordinator_byte(ROUND.gtrid)
-        assert store.xids.try_lock(byte)
+        assert store.shared.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
         tx = CoordinatedTransaction(store, space._undertaker, timeout=None, noted=False)
         held = tx.hold("a", 1)
         if held:
-            disk = type(store.disk)(store.disk.machine, store.disk.schedule)  # type: ignore[attr-defined]
+            disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
             try:
                 with (
                     mock.patch.object(remote_branch, "Disk", return_value=disk),
@@ -168,7 +168,7 @@ def _round(book: Book) -> Program:
                 ):
                     _task(deed, held[0])
             except TransactionRolledBack:
-                if not store.disk.dead:  # type: ignore[attr-defined]
+                if not store.files.disk.dead:  # type: ignore[attr-defined]
                     raise
                 return  # the task outlived its driver, and noticed
             with book.ending(deed):
@@ -176,7 +176,7 @@ def _round(book: Book) -> Program:
         else:
             deed.ended, deed.from_queue = True, None
         tx.abandon()
-        store.xids.unlock(byte)
+        store.shared.xids.unlock(byte)
 
     return run
 
@@ -200,7 +200,7 @@ def _run_deleted_while_closed(stage: Stage) -> None:
         while not stage.others_are_done():
             stage.clock.sleep(0.01)
         for space in stage.spaces:
-            stage.machine.kill(space._store.disk)  # type: ignore[arg-type]
+            stage.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
         for name in disk.names(layout.RUN):
             disk.unlink(f"{layout.RUN}/{name}")
         space = stage.open(disk)
@@ -278,7 +278,7 @@ DROPPED = ("d", "e")
 
 
 def _drop(space: spool.Space, book: Book, owner: str = "") -> None:
-    disk = space._store.disk
+    disk = space._store.files.disk
     for name in DROPPED:
         handle = disk.create(f"{layout.DROP}/a/{owner}{name}")
         disk.write_at(handle, 0, name.encode())
@@ -413,7 +413,7 @@ def _sweeping(space: spool.Space) -> None:
     with swept_by_few():
         space._housekeeper.sweep()
         reclaim(space._store)
-        with space._store.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+        with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
                 checkpoint.save(space._store)
 

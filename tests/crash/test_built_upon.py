@@ -94,7 +94,7 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     """The commit that adopted it is gone: damage, but no reason to lose the vote."""
     machine, space = _opened(_with_one(rules), rules, 1)
     prepare(space, XID, queue="a")
-    space._store.disk.rename(layout.prepared(XID), layout.committed(2, 1))
+    space._store.files.disk.rename(layout.prepared(XID), layout.committed(2, 1))
     second, space = _opened(machine.image(), rules, 2)
     assert Kind.RETURNED in {finding.kind for finding in space.recovery.findings}
     for survivor in survivors(second, rules, limit=50, seed=1):
@@ -116,9 +116,9 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
     with space.transaction() as transaction:
         transaction.get("a")
         transaction.rollback()
-    assert space._store.counters.read().durable == 1
+    assert space._store.shared.counters.read().durable == 1
     reclaim(space._store)
-    assert space._store.counters.read().durable == 2
+    assert space._store.shared.counters.read().durable == 2
     space.put("a", "two")
     space.put("a", "three")
     for survivor in survivors(machine, rules, limit=50, seed=1):
@@ -132,7 +132,7 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
     """Or it would come again."""
     machine, space = _opened(_with_one(rules), rules, 1)
-    disk = space._store.disk
+    disk = space._store.files.disk
     handle = disk.create(f"{layout.DROP}/a/dropped")
     disk.write_at(handle, 0, b"dropped")
     disk.close(handle)
@@ -240,7 +240,7 @@ def test_what_lies_in_a_directory_that_somebody_removed_is_not_lost_with_the_new
         _remove(disk, layout.COMMITTED)
     machine, space = _opened(empty.image(), rules, 1)
     if repair:
-        _remove(space._store.disk, layout.QUARANTINE)
+        _remove(space._store.files.disk, layout.QUARANTINE)
         space.check(repair=True)
     space.put("a", "two")
     for survivor in survivors(machine, rules, limit=300, seed=1):

@@ -199,11 +199,11 @@ def _files_of_another_user(space: spool.Space) -> None:
 
 def _drop(space: spool.Space, files: dict[str, bytes]) -> None:
     for name, data in files.items():
-        handle = space._store.disk.create(f"{layout.DROP}/a/{name}")
-        space._store.disk.write_at(handle, 0, data)
-        space._store.disk.flush(handle)
-        space._store.disk.flush_directory(f"{layout.DROP}/a")
-        space._store.disk.close(handle)
+        handle = space._store.files.disk.create(f"{layout.DROP}/a/{name}")
+        space._store.files.disk.write_at(handle, 0, data)
+        space._store.files.disk.flush(handle)
+        space._store.files.disk.flush_directory(f"{layout.DROP}/a")
+        space._store.files.disk.close(handle)
 
 
 TAKEN_IN = EMPTY.put("a", "b'one'", "b'two'")

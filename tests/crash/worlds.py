@@ -14,7 +14,7 @@ import spool
 from spool.index.index import DEQUEUED, ENQUEUED
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
-from spool.store.store import targets
+from spool.store.parts import targets
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 
@@ -104,10 +104,10 @@ def look(space: spool.Space) -> World:
     """What an application sees."""
     store = space._store
     queues = tuple(tuple(str(message.body) for message in space.browse(queue)) for queue in QUEUES)
-    totals = store.index.totals()
+    totals = store.view.index.totals()
     return World(
         queues,
-        tuple(sorted(map(str, store.prepared.images))),
+        tuple(sorted(map(str, store.view.prepared.images))),
         tuple(_held(space).count(queue) for queue in QUEUES),
         tuple((counts[ENQUEUED], counts[DEQUEUED]) for counts in (totals.get(queue, [0] * 4) for queue in QUEUES)),
     )
@@ -116,8 +116,8 @@ def look(space: spool.Space) -> World:
 def _held(space: spool.Space) -> list[str]:
     """The queue of each message that a branch in doubt holds, or would add."""
     store = space._store
-    runs = [store.index.find(place) for image in store.prepared.images.values() for place in targets(image)]
-    tables = [table for image in store.prepared.images.values() for table in image.tables]
+    runs = [store.view.index.find(place) for image in store.view.prepared.images.values() for place in targets(image)]
+    tables = [table for image in store.view.prepared.images.values() for table in image.tables]
     added = [table.queues[place] for table in tables for place, _, count in table.runs for _ in range(count)]
     return [run.queue.name for run in runs if run is not None] + added
 

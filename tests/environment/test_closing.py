@@ -248,7 +248,7 @@ def test_who_waits_for_a_lock_hears_at_once_that_the_space_is_closed(memory: Pat
     disk = WatchedDisk(str(memory / "space"))
     space = spool.open(memory / "space", disk=disk)
     with spool.open(memory / "space") as other:
-        assert other._store.control.try_lock(NUMBER)
+        assert other._store.shared.control.try_lock(NUMBER)
         waits = threading.Event()
 
         def look() -> None:
@@ -263,5 +263,5 @@ def test_who_waits_for_a_lock_hears_at_once_that_the_space_is_closed(memory: Pat
         inside.join(60)
         assert isinstance(inside.error, spool.NotOpen), "and not a timeout, half a minute later"
         assert disk.late == []
-        other._store.control.unlock(NUMBER)
+        other._store.shared.control.unlock(NUMBER)
     expect_whole(memory / "space", spool.open(memory / "space"), OLD)

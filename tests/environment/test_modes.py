@@ -80,12 +80,12 @@ def live(root: Path, flush: str, look: Callable[[], None]) -> None:
 def _task(space: spool.Space) -> None:
     """A forwarder's effects, written by a process that has not opened the space."""
     store, xid = space._store, Xid(FORMAT_ROUND, b"round", b"1")
-    assert store.xids.try_lock(coordinator_byte(xid.gtrid))
+    assert store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     branch = RemoteBranch(space.path, xid, b"0123456789ab")
     branch.draft.put("b", [b"reply"], {})
     assert branch.prepare() is not None
     branch.close()
-    store.xids.unlock(coordinator_byte(xid.gtrid))
+    store.shared.xids.unlock(coordinator_byte(xid.gtrid))
 
 
 def open_to_others(root: Path) -> list[str]:

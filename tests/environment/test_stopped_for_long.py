@@ -112,7 +112,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
         """Everything there is, again and again, so that names and files come to mean something else."""
 
         def run(space: spool.Space) -> None:
-            before = set(space._store.disk.names(layout.COMMITTED))
+            before = set(space._store.files.disk.names(layout.COMMITTED))
             for turn in range(3):
                 for queue in ("a", "b"):
                     for _ in THERE:
@@ -122,7 +122,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
                     _patient(putting(stage.book, f"{letter}{turn}"))(space)
                 _patient(reclaiming)(space)
             overtaken.stops += 1
-            overtaken.gone += not before.issubset(space._store.disk.names(layout.COMMITTED))
+            overtaken.gone += not before.issubset(space._store.files.disk.names(layout.COMMITTED))
 
         return run
 

@@ -100,7 +100,7 @@ CONSUMED = THREE.got("a", 3).put("b", "stays")
 
 def dropped(space: spool.Space) -> None:
     """Files from outside."""
-    disk = space._store.disk
+    disk = space._store.files.disk
     for name, data in (("a/1.txt", b"one"), ("a/2.txt", b"two"), ("b/3.txt", b"three")):
         handle = disk.create(f"drop/{name}")
         disk.write_at(handle, 0, data)
@@ -259,18 +259,18 @@ def _round(actor: Actor) -> None:
     space = actor.space
     store = space._store
     gtrid = os.urandom(16)
-    assert store.xids.try_lock(coordinator_byte(gtrid))
+    assert store.shared.xids.try_lock(coordinator_byte(gtrid))
     tx = CoordinatedTransaction(store, space._undertaker, noted=False)
     try:
         held = tx.hold("a", 2)
-        disk = copy.copy(store.disk)
+        disk = copy.copy(store.files.disk)
         disk._handles = {}
         with mock.patch("spool.transactions.remote_branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
     finally:
         tx.abandon()
-        store.xids.unlock(coordinator_byte(gtrid))
+        store.shared.xids.unlock(coordinator_byte(gtrid))
 
 
 def _task(path: str, gtrid: bytes, held: list) -> Xid:

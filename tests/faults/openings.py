@@ -38,7 +38,7 @@ class Leftovers:
             for leave, space in zip(ways, spaces, strict=True):
                 leave(space)
             for space in spaces:
-                self.machine.kill(space._store.disk)  # type: ignore[arg-type]
+                self.machine.kill(space._store.files.disk)  # type: ignore[arg-type]
         self.image = self.machine.image()
 
     def _open(self, way: Callable[..., spool.Space]) -> spool.Space:
@@ -52,7 +52,7 @@ def _adopted(space: spool.Space) -> None:
     assert voted.prepare()
     tx = CoordinatedTransaction(space._store, space._undertaker)
     tx.put("b", "own")
-    _dying(space._store.disk, "rename", lambda: tx.commit(adopt=[XID]))
+    _dying(space._store.files.disk, "rename", lambda: tx.commit(adopt=[XID]))
 
 
 def _voted(space: spool.Space) -> None:
@@ -64,7 +64,7 @@ def _voted(space: spool.Space) -> None:
 
 def _round(space: spool.Space) -> None:
     """A branch of a forwarding round."""
-    assert space._store.xids.try_lock(coordinator_byte(b"round"))
+    assert space._store.shared.xids.try_lock(coordinator_byte(b"round"))
     tx = CoordinatedTransaction(space._store, space._undertaker, xid=Xid(FORMAT_ROUND, b"round", b"0"))
     tx.get("a")
     assert tx.prepare()
@@ -75,7 +75,7 @@ def _claims(space: spool.Space) -> None:
     tx = space.transaction()
     tx.get("a")
     tx._branch.lock_xid()
-    space._store.disk.create(layout.active(tx.xid))
+    space._store.files.disk.create(layout.active(tx.xid))
 
 
 def _taken(space: spool.Space) -> None:
@@ -84,7 +84,7 @@ def _taken(space: spool.Space) -> None:
 
 def _unpublished(space: spool.Space) -> None:
     """A number that was given out."""
-    _dying(space._store.counters, "store_published", lambda: space.put("b", "unpublished"))
+    _dying(space._store.shared.counters, "store_published", lambda: space.put("b", "unpublished"))
 
 
 def _dying(owner: object, call: str, act: Callable[[], object]) -> None:

@@ -224,12 +224,12 @@ def test_q16_an_export_holds_whole_commits_and_nothing_that_is_under_way() -> No
     locked = []
 
     def look() -> None:
-        locked.append(not processes.space()._store.control.is_free(NUMBER))
+        locked.append(not processes.space()._store.shared.control.is_free(NUMBER))
 
     disk.before("names", look, "committed")
     exporting.export(file)
     assert locked == [True]
-    page = exporting._store.counters.read()
+    page = exporting._store.shared.counters.read()
     assert page.published == page.issued == processes.newest()
 
 

@@ -117,7 +117,7 @@ def test_x07_who_follows_a_space_lets_go_of_what_nobody_takes(space: spool.Space
     space.put("q", 1, time_to_live=1)
     clock.later += 2
     space._housekeeper._expire()
-    assert space._store.index.totals()["q"] == [1, 0, 0, 1]
+    assert space._store.view.index.totals()["q"] == [1, 0, 0, 1]
 
 
 def test_x07_times_that_exclude_each_other_are_refused(space: spool.Space) -> None:
@@ -215,8 +215,10 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     assert [space.put("q", n, deduplication_key=f"k{n}") for n in range(40)] == ids
     clock.later += 1001
     space._housekeeper._reclaim(0)
-    assert not [key for key in space._store.index.facts if key.startswith("deduplication")]
-    assert sum(state.facts for state in space._store.index.files.values()) == len(space._store.index.facts) == 1
+    assert not [key for key in space._store.view.index.facts if key.startswith("deduplication")]
+    assert (
+        sum(state.facts for state in space._store.view.index.files.values()) == len(space._store.view.index.facts) == 1
+    )
     assert len(list(committed.iterdir())) < 4
 
 

@@ -27,7 +27,7 @@ class Team:
         """A new one, flushed as ``auto`` decides; whether renames are taken for ordered."""
         with spool.create(self.space, defaults=AT_ONCE) as space:
             worker.make_queues(space)
-            return space._store.disk.ordered
+            return space._store.files.disk.ordered
 
     def start(self) -> None:
         for kind in TEAM:

@@ -122,7 +122,7 @@ def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> Non
     """A task that is tried again while its first try lives has another xid, or none."""
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     with spool.open(space.path) as coordinator:
-        assert coordinator._store.xids.try_lock(coordinator_byte(xid.gtrid))
+        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
         first = RemoteBranch(space.path, xid, bytes(12))
         with pytest.raises(ProtocolError):
             RemoteBranch(space.path, xid, bytes(12))
@@ -136,7 +136,7 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     with pytest.raises(TransactionRolledBack):
         RemoteBranch(space.path, xid, bytes(12))
     with spool.open(space.path) as coordinator:
-        assert coordinator._store.xids.try_lock(coordinator_byte(xid.gtrid))
+        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
         branch = RemoteBranch(space.path, xid, bytes(12))
         branch.draft.put("work", [b"late"], {})
     with pytest.raises(TransactionRolledBack):
@@ -147,7 +147,7 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
 
 def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:
     xid = Xid(FORMAT_ROUND, b"round", b"1")
-    assert space._store.xids.try_lock(coordinator_byte(xid.gtrid))
+    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
     space._store.stop()
     with pytest.raises(SpaceStopped):
         RemoteBranch(space.path, xid, bytes(12))
@@ -193,12 +193,12 @@ def test_effects_are_names_for_programs_and_words_for_people() -> None:
 
 def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
     wanted = space.put("work", b"x")
-    flushes = space._store.disk.flushes
+    flushes = space._store.files.disk.flushes
     result = forward(space, lambda request: Retried("refused", counted=False))
     assert result.down
     assert space.show(wanted).attempts == 0
     assert bodies(space, "work") == [b"x"]
-    assert space._store.disk.flushes == flushes, "nothing happened, so nothing is flushed"
+    assert space._store.files.disk.flushes == flushes, "nothing happened, so nothing is flushed"
 
 
 def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:

@@ -23,7 +23,7 @@ def with_one_set_aside(rules: Rules) -> tuple[Machine, spool.Space]:
     machine = Machine(**rules.told)
     with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as space:
         space.create_queue("orders")
-        disk = space._store.disk
+        disk = space._store.files.disk
         handle = disk.create(f"{layout.DROP}/orders/{NAME}")
         disk.write_at(handle, 0, b"bad")
         disk.close(handle)
@@ -99,7 +99,7 @@ def test_a_file_whose_restoring_died_at_any_step_lies_in_quarantine_once(foreign
             pass
         else:
             break
-        disk = intake_after(machine)._store.disk
+        disk = intake_after(machine)._store.files.disk
         found = [name for name in disk.names(layout.QUARANTINE) if name.startswith(ENTRY)]
         assert len([name for name in found if not name.endswith(".txt")]) == 1, (step, found)
         assert disk.names(f"{layout.DROP}/orders") == []
@@ -119,12 +119,12 @@ def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:
 def test_a_restoring_that_died_can_be_asked_for_again() -> None:
     _, space = restoring_died()
     assert space.restore_quarantined(ENTRY) == f"{layout.DROP}/orders/{NAME}"
-    assert space._store.disk.names(layout.QUARANTINE) == []
+    assert space._store.files.disk.names(layout.QUARANTINE) == []
 
 
 def test_another_file_that_waits_in_the_folder_stops_a_restoring() -> None:
     _, space = restoring_died()
-    disk = space._store.disk
+    disk = space._store.files.disk
     disk.unlink(f"{layout.DROP}/orders/{NAME}")
     disk.close(disk.create(f"{layout.DROP}/orders/{NAME}"))
     with pytest.raises(spool.InvalidArgument, match="waits to be taken"):
@@ -171,7 +171,7 @@ def test_no_intake_looks_while_a_file_that_is_restored_has_two_names() -> None:
 def test_a_copy_that_fails_leaves_nothing_in_the_folder() -> None:
     machine, space = with_one_set_aside(Rules.STRICT)
     machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = True
-    disk = space._store.disk
+    disk = space._store.files.disk
     with (
         mock.patch.object(disk, "write_at", side_effect=OSError(28, "No space left on device")),
         pytest.raises(spool.SpoolError),

@@ -93,7 +93,7 @@ def test_a_copy_is_gone_for_good_before_another_intake_may_take_its_original(pro
     """Or a power cut brings it back when its original is a message already, and it counts."""
     dies(processes, *BEFORE_ITS_RENAME)
     other = processes.space()
-    xids, trace, begin = other._store.xids, processes.machine.trace, len(processes.machine.trace)
+    xids, trace, begin = other._store.shared.xids, processes.machine.trace, len(processes.machine.trace)
     with (
         mock.patch.object(xids, "lock", side_effect=lambda byte, *_: trace.append(("hold", (byte,)))),
         mock.patch.object(xids, "unlock", side_effect=lambda byte: trace.append(("let go", (byte,)))),

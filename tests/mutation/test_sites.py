@@ -9,15 +9,15 @@ from tests.mutation.trial import ROOT
 
 def test_a_call_is_left_out_as_if_it_had_been_made() -> None:
     source = """def f(store):
-    if store.numbers.try_lock(7):
-        store.disk.flush(h)
+    if store.shared.numbers.try_lock(7):
+        store.files.disk.flush(h)
         return settle_all(store, d)
 """
     first, second, third = sites_of(source, "spool/x.py")
-    assert first.name == "spool/x.py f: store.numbers.try_lock(7)"
-    assert "if (not store.numbers._held.add(7)):" in first.left_out(source)
+    assert first.name == "spool/x.py f: store.shared.numbers.try_lock(7)"
+    assert "if (not store.shared.numbers._held.add(7)):" in first.left_out(source)
     assert "\n        None\n" in second.left_out(source)
-    assert "return store.counters.read()" in third.left_out(source)
+    assert "return store.shared.counters.read()" in third.left_out(source)
 
 
 def test_every_site_is_found_once_and_every_mutant_is_a_program() -> None:

@@ -48,9 +48,9 @@ def test_whoever_cleans_up_leaves_the_files_of_the_living(
     seen: list[set[str]] = []
 
     def clean() -> None:
-        seen.append(set(space._store.disk.names(layout.ACTIVE)))
+        seen.append(set(space._store.files.disk.names(layout.ACTIVE)))
         bury_the_dead(space._store, space._store.deadline())
-        assert set(space._store.disk.names(layout.ACTIVE)) == seen[-1]
+        assert set(space._store.files.disk.names(layout.ACTIVE)) == seen[-1]
         disk.before("rename_new", clean, "active/")
 
     disk.before("rename_new", clean, "active/")
@@ -77,7 +77,7 @@ def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Wat
     disk.dies_before("make_durable", transaction.commit, "committed")
     bury_the_dead(space._store, space._store.deadline())
     assert bodies(space) == []
-    assert space._store.counters.read().published == 2, "nothing else was written"
+    assert space._store.shared.counters.read().published == 2, "nothing else was written"
 
 
 def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spool.Space, watched: Watched) -> None:
@@ -150,7 +150,7 @@ def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: W
     first.transaction().get("orders")
     assert not disk.waits_for("open")
     space.transaction().get("orders")
-    assert {first._store.claims.owner, space._store.claims.owner} == {1, 2}
+    assert {first._store.shared.claims.owner, space._store.shared.claims.owner} == {1, 2}
 
 
 # -- reclaim ----------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_branch_that_was_committed_by_one_who_died_is_decided(
     with pytest.raises(UnknownBranch) as refused:
         decision(space)
     assert refused.value.committed_by == number
-    assert space._store.counters.read().published == number
+    assert space._store.shared.counters.read().published == number
     assert bodies(space) == ["new"]
 
 
@@ -103,14 +103,14 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
     number = committed_and_not_moved(processes)
     assert not two_phase.is_prepared(space._store, XID)
     assert bodies(processes.space()) == ["new"]
-    assert space._store.disk.exists(layout.committed(number, 1))
+    assert space._store.files.disk.exists(layout.committed(number, 1))
 
 
 def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
     assert two_phase.finish_moves(space._store) == [XID]
-    assert space._store.disk.exists(layout.committed(number, 1))
+    assert space._store.files.disk.exists(layout.committed(number, 1))
 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
@@ -127,7 +127,7 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
 ) -> None:
     space.put("orders", "one")
     doomed, disk = watched
-    assert doomed._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    assert doomed._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
     assert two_phase.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"

@@ -49,8 +49,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def save(space: spool.Space) -> bool:
-    checkpoint_is_durable = space._store.counters.read().published
-    space._store.counters.store_durable(checkpoint_is_durable)  # (counts of tries are not flushed until reclaim)
+    checkpoint_is_durable = space._store.shared.counters.read().published
+    space._store.shared.counters.store_durable(checkpoint_is_durable)  # (counts of tries are not flushed until reclaim)
     return checkpoint.save(space._store)
 
 
@@ -62,7 +62,7 @@ def opened(path: Path) -> Iterator[tuple[spool.Space, Counting]]:
 
 
 def everything(space: spool.Space) -> object:
-    index = space._store.index
+    index = space._store.view.index
     return (
         {queue: [message.as_dict() for message in space.browse(queue)] for queue in space.queues()},
         {queue: vars(figures) | {"oldest_age": None} for queue, figures in space.stats().items()},
@@ -78,11 +78,11 @@ def everything(space: spool.Space) -> object:
 
 def test_an_opener_with_a_checkpoint_sees_what_one_without_sees(path: Path) -> None:
     with spool.open(path) as space:
-        assert space._store.index.restored == space._store.index.applied > 0
+        assert space._store.view.index.restored == space._store.view.index.applied > 0
         believed = everything(space)
     os.unlink(path / layout.CHECKPOINT)
     with spool.open(path) as space:
-        assert space._store.index.restored == 0
+        assert space._store.view.index.restored == 0
         assert everything(space) == believed
 
 
@@ -97,7 +97,7 @@ def test_what_was_committed_since_is_read(path: Path) -> None:
         space.put("errors", "urgent", priority=99)
     disk = Counting(str(path))
     with spool.open(path, disk=disk) as space:
-        assert space._store.index.restored > 0
+        assert space._store.view.index.restored > 0
         assert space.get("errors").body == "urgent"
 
 
@@ -116,7 +116,7 @@ def test_a_checkpoint_of_files_that_are_not_as_they_were_is_not_believed(path: P
     else:
         victim.unlink()
     with spool.open(path) as space:
-        assert space._store.index.restored == 0
+        assert space._store.view.index.restored == 0
         damaged = [finding for finding in space.recovery.findings if finding.kind.name == "DAMAGED"]
         assert damaged or damage in ("rewritten", "linked", "another")
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_is_none_is_not_believed(path: Path, content: bytes | 
         assert content != file.read_bytes()
     file.write_bytes(content)
     with spool.open(path) as space:
-        assert space._store.index.restored == 0
+        assert space._store.view.index.restored == 0
         assert space.check() == []
 
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_for_another_order_is_not_believed(path: Path) -> None:
     assert text.count("priority") == 1
     settings.write_text(text.replace('["priority", "fifo"]', '["fifo"]'))
     with spool.open(path) as space:
-        assert space._store.index.restored == 0
+        assert space._store.view.index.restored == 0
 
 
 def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
@@ -157,10 +157,10 @@ def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: 
         for n in range(20):
             space.put("orders", n)
         space._housekeeper.sweep()
-        save_point = space._store.index.applied
+        save_point = space._store.view.index.applied
     disk = Counting(str(tmp_path / "space"))
     with spool.open(tmp_path / "space", disk=disk) as space:
-        assert space._store.index.restored >= save_point
+        assert space._store.view.index.restored >= save_point
         assert len(disk.opened) <= 1
         assert space.stats("orders").ready == 20
 
@@ -181,7 +181,7 @@ def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path
         space._housekeeper._save(1)
         space.get_many("orders", 300)
         space._housekeeper._reclaim(0)
-        assert len(space._store.index.files) < 450
+        assert len(space._store.view.index.files) < 450
     with spool.open(tmp_path / "space") as space:
-        assert space._store.index.restored > 0
+        assert space._store.view.index.restored > 0
         assert space.get("orders").body == 300

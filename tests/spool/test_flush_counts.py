@@ -111,9 +111,9 @@ def new_space(path: Path, flush: str) -> spool.Space:
 
 
 def flushes_of(step: Step, space: spool.Space) -> int:
-    before = space._store.disk.flushes
+    before = space._store.files.disk.flushes
     step(space)
-    return space._store.disk.flushes - before
+    return space._store.files.disk.flushes - before
 
 
 @BY_COST
@@ -124,7 +124,7 @@ def test_a_step_costs_as_many_flushes_as_documented(
         ("ordered", True, ordered), ("strict", True, carrying), ("strict", False, strict),
     ):  # fmt: skip
         with new_space(tmp_path / f"{flush} {carries}", flush) as space:
-            space._store.disk.flush_carries_name = carries
+            space._store.files.disk.flush_carries_name = carries
             first(space)
             assert flushes_of(step, space) == expected, (flush, carries)
 
@@ -198,7 +198,7 @@ def ext4_without_a_journal(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.root
 def test_ext4_with_a_journal_needs_one_flush_a_commit_without_being_told(ext4_with_a_journal: Path) -> None:
     with new_space(ext4_with_a_journal / "space", "auto") as space:
-        assert space._store.disk.ordered
+        assert space._store.files.disk.ordered
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare, commit_prepared)] == [1] * 5
 
 
@@ -215,7 +215,7 @@ def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_without_bein
     ext4_without_a_journal: Path,
 ) -> None:
     with new_space(ext4_without_a_journal / "space", "auto") as space:
-        assert not space._store.disk.ordered
+        assert not space._store.files.disk.ordered
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
         assert flushes_of(put, space) == 2, "who asks for it gets the longer way"

@@ -52,7 +52,7 @@ def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering)
         for tx in transactions:
             gathering.join(tx.commit)
     assert transactions[0].number == transactions[1].number
-    header = image_of(space._store.disk, layout.committed(transactions[0].number)).header
+    header = image_of(space._store.files.disk, layout.committed(transactions[0].number)).header
     assert [entry.xid for entry in header.branches] == [tx.xid for tx in transactions]
     assert [(entry.first, entry.count) for entry in header.branches] == [(0, 1), (1, 1)]
     assert bodies(space, "replies") == ["reply to a", "reply to b"]
@@ -167,7 +167,9 @@ def test_a_failed_flush_is_unknown_to_each_with_his_own_ids(gathering: Gathering
 
 def test_what_fails_before_it_has_a_number_rolls_back_each(gathering: Gathering) -> None:
     space = gathering.space
-    space._store.pool.clear(everything=True)  # or who only takes might find a file there, and need not make one
+    space._store.files.recycler.clear(
+        everything=True
+    )  # or who only takes might find a file there, and need not make one
     space.put("orders", "a")
     taking = space.transaction()
     taking.get("orders")
@@ -226,12 +228,12 @@ def test_a03_many_acknowledgements_are_one_command_and_complete_after_the_remova
             tx.get("orders")
         with pytest.raises(spool.ProtocolError):
             tx.rollback()
-        assert space._store.claims.held(1), "a04: nobody else may take them before the removal is durable"
+        assert space._store.shared.claims.held(1), "a04: nobody else may take them before the removal is durable"
     assert future.result(PATIENT_SECONDS) is None
-    table = image_of(space._store.disk, layout.committed(tx.number)).tables[0]
+    table = image_of(space._store.files.disk, layout.committed(tx.number)).tables[0]
     assert [command[:4] for command in table.commands] == [["remove", 1, 0, 50]]
     assert bodies(space) == ["first"]
-    assert not space._store.claims.held(1)
+    assert not space._store.shared.claims.held(1)
 
 
 def test_a03_a_get_returns_when_its_removal_is_durable(gathering: Gathering) -> None:

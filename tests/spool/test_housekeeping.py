@@ -37,7 +37,7 @@ def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: 
     for turn in range(200):
         space.put("orders", turn)
     seen = [0]
-    monkeypatch.setattr(other._housekeeper, "_pause", lambda: seen.append(other._store.index.applied))
+    monkeypatch.setattr(other._housekeeper, "_pause", lambda: seen.append(other._store.view.index.applied))
     other._housekeeper._catch_up()
     assert seen[-1] == there.newest()
     assert max(after - before for before, after in pairwise(seen)) <= 64
@@ -87,4 +87,4 @@ def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pyt
     other.close()
     assert come_and_go() < 40
     space._housekeeper._reclaim(0)
-    assert space._store.index.idle_bytes < 2000
+    assert space._store.view.index.idle_bytes < 2000

@@ -125,7 +125,7 @@ def interrupted_leader(space: spool.Space, other: spool.Space, come: Callable[[]
     with pytest.raises(KeyboardInterrupt):
         space.put("orders", "leader")
     coming.join()
-    other._store.control.unlock(NUMBER)
+    other._store.shared.control.unlock(NUMBER)
 
 
 @pytest.mark.usefixtures("_the_usual_handler")
@@ -147,7 +147,7 @@ def test_ctrl_c_in_a_leader_that_waits_leaves_the_others_to_the_next(gathering: 
     """The main thread leads, and waits for a lock of another process; what others have joined is not lost."""
     space = gathering.space
     with spool.open(space.path) as other:
-        other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
+        other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
         main = threading.main_thread().ident
         callers = []
         gathering.came[threading.main_thread()].clear()
@@ -190,7 +190,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
 
     with spool.open(space.path) as other:
         with gathering.held():
-            other._store.control.lock(NUMBER, other._store.deadline(), "the number lock")
+            other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
             gathering.came[main].clear()
             interrupted_leader(space, other, come)
         futures[0].result(PATIENT_SECONDS)

@@ -99,9 +99,9 @@ def test_a_held_message_is_named_with_its_process_its_program_its_transaction_an
 def test_a_holder_that_left_no_note_is_not_taken_for_a_dead_one(space: spool.Space) -> None:
     space.put("orders", b"1")
     with held_by_another(space.path, kill=True):
-        space._store.claims.claim(1, 0, 1)
+        space._store.shared.claims.claim(1, 0, 1)
         assert list(space.holders("orders").values()) == [spool.Holder("held")]
-        space._store.claims.release(1, 0, 1)
+        space._store.shared.claims.release(1, 0, 1)
 
 
 def test_a_message_in_doubt_is_named_with_its_transaction(space: spool.Space) -> None:
@@ -180,12 +180,12 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         for _ in range(8):
             space.put("orders", b"x")
         space._housekeeper.sweep()
-        segments = list(space._store.index.segments)
+        segments = list(space._store.view.index.segments)
 
         def unreadable(_: object) -> list[object]:
             raise spool.CorruptedFile("its table is damaged")
 
-        monkeypatch.setattr(space._store.index, "runs_of", unreadable)
+        monkeypatch.setattr(space._store.view.index, "runs_of", unreadable)
         found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
     assert len(found) == len(segments) > 0
     for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
@@ -207,7 +207,7 @@ def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
             other.purge("orders")
             raise FileNotFoundError(f"{segment}: reclaimed")
 
-        monkeypatch.setattr(space._store.index, "runs_of", gone)
+        monkeypatch.setattr(space._store.view.index, "runs_of", gone)
         assert "damaged" not in states(space)
 
 

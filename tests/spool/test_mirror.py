@@ -111,7 +111,7 @@ def test_a_space_can_be_made_of_its_mirror(space: spool.Space, tmp_path: Path) -
 
 
 def test_a05_nothing_is_heard_of_before_the_mirror_has_it(space: spool.Space, tmp_path: Path) -> None:
-    side = space._store.disk.side
+    side = space._store.files.disk.side
     side.hold, go_on = threading.Event(), None
     side.came.clear()
     future = space.submit("orders", "a")
@@ -128,7 +128,7 @@ def test_a05_nothing_is_heard_of_before_the_mirror_has_it(space: spool.Space, tm
 
 def test_a_mirror_that_fails_stops_the_space_until_it_is_mended(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "before")
-    space._store.disk.side.fails = OSError(errno.EIO, os.strerror(errno.EIO))
+    space._store.files.disk.side.fails = OSError(errno.EIO, os.strerror(errno.EIO))
     with pytest.raises(spool.CommitUnknown, match="mirror") as unknown:
         space.put("orders", "unknown")
     assert len(unknown.value.ids) == 1
@@ -205,7 +205,7 @@ def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Pa
 
 def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Space, tmp_path: Path) -> None:
     """Or its thread would use descriptors that are closed, and somebody else's by then."""
-    with mock.patch.object(space._store.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
+    with mock.patch.object(space._store.files.disk, "make_durable", side_effect=FlushFailed(errno.EIO, "bad")):
         with pytest.raises(spool.CommitUnknown):
             space.put("orders", "a")
     assert not [thread for thread in threading.enumerate() if thread.name == "xaspool mirror" and thread.is_alive()]

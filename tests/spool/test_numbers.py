@@ -44,12 +44,12 @@ def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched
 def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(space: spool.Space, processes: Processes) -> None:
     space.put_many("orders", ["one"])
     space.put("orders", "two")
-    before = space._store.counters.read()
+    before = space._store.shared.counters.read()
     disk = processes.disk()
     size = len(disk.read_at(disk.open(layout.COUNTERS), 0, 1 << 12))
     for offset in range(128, size, 32):
         disk.damage(layout.COUNTERS, offset)
-    after = space._store.counters.read()
+    after = space._store.shared.counters.read()
     for name in ("issued", "published", "durable", "prepared", "settings", "owner"):
         assert getattr(after, name) == getattr(before, name), name
 
@@ -81,7 +81,7 @@ def test_who_finishes_a_number_looks_whether_another_did(
     slow, disk = watched
     disk.before("lock", lambda: space.put("orders", "two"))
     settle_all(slow._store, slow._store.deadline())
-    assert slow._store.counters.read().published == 2
+    assert slow._store.shared.counters.read().published == 2
 
 
 def damaged_body(processes: Processes) -> None:

@@ -107,10 +107,10 @@ def test_an_opener_leaves_a_vote_to_who_is_at_it(processes: Processes, watched: 
 
 
 def test_an_opener_leaves_the_branches_of_a_live_coordinator(processes: Processes, space: spool.Space) -> None:
-    assert space._store.xids.try_lock(coordinator_byte(ROUND.gtrid))
+    assert space._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(space, ROUND)
     assert processes.space().recovery.findings == []
-    assert space._store.disk.exists(layout.prepared(ROUND))
+    assert space._store.files.disk.exists(layout.prepared(ROUND))
 
 
 def test_an_opener_says_nothing_of_files_that_a_live_intake_has_taken(processes: Processes, watched: Watched) -> None:

@@ -111,7 +111,7 @@ def test_what_others_have_reclaimed_is_forgotten() -> None:
         assert bodies(other) == []
         reclaim(space._store)
     assert bodies(other) == []
-    assert len(other._store.index.files) <= len(space._store.index.files) + 3 < 8
+    assert len(other._store.view.index.files) <= len(space._store.view.index.files) + 3 < 8
 
 
 @ORDERED
@@ -156,7 +156,7 @@ def test_who_only_puts_reads_nothing_of_what_others_commit() -> None:
     found = bodies(other)
     assert found == [f"{whose} {turn}" for turn in range(100) for whose in ("theirs", "ours")]
     assert bodies(space) == found
-    assert other._store.own == {}
+    assert other._store.view.own == {}
 
 
 def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
@@ -164,6 +164,6 @@ def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
     space, other = there.space(), there.space()
     consumed_and_reclaimed(space, "one")
     other.put("orders", "own")
-    assert other._store.own
+    assert other._store.view.own
     assert bodies(other) == ["after one", "own"]
-    assert other._store.own == {}
+    assert other._store.view.own == {}

@@ -12,6 +12,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.message import Position
 from spool.policies import capacity
+from spool.store.settings import read_settings_text
 from spool.transactions import two_phase
 from spool.transactions.consume import peek
 from tests.simdisk import ROOT
@@ -67,7 +68,7 @@ def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
     reader, disk = watched
     wanted = space.put("orders", "one")
     assert bodies(reader) == ["one"]
-    reader._store.sources.forget(1, 0)
+    reader._store.files.cache.forget(1, 0)
     disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
     with pytest.raises(BadMessageId):
         reader.show(wanted)
@@ -91,18 +92,18 @@ def test_a_queue_that_another_process_made_is_there_at_once(space: spool.Space, 
 
 def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, other: spool.Space) -> None:
     """Settings are edited by people, who bump no version of their own; whoever creates a queue does."""
-    text = other._store.read_settings_text()
+    text = read_settings_text(other._store.files.disk)
     other.put("orders", "one")
     assert other._store.config.max_body_bytes > 10
-    replace_file(space._store.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    replace_file(space._store.files.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
     space.create_queue("more")
     with pytest.raises(spool.SpoolError, match="max_body_bytes"):
         other.put("orders", "x" * 11)
 
 
 def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, other: spool.Space) -> None:
-    text = other._store.read_settings_text()
-    replace_file(space._store.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    text = read_settings_text(other._store.files.disk)
+    replace_file(space._store.files.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
     notice_edits(other._store)
     assert other._store.config.max_body_bytes == 10
 
@@ -220,7 +221,7 @@ def test_check_looks_at_what_another_process_put_a_moment_ago(
     processes: Processes, space: spool.Space, other: spool.Space
 ) -> None:
     space.put("orders", "one")
-    name = layout.committed(space._store.index.applied)
+    name = layout.committed(space._store.view.index.applied)
     processes.disk().damage(name)
     assert [(finding.kind, finding.name) for finding in other.check()] == [(Kind.DAMAGED, name)]
 

@@ -88,12 +88,14 @@ def test_check_finds_nothing_wrong_with_a_reclaim_that_was_killed_half_way(
     def die(name: str, room: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.pool, "give", die)  # the branch is gone by then, the commit that adopted it is not
+    monkeypatch.setattr(
+        store.files.recycler, "give", die
+    )  # the branch is gone by then, the commit that adopted it is not
     with pytest.raises(KeyboardInterrupt):
         reclaim(store)
     monkeypatch.undo()
-    assert store.disk.exists(layout.committed(number))
-    assert not store.disk.exists(layout.committed(number, 1))
+    assert store.files.disk.exists(layout.committed(number))
+    assert not store.files.disk.exists(layout.committed(number, 1))
     assert space.check() == []
     space.close()
     with spool.open(space.path) as again:
@@ -104,7 +106,7 @@ def test_check_names_a_lost_branch_of_a_commit_that_nobody_reclaims(space: spool
     prepare(space)
     store = space._store
     number = commit(space)
-    store.disk.unlink(layout.committed(number, 1))
+    store.files.disk.unlink(layout.committed(number, 1))
     assert [finding.name for finding in space.check()] == [layout.committed(number, 1)]
     space.close()
     with spool.open(space.path) as again:
@@ -120,21 +122,21 @@ def test_a_committed_branch_is_never_copied_back_into_doubt(
     prepare(space)
     monkeypatch.setattr(two_phase, "move_adopted", lambda *_: None)  # the committer is slow
     commit(space)
-    before = space._store.disk.identity(layout.prepared(XID))
+    before = space._store.files.disk.identity(layout.prepared(XID))
     two_phase.make_durable(other._store, XID, other._store.deadline())
-    assert space._store.disk.identity(layout.prepared(XID)) == before
+    assert space._store.files.disk.identity(layout.prepared(XID)) == before
 
 
 def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(space)
-    space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
+    space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
     sleep = other._store.clock.sleep
 
     def sleep_and_let_go(seconds: float) -> None:
-        if space._store.xids.held_here(xid_byte(XID)):
-            space._store.xids.unlock(xid_byte(XID))
+        if space._store.shared.xids.held_here(xid_byte(XID)):
+            space._store.shared.xids.unlock(xid_byte(XID))
         sleep(seconds)
 
     monkeypatch.setattr(other._store.clock, "sleep", sleep_and_let_go)
@@ -143,8 +145,8 @@ def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
 
 def test_a_branch_whose_owner_does_not_finish_its_vote_is_left_out(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    space._store.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
+    space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if its flush took long")
     assert two_phase.in_doubt(other._store, other._store.deadline(0.1)) == []
     with pytest.raises(WaitExpired):
         two_phase.make_durable(other._store, XID, other._store.deadline(0.1))
-    space._store.xids.unlock(xid_byte(XID))
+    space._store.shared.xids.unlock(xid_byte(XID))

@@ -103,7 +103,7 @@ def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(space: 
     disk.before("make_durable", space._store.stop, layout.COMMITTED)
     with pytest.raises(CommitUnknown):
         writer.put("orders", "one")
-    assert space._store.counters.read().published == 0
+    assert space._store.shared.counters.read().published == 0
 
 
 def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
@@ -116,7 +116,7 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
     with pytest.raises((SpaceStopped, CommitUnknown)):
         finisher.put("orders", "two")
     assert not disk.waits_for("rename")
-    assert space._store.counters.read().published == 0
+    assert space._store.shared.counters.read().published == 0
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
@@ -129,7 +129,7 @@ def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes
 
 @pytest.mark.parametrize("name", [layout.CONTROL, layout.NUMBERS, layout.XIDS])
 def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: str) -> None:
-    space._store.disk.unlink(name)
+    space._store.files.disk.unlink(name)
     with pytest.raises(SpaceStopped, match="deleted"):
         prepare(space)
         space.put("orders", "one")
@@ -140,6 +140,6 @@ def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) ->
     with space.transaction() as transaction:
         transaction.get("orders")
         transaction.rollback()
-    space._store.disk.unlink(layout.claim_file(1))
+    space._store.files.disk.unlink(layout.claim_file(1))
     with pytest.raises(SpaceStopped):
         space.get("orders")

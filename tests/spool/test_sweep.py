@@ -84,7 +84,7 @@ def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> Non
 def test_s02_what_was_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    line = space._store.index.queue("orders")
+    line = space._store.view.index.queue("orders")
     assert (line.entries, sum(segment.live for segment in line.swept)) == (KEPT_MESSAGES, MANY - KEPT_MESSAGES)
     drain_some = [space.get("orders").body for _ in range(KEPT_MESSAGES)]
     fill(space, many=MANY)
@@ -108,7 +108,7 @@ def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
     with swept_by_few():
         fill(space, many=60)
         tidy(space)
-        line = space._store.index.queue("orders")
+        line = space._store.view.index.queue("orders")
         for n in range(60):
             assert space.get("orders").body == b"%d" % n
             assert line.entries <= 4
@@ -182,7 +182,7 @@ def test_s05_delayed_messages_are_swept_and_come_when_they_are_due(space: spool.
     for n in range(MANY):
         space.put("orders", b"%d" % n, not_before=now + 1000 + MANY - n)
     tidy(space)
-    line = space._store.index.queue("orders")
+    line = space._store.view.index.queue("orders")
     assert (line.entries, space.stats("orders").delayed, space.stats("orders").ready) == (0, MANY, 0)
     with pytest.raises(spool.Empty):
         space.get("orders")
@@ -199,10 +199,10 @@ def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
-        index = space._store.index
+        index = space._store.view.index
         for number in (held.position.number, held.position.number + 11):
             assert index.files[number].live == 1
-            assert space._store.disk.exists(layout.committed(number))
+            assert space._store.files.disk.exists(layout.committed(number))
     assert b"77" not in drain(space)
 
 
@@ -220,11 +220,11 @@ def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> Non
 
         with mock.patch.object(compaction, "commit", claimed):
             tidy(space)
-        assert space._store.disk.exists(layout.committed(number))
+        assert space._store.files.disk.exists(layout.committed(number))
         tx.rollback()
         reclaim(space._store)
         reclaim(space._store)
-        assert not space._store.disk.exists(layout.committed(number))
+        assert not space._store.files.disk.exists(layout.committed(number))
 
 
 # -- what a sweep is for ----------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     tidy(space)
-    assert space._store.disk.exists(layout.committed(number))
+    assert space._store.files.disk.exists(layout.committed(number))
     assert drain(space) == bodies([n for n in range(MANY) if n != 60])
     assert [finding.name for finding in space.quarantined()] != []
 
@@ -318,15 +318,15 @@ def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
 def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    (segment,) = space._store.index.queue("orders").swept
+    (segment,) = space._store.view.index.queue("orders").swept
     with open(f"{space.path}/{layout.committed(segment.source.number)}", "r+b") as file:
         file.seek(segment.entry.offset)
         file.write(bytes(segment.entry.table_bytes))
     with spool.open(space.path) as other:
         assert any(f"{segment.source.number:016d}" in finding.name for finding in other.check())
         assert drain(other) == bodies(range(KEPT_MESSAGES))
-    space._store.sources.close()
-    space._store.sources._tables.clear()
+    space._store.files.cache.close()
+    space._store.files.cache._tables.clear()
     assert drain(space) == []
 
 
@@ -334,7 +334,7 @@ def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) 
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        late._store.sources._tables.clear()
+        late._store.files.cache._tables.clear()
         assert drain(space, at_once=3)[:3] == bodies(range(3))
         fill(space)
         tidy(space)
@@ -346,13 +346,13 @@ def test_an_order_changes_for_one_who_still_knows_of_swept_files_that_are_gone(s
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
-        late._store.sources._tables.clear()
+        late._store.files.cache._tables.clear()
         drain(space)
         tidy(space)
         fill(space, many=3)
         space.change_queue("orders", order="lifo")
         assert [message.body for message in late.get_many("orders", 9)] == [b"2", b"1", b"0"]
-        assert late._store.index.damage == []
+        assert late._store.view.index.damage == []
 
 
 def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(space: spool.Space) -> None:
@@ -360,20 +360,20 @@ def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(
     tidy(space)
     more = fill(space)
     tidy(space)
-    first, _ = space._store.index.queue("orders").swept
+    first, _ = space._store.view.index.queue("orders").swept
     with open(f"{space.path}/{layout.committed(first.source.number)}", "r+b") as file:
         file.seek(first.entry.offset + 20)
         file.write(b"\xff" * 20)
     with pytest.raises(spool.BadMessageId):
         space.show(ids[100])
     assert space.show(more[100]).body == b"100"
-    assert [name for name, _ in space._store.index.damage] == [layout.committed(first.source.number)]
+    assert [name for name, _ in space._store.view.index.damage] == [layout.committed(first.source.number)]
 
 
 def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
     fill(space, many=2)
-    sources = space._store.sources
-    (run, other) = space._store.index.queue("orders").ready
+    sources = space._store.files.cache
+    (run, other) = space._store.view.index.queue("orders").ready
     with pytest.raises(CorruptedFile):
         sources._read_header(run.source._replace(checksum=other.source.checksum))
 
@@ -386,12 +386,12 @@ def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
 
 def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
     fill(space)
-    with spool.open(space.path) as other, other._store.disk.exclusively(layout.RECLAIM_LOCK):
+    with spool.open(space.path) as other, other._store.files.disk.exclusively(layout.RECLAIM_LOCK):
         assert space._housekeeper.sweep() == 0
         space._housekeeper._save(least=0)
-        assert not space._store.disk.exists(layout.CHECKPOINT)
+        assert not space._store.files.disk.exists(layout.CHECKPOINT)
     space._housekeeper._save(least=0)
-    assert space._store.disk.exists(layout.CHECKPOINT)
+    assert space._store.files.disk.exists(layout.CHECKPOINT)
 
 
 def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Space) -> None:

@@ -74,12 +74,12 @@ def test_rollback_before_and_after_the_vote_leaves_nothing_but_a_counted_try(rm:
 
 
 def test_a_branch_that_did_nothing_votes_read_only(rm: xa.ResourceManager) -> None:
-    before = rm.space._store.disk.flushes
+    before = rm.space._store.files.disk.flushes
     rm.start(xid())
     rm.end(xid())
     assert rm.prepare(xid()) == xa.XA_RDONLY
     assert failed(rm.commit, xid()) == xa.XAER_NOTA, "read-only branches have ended"
-    assert rm.space._store.disk.flushes == before
+    assert rm.space._store.files.disk.flushes == before
 
 
 def test_e03_in_doubt_branches_stay_held_over_any_number_of_restarts(rm: xa.ResourceManager, tmp_path: Path) -> None:
