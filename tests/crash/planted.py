@@ -112,7 +112,7 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with who dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.Group._write,
-         (("number = publication.commit(", "tell(works)\n        number = publication.commit("),),
+         (("number = sequence.commit(", "tell(works)\n        number = sequence.commit("),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.Group._try,
          (("work.error = CommitUnknown(str(error), tuple(work.ids))", "return []"),), "the flush of a group fails"),

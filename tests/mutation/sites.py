@@ -15,7 +15,7 @@ PACKAGES = ("spool", "xa", "recovery", "forwarder")
 # What stands for a call, by the called name: what its caller would see if it had been made, and had found nothing.
 # {receiver} is what stands before the dot, {first}, {second} and {last} are arguments.
 _NOTHING = "None"
-_COUNTERS = "{first}.counters.read()"
+_COUNTERS = "{first}.shared.counters.read()"
 _HELD = "(not {receiver}._held.add({first}))"
 _STAND_INS = {
     # flushes
@@ -29,7 +29,7 @@ _STAND_INS = {
     "hold": "True",
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
-    "with_number_lock": "{first}.control._held.add(0)",
+    "with_number_lock": "{first}.shared.control._held.add(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
     "owner_is_dead": "False",

@@ -24,7 +24,7 @@ def _python(*arguments: str) -> str:
 
 def test_asyncio_is_reachable_by_import_spool_and_loaded_when_it_is_asked_for() -> None:
     told = _python("-c", "import spool, sys; print('asyncio' in sys.modules); print(spool.aio.open.__module__)")
-    assert told.split() == ["False", "spool.aio"]
+    assert told.split() == ["False", "spool.aio.space"]
 
 
 def test_dir_lists_what_may_be_used_and_nothing_else() -> None:
