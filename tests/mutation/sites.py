@@ -38,9 +38,9 @@ _STAND_INS = {
     # verifications
     "verify": _NOTHING,
     "_verify": _NOTHING,
-    "check_usable": "{receiver}.counters.read()",
+    "check_usable": "{receiver}.shared.counters.read()",
     "_check_coordinator": _NOTHING,
-    "prove": "__import__('spool.format.reader').reader.read_image({first}, {second})",
+    "prove": "__import__('spool.format.reader').format.reader.read_image({first}, {second})",
     "prove_section": _NOTHING,
     "bad_bodies": "()",
     "_prove": _NOTHING,
