@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def without_directory(words: list[str]) -> str:
-    """As others may give it: where the measured disk is mounted here is nobody else's business."""
+    """The command as others may give it: without the place where the measured disk is mounted here."""
     kept, here = [], False
     for word in words:
         kept += [] if here or word.startswith("--directory") else [word]
@@ -76,7 +76,7 @@ def _measured(case: Case, bench: Bench, report: Report) -> str:
     except Exception as error:
         traceback.print_exc()
         return f"it failed: {type(error).__name__}: {error}"
-    return "whom to compare with, or xaspool, is left out"
+    return "the peer to compare with, or xaspool, is left out"
 
 
 def _results(case: Case, bench: Bench, report: Report) -> Iterator[Outcome]:

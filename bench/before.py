@@ -132,7 +132,7 @@ def player(tree: Path, space: Path) -> Iterator[Callable[[str], Turn]]:
 
 
 def play(tree: Path, path: Path) -> None:
-    """Until nobody asks any more."""
+    """Do the steps that are asked for, until the input ends."""
     sys.path.insert(0, str(tree))
     import spool
 

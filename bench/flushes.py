@@ -1,4 +1,4 @@
-"""Who really flushes: counted by strace while a contender puts and gets, instead of believed."""
+"""How often each contender really flushes: counted by strace while a contender puts and gets, instead of believed."""
 
 import multiprocessing
 import os

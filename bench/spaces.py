@@ -16,7 +16,7 @@ _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 class _Unflushed(Disk):
-    """Writes, and lets the kernel flush when it likes; nobody sweeps meanwhile."""
+    """Writes, and lets the kernel flush when it likes; nothing is swept meanwhile."""
 
     def run_beside(self, name: str, work: Callable[[], None]) -> bool:
         return False
@@ -33,7 +33,7 @@ class _Unflushed(Disk):
 
 @dataclass
 class Built:
-    """A space that nobody has open. ``ids``: of some messages in its middle, to be taken one by one."""
+    """A space that is not open. ``ids``: of some messages in its middle, to be taken one by one."""
 
     path: str
     messages: int
@@ -82,7 +82,7 @@ def sweep(built: Built) -> bool:
     deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / _SWEPT_A_SECOND
     with spool.open(built.path):
         while files(built.path) > enough and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from who sweeps
+            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from the thread that sweeps
     return files(built.path) <= enough
 
 

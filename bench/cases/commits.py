@@ -13,7 +13,7 @@ from bench.table import Chart, Row
 # Commits that wait in the queue all the time: a queue that is always empty stays in SQLite's cache.
 _BACKLOG = 50
 # Commits in a row of one contender: with one, each would find the processor's caches full of all the others, which
-# costs those most who do their work in Python.
+# costs the contenders most that do their work in Python.
 _AT_A_TURN = 10
 
 _PUT = {

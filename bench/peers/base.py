@@ -66,7 +66,7 @@ class Peer(ABC):
         """A line to a queue, which is made if need be."""
 
     def stop(self) -> None:  # noqa: B027 (only servers have something to stop)
-        """The end; the directory is removed by who made it."""
+        """End its processes; the code that made the directory removes it."""
 
     @abstractmethod
     def version(self) -> str:

@@ -62,7 +62,7 @@ class PostgreSQL(Peer):
 
     def stop(self) -> None:
         if self._server:
-            self._server.send_signal(signal.SIGINT)  # at once, whoever is connected
+            self._server.send_signal(signal.SIGINT)  # at once, even while clients are connected
             self._server.wait()
 
     def __getstate__(self) -> dict[str, object]:

@@ -20,7 +20,7 @@ class RabbitMQ(Peer):
     name = "RabbitMQ"
     how = "quorum queue, publisher confirms: the log is flushed before the confirm"
     batches = False
-    get_with = "an acknowledgement that nobody confirms: not known to be durable"
+    get_with = "an acknowledgement that is not confirmed: not known to be durable"
     _server: "subprocess.Popen[bytes] | None" = None
     _names: "subprocess.Popen[bytes] | None" = None
 
