@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from spool.format import format as file_format
 from spool.format import schema
 from spool.model import layout
 from spool.model.message import FIELDS
-from tests import pages
+from tests import pages, references
 from tests.conftest import rows, rows_of
 from tests.spool.test_flush_counts import COSTS
 
@@ -102,11 +103,20 @@ def test_there_are_examples_to_check() -> None:
     assert len(commands()) >= 8
 
 
+def command_of(program: str) -> click.Command:
+    command: click.Command = __import__(f"xaspool_scripts.{program.removeprefix('spool-')}", fromlist=["main"]).main
+    return command
+
+
+def options_of(command: click.Command) -> set[str]:
+    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return {*found, "--help"}
+
+
 @pytest.mark.parametrize("line", commands())
 def test_commands_in_examples_exist_with_their_options(line: str) -> None:
     program, *words = line.split("#")[0].split()
-    module = __import__(f"xaspool_scripts.{program.removeprefix('spool-')}", fromlist=["main"])
-    command: click.Command = module.main
+    command = command_of(program)
     while isinstance(command, click.Group):
         word = words.pop(0)
         if word in ("-s", "--space"):
@@ -116,8 +126,50 @@ def test_commands_in_examples_exist_with_their_options(line: str) -> None:
         else:
             assert word in command.commands, line
             command = command.commands[word]
-    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word.split("=")[0] for word in words if word.startswith("--")} <= {*options, "--help"}, line
+    assert {word.split("=")[0] for word in words if word.startswith("--")} <= options_of(command), line
+
+
+def inline(document: Path) -> list[str]:
+    """What a page has in backticks within its sentences."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+def test_commands_in_sentences_exist_with_their_options() -> None:
+    for document in DOCUMENTS:
+        for line in inline(document):
+            program, *words = line.split()
+            if re.fullmatch(r"spool-\w+", program):
+                command = command_of(program)
+                while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z]+", words[0]):
+                    assert words[0] in command.commands, f"{document.name}: {line}"
+                    command = command.commands[words.pop(0)]
+                assert {word for word in words if word.startswith("--")} <= options_of(command), (
+                    f"{document.name}: {line}"
+                )
+
+
+def test_options_in_sentences_are_some_commands() -> None:
+    def every(command: click.Command) -> Iterator[str]:
+        yield from options_of(command)
+        for part in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from every(part)
+
+    known = {option for program in PROGRAMS for option in every(command_of(program))}
+    known |= {"--long"}  # of scripts/test
+    others = [path.read_text() for path in [*ROOT.glob("scripts/*"), *ROOT.glob("bench/*.py")] if path.is_file()]
+    known |= {option for text in others for option in re.findall(r"--[a-z][a-z-]+", text)}
+    for document in DOCUMENTS:
+        for line in inline(document):
+            for option in re.findall(r"(?:^| )(--[a-z][a-z-]+)", line):
+                assert option in known, f"{document.name}: {line}"
+
+
+def test_programs_of_python_in_sentences_exist() -> None:
+    for document in DOCUMENTS:
+        for name in re.findall(r"\bpython3? -m ([\w.]+)", document.read_text()):
+            if name.partition(".")[0] in ("spool", "bench", "tests", "xa", "recovery", "forwarder"):
+                path = ROOT / name.replace(".", "/")
+                assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{document.name}: {name}"
 
 
 def test_every_row_of_the_features_has_a_test_that_carries_its_id() -> None:
@@ -143,6 +195,18 @@ def test_headings_that_links_name_are_there() -> None:
                 re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.M)
             ]
             assert heading in found, f"{document.name} links to {target}#{heading}"
+
+
+def test_what_docstrings_and_comments_name_is_there() -> None:
+    assert not references.unknown_names()
+
+
+def test_files_that_are_named_are_there() -> None:
+    assert not references.missing_files()
+
+
+def test_headings_of_pages_that_are_named_are_there() -> None:
+    assert not references.missing_headings()
 
 
 def test_the_two_commands_are_there() -> None:

@@ -44,7 +44,7 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
 
 
 def _check_before(place: list[Any]) -> None:
-    """``[number, ordinal, priority, time, top, number, ordinal, …]``: see ``placing``."""
+    """``[number, ordinal, priority, time, top, number, ordinal, …]``: see ``model.order``."""
     target, in_target, priority, time, top, *chain = place
     if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
         raise ValueError("a place before another message is none")

@@ -81,7 +81,7 @@ class Work:
 
 
 class Puts(Work):
-    """Messages of one queue, as ``arguments.encoded`` groups them; neighbours in the line share a branch."""
+    """Messages of one queue, as ``validation.encoded`` groups them; neighbours in the line share a branch."""
 
     __slots__ = ("groups", "queue")
 

@@ -266,7 +266,7 @@ def attributes_of(
 ) -> dict[str, Any]:
     """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
 
-    ``before`` is still an id then: the queue knows what it stands for (see ``arguments``). The deduplication key does
+    ``before`` is still an id then: the queue knows what it stands for (see ``validation``). The deduplication key does
     not travel with the message.
     """
     found: dict[str, Any] = {}
