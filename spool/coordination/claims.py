@@ -2,8 +2,8 @@
 
 The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64 files: a lock file's locks are a
 list in the kernel, and 20,000 scattered ones in one file take forty times longer. Number 0 has no messages; its bytes
-are the owners' (see ``claim_journal``): each claim file carries its owner's byte on the same descriptor, so the kernel drops
-both at once, and whoever wins a dead owner's claim finds the owner's byte free.
+are the owners' (see ``claim_journal``): each claim file carries its owner's byte on the same descriptor, so the kernel
+drops both at once: a process that wins a dead owner's claim finds the owner's byte free.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
-A file is *taken* first, once it is believed to be complete (see ``writers``): nobody else can open it by name any more
-(see ``capture``). Then its messages are committed together with the fact that it was taken, and only then is it removed,
-or looked at for a while longer if it may still have a writer (see ``late``).
+A file is *taken* first, once it is believed to be complete (see ``writers``): no other process can open it by name any
+more (see ``capture``). Then its messages are committed together with the fact that it was taken, and only then is it
+removed, or looked at for a while longer if it may still have a writer (see ``late``).
 """
 
 import logging
