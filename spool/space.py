@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
@@ -20,6 +21,7 @@ from spool.log.commit_queue import Puts
 from spool.log.group_commit import Group
 from spool.log.visibility import catch_up
 from spool.maintenance.housekeeper import Housekeeper
+from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.message import Message
 from spool.model.options import PutOptions
@@ -53,7 +55,7 @@ class Space(Administration):
     def __init__(self, disk: Disk, clock: Clock) -> None:
         """Not for applications, which call ``spool.open``."""
         store = self._store = Store(disk, clock)  # (nothing in it may have the space itself: see __del__)
-        self._group = store.group = Group(store)
+        self._group = store.group = Group(store, partial(reclaim, store))
         self._store.at_end[self._group.end] = None
         self._undertaker = Undertaker(self._store)
         # Who is behind may know of swept files that are gone.

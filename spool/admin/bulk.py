@@ -14,12 +14,12 @@ from spool.errors import BadMessageId
 from spool.format.batch import Draft
 from spool.index.browse import Filter, Look, Seen
 from spool.index.run import Run
+from spool.log.commit import commit_batch
 from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, look_again
 from spool.model.message import parse_message_id
 from spool.model.ranges import Ranges, append, positions
 from spool.policies.claim_journal import Undertaker
-from spool.policies.retries import commit_draft
 from spool.store.store import Store
 from spool.transactions import consume
 from spool.transactions.groups import GroupHolds
@@ -187,7 +187,7 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
     if done:
         deadline = store.deadline()
         tables = draft.tables
-        commit_draft(store, draft, deadline, flush=True, check=room_for(store, lambda: tables, deadline))
+        commit_batch(store, draft, deadline, flush=True, check=room_for(store, lambda: tables, deadline))
     return done
 
 

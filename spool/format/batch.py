@@ -4,6 +4,7 @@ Pure: a draft touches no file. Finished sections are handed out as soon as they 
 to disk while it is written.
 """
 
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,17 @@ from spool.errors import SystemFailure
 from spool.format.format import (
     SECTION_BYTES,
     SECTION_MESSAGES,
+    Adoption,
+    BranchEntry,
     SectionEntry,
     Table,
     body_head,
     encode_table,
 )
+from spool.format.reader import FileImage
 from spool.format.schema import ADDRESSING, MOST_ADDRESSED
 from spool.model.layout import MAX_ORDINAL
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
 _ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
 
@@ -37,12 +42,21 @@ class Section:
 
 @dataclass(slots=True)
 class Draft:
-    """One branch's content. Ordinals count its messages from 0."""
+    """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
+
+    Ordinals count its messages from 0. ``adopted``: the prepared branches that it commits, and ``adopts`` how its
+    header names them. ``supersedes``: the numbers whose content it says again.
+    """
 
     messages: int = 0
     commands: int = 0
     facts: int = 0
     sections: list[Section] = field(default_factory=list)
+    adopts: list[Adoption] = field(default_factory=list)
+    adopted: list[FileImage] = field(default_factory=list)
+    supersedes: tuple[int, ...] = ()
+    _begun: list[tuple[Xid, bytes, int]] = field(default_factory=list)  # branches: xid, id, first ordinal
+    _shared: tuple[str, int] | None = None
     _table: Table = field(default_factory=Table)
     _bodies: list[bytes] = field(default_factory=list)
     _bytes: int = 0
@@ -65,6 +79,44 @@ class Draft:
     @property
     def section_is_full(self) -> bool:
         return self._bytes >= SECTION_BYTES or len(self._bodies) >= SECTION_MESSAGES
+
+    # -- branches -----------------------------------------------------------------------------------------------------
+
+    def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
+        """What is added from now on belongs to this branch."""
+        self._begun += ((xid, id_bytes, self.messages),)
+        self._shared = None
+
+    def shared_branch(self) -> tuple[str, int]:
+        """For messages without a branch of their own, which share one with their neighbours: its id in hex, and the
+        ordinal in it of what is added next."""
+        if self._shared is None:
+            id_bytes = os.urandom(BRANCH_ID_BYTES)
+            self._begun += ((Xid(FORMAT_LOCAL, id_bytes, b""), id_bytes, self.messages),)
+            self._shared = id_bytes.hex(), self.messages
+        branch, first = self._shared
+        return branch, self.messages - first
+
+    @property
+    def branches(self) -> tuple[BranchEntry, ...]:
+        """Where each lies: it ends where the next one begins."""
+        entries: list[BranchEntry] = []
+        end = self.messages
+        for xid, id_bytes, first in reversed(self._begun):
+            entries += (BranchEntry(xid, id_bytes, first, end - first),)
+            end = first
+        return tuple(entries[::-1])
+
+    def adopt(self, image: FileImage) -> None:
+        """Commit a prepared branch as well; its messages come behind all that is here by now."""
+        header, last = image.header, self.adopts[-1] if self.adopts else None
+        first = self.messages if last is None else last.first + last.count
+        self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
+        self.adopted.append(image)
+        if first + header.messages > MAX_ORDINAL + 1:
+            raise SystemFailure(f"one commit holds at most {MAX_ORDINAL + 1} messages: commit fewer branches")
+
+    # -- messages, commands, facts ------------------------------------------------------------------------------------
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
         """Append messages with the same control fields; the first one's ordinal."""
@@ -112,9 +164,11 @@ class Draft:
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
-    def append(self, other: "Draft") -> int:
-        """All that another branch wants, behind what is here; the ordinal of its first message. ``other`` is kept."""
-        first = self.messages
+    def append(self, other: "Draft") -> None:
+        """All that another one holds, with its branches, behind what is here. ``other`` is kept."""
+        for xid, id_bytes, first in other._begun:
+            self._begun += ((xid, id_bytes, self.messages + first),)
+        self._shared = None
         fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
         counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
         if other.sections or not fits or any(len(a) + len(b) > SECTION_MESSAGES for a, b in counts):
@@ -133,7 +187,6 @@ class Draft:
         self.messages += other.messages
         self.commands += other.commands
         self.facts += other.facts
-        return first
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
         """Committed messages that this branch takes out; neighbours join into one command."""

@@ -31,16 +31,17 @@ def writer_name() -> dict[str, object]:
 class BranchFile:
     """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
 
-    def __init__(self, disk: Disk, xid: Xid, header_room: int = _STREAMED_HEADER_ROOM) -> None:
+    def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
         self.disk = disk
         self.xid = xid
         self.name = layout.active(xid)
         self.handle: int | None = None
         self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
+        self.header: Header | None = None  # as it stands in the file, once that is complete
         self.tables: list[Table] = []
         self.streamed = False
         self._entries: list[SectionEntry] = []
-        self._room = header_room
+        self._room = header_room or _STREAMED_HEADER_ROOM
         self._end = 0
 
     def stream(self, draft: Draft) -> None:
@@ -75,11 +76,11 @@ class BranchFile:
             encoded = self._fit(header, encoded, size, there)
         else:
             self.handle = self.disk.create(self.name)
+        parts = chain.from_iterable(section.parts for section in draft.sections)
+        self.disk.write_at(self.handle, 0, b"".join([encoded, *parts]))
         self._end = len(encoded)
         for section in draft.sections:
             self._place(section.table, section.entry, self._end)
-        parts = chain.from_iterable(section.parts for section in draft.sections)
-        self.disk.write_at(self.handle, 0, b"".join([encoded, *parts]))
         draft.sections.clear()
         return self._finished(header, encoded)
 
@@ -123,12 +124,13 @@ class BranchFile:
         self._end = offset + entry.size
 
     def _finished(self, header: Header, encoded: bytes) -> Header:
-        return header._replace(
+        self.header = header._replace(
             sections=tuple(self._entries),
             length=len(encoded),
             size=self._end,
             checksum=int.from_bytes(encoded[-4:], "big"),
         )
+        return self.header
 
     def stamp(self, number: int) -> None:
         """The commit's number, into the finished file."""

@@ -10,7 +10,7 @@ State and decisions only; ``group`` does what there is to do.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from threading import get_ident
 from typing import Any
@@ -18,7 +18,8 @@ from typing import Any
 from spool.coordination.counters import Page
 from spool.errors import NotOpen
 from spool.format.batch import Draft
-from spool.model.xid import Xid
+from spool.log.quota import Load, Loads, change_by
+from spool.store.store import Store, targets_of
 
 # What may wait, and what one commit carries at most; one piece of work that is larger goes alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
@@ -69,6 +70,17 @@ class Work:
     def empty(self) -> bool:
         return not self.messages
 
+    def targets(self) -> Iterable[str]:
+        """The queues into which it puts, or moves, messages."""
+        return ()
+
+    def usage(self, _store: Store) -> Loads:
+        """By queue, what it adds, less what it takes away."""
+        return {}
+
+    def append_to(self, batch: Draft) -> None:
+        """Add its content to a batch, behind what is there."""
+
     @property
     def ids(self) -> list[str]:
         """Of its messages, once it has its place."""
@@ -94,22 +106,40 @@ class Puts(Work):
         self.queue = queue
         self.groups = groups
 
+    def targets(self) -> Iterable[str]:
+        return (self.queue,)
+
+    def usage(self, _store: Store) -> Loads:
+        return {self.queue: Load(self.messages, self.bytes)}
+
+    def append_to(self, batch: Draft) -> None:
+        self.branch, self.first = batch.shared_branch()
+        for bodies, attributes in self.groups:
+            batch.put(self.queue, bodies, attributes)
+
 
 class BranchWork(Work):
     """A transaction's draft."""
 
-    __slots__ = ("draft", "id_bytes", "xid")
+    __slots__ = ("draft",)
 
-    def __init__(self, page: Page, xid: Xid, id_bytes: bytes, draft: Draft) -> None:
+    def __init__(self, page: Page, branch: str, draft: Draft) -> None:
         super().__init__(page, draft.messages, draft.size)
-        self.xid = xid
-        self.id_bytes = id_bytes
-        self.branch = id_bytes.hex()
+        self.branch = branch
         self.draft = draft
 
     @property
     def empty(self) -> bool:
         return self.draft.empty
+
+    def targets(self) -> Iterable[str]:
+        return targets_of(self.draft.tables)
+
+    def usage(self, store: Store) -> Loads:
+        return change_by(store, self.draft.tables)
+
+    def append_to(self, batch: Draft) -> None:
+        batch.append(self.draft)
 
 
 class CommitLine:

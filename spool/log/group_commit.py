@@ -9,28 +9,23 @@ What streams, and what adopts prepared branches, has a file of its own (see ``tr
 
 import copy
 import logging
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import groupby
-from typing import Any, cast
+from functools import partial
 
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
 from spool.format.batch import Draft
-from spool.format.format import BranchEntry
-from spool.format.reader import FileImage
 from spool.format.writer import BranchFile
-from spool.index.commit import Commit, Part
-from spool.log import quota, sequence
-from spool.log.commit_queue import CLOSED, BranchWork, CommitLine, Puts, Stage, Work, tell
+from spool.log import quota
+from spool.log.commit import commit
+from spool.log.commit_queue import CLOSED, CommitLine, Puts, Stage, Work, tell
 from spool.log.exit import finish_at_exit
-from spool.log.visibility import see_own
-from spool.maintenance.reclaim import reclaim
-from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid, new_local_xid
+from spool.model.xid import Xid, new_local_xid
 from spool.runtime import interrupts
+from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -46,11 +41,13 @@ class _NoRoomError(Exception):
 class Group:
     """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
 
-    ``failed``: how many messages that no caller waited for were not committed.
+    ``make_room``: called once if the disk is full. ``failed``: how many messages that no caller waited for were not
+    committed.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, make_room: Callable[[], object]) -> None:
         self.store = store
+        self._make_room = make_room
         self.committed: Callable[[], None] = _nothing
         self.failed = 0
         self.line = CommitLine(self._wake)
@@ -205,55 +202,39 @@ class Group:
     def _to_blame(self, error: Exception, works: Sequence[Work]) -> list[Work]:
         """Without whom the others may commit; [] if that is nobody in particular."""
         if isinstance(error, QueueNotFound):
-            return [work for work in works if _target_is_gone(self.store, work)]
+            queues = self.store.config.queues
+            return [work for work in works if not all(queue in queues for queue in work.targets())]
         # On a full disk what only removes must still be able to.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         return [work for work in works if work.messages] if full else []
 
     def _write(self, works: Sequence[Work]) -> None:
         """One numbered file, durable and visible."""
-        store = self.store
-        draft, branches = joined(works)
-        header = store.header(works[-1].page, branches=tuple(branches))
-        file = BranchFile(store.files.disk, self._file_name())
+        file = BranchFile(self.store.files.disk, self._file_name())
+        batch = batch_of(works)
+        deadline = self.store.deadline()
+        check = partial(self._check_room, works, deadline)
         try:
-            try:
-                header = file.complete(header, draft, store.files.recycler)
-            except OSError as error:
-                file.abandon()
-                if error.errno not in NO_ROOM:
-                    raise
-                reclaim(store)  # what nobody needs any more makes room, once
-                draft, branches = joined(works)
-                file = BranchFile(store.files.disk, self._file_name())
-                header = file.complete(header, draft, store.files.recycler)
-            number = sequence.commit(store, file, store.deadline(), check=self._room_for(works))
+            commit(self.store, file, batch, deadline, check=check, page=works[-1].page, make_room=self._make_room)
         except BaseException:
-            file.abandon()
             self._forget_name()
             raise
         finally:
             if file.number is not None:
                 for work in works:
                     work.number = file.number
-        image = FileImage(header._replace(number=number), tuple(file.tables))
-        see_own(store, Commit(number, [Part(0, None, 0, image)]))
 
-    def _room_for(self, works: Sequence[Work]) -> Callable[[], None]:
-        """What to ask under the number lock: if anything has a limit, those that do not fit are left out."""
-
-        def check() -> None:
-            if not self.store.config.limited:
-                return
-            quota.see_all(self.store, self.store.deadline())
-            together: dict[str, quota.Load] = {}
-            with self.store.view.mutex:
-                doubtful = quota.in_doubt(self.store)
-            failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
-            if failed:
-                raise _NoRoomError(failed)
-
-        return check
+    def _check_room(self, works: Sequence[Work], deadline: Deadline) -> None:
+        """Under the number lock: if anything has a limit, those that do not fit are left out."""
+        if not self.store.config.limited:
+            return
+        quota.see_all(self.store, deadline)
+        together: dict[str, quota.Load] = {}
+        with self.store.view.mutex:
+            doubtful = quota.in_doubt(self.store)
+        failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
+        if failed:
+            raise _NoRoomError(failed)
 
     def _file_name(self) -> Xid:
         """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""
@@ -277,11 +258,7 @@ def _nothing() -> None:
 
 def _fits(store: Store, work: Work, together: dict[str, quota.Load], doubtful: quota.Loads) -> bool:
     """Behind those that fit, ``together``, which grows by this one; else it has its error."""
-    change: quota.Loads = {}
-    if isinstance(work, Puts):
-        change = {work.queue: quota.Load(work.messages, work.bytes)}
-    elif isinstance(work, BranchWork):
-        change = quota.change_by(store, work.draft.tables)
+    change = work.usage(store)
     grown = quota.joined(together, change)
     try:
         if any(load.messages > 0 for load in change.values()):
@@ -293,39 +270,9 @@ def _fits(store: Store, work: Work, together: dict[str, quota.Load], doubtful: q
     return True
 
 
-def _target_is_gone(store: Store, work: Work) -> bool:
-    if isinstance(work, Puts):
-        return work.queue not in store.config.queues
-    return isinstance(work, BranchWork) and store.missing_target(work.draft.tables) is not None
-
-
-def joined(works: Sequence[Work]) -> tuple[Draft, list[BranchEntry]]:
-    """One draft of them all, in their order, and where the branches lie in it. Neighbouring puts share one."""
-    draft = Draft()
-    branches: list[BranchEntry] = []
-    for kind, neighbours in groupby(works, type):
-        if kind is Puts:
-            branches.append(_share(draft, cast("Iterator[Puts]", neighbours)))
-            continue
-        for work in cast("Iterator[BranchWork]", neighbours):
-            branches.append(BranchEntry(work.xid, work.id_bytes, draft.append(work.draft), work.messages))
-    return draft, branches
-
-
-def _share(draft: Draft, works: Iterator[Puts]) -> BranchEntry:
-    """One branch of many puts; those with the same queue and control fields go into the draft together."""
-    id_bytes = os.urandom(BRANCH_ID_BYTES)
-    branch, start, count = id_bytes.hex(), draft.messages, 0
-    queue, attributes, together = "", dict[str, Any](), list[bytes]()
+def batch_of(works: Sequence[Work]) -> Draft:
+    """All of them, in their order."""
+    batch = Draft()
     for work in works:
-        work.branch, work.first = branch, count
-        count += work.messages
-        for bodies, described in work.groups:
-            if together and (work.queue != queue or described != attributes):
-                draft.put(queue, together, attributes)
-                together = []
-            queue, attributes = work.queue, described
-            together.extend(bodies)
-    if together:
-        draft.put(queue, together, attributes)
-    return BranchEntry(Xid(FORMAT_LOCAL, id_bytes, b""), id_bytes, start, count)
+        work.append_to(batch)
+    return batch

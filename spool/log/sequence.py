@@ -7,97 +7,21 @@ store issued. It is *published* in order, after its flush. A dead writer's numbe
 Each rule here, left out, loses or doubles messages; the model checker shows the trace.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER
 from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import quarantine
-from spool.errors import CommitUnknown, CorruptedFile, NotOpen, SpaceStopped, SystemFailure, TransactionTimeout
+from spool.errors import CorruptedFile, TransactionTimeout
 from spool.format.format import encode_header, stamp
 from spool.format.reader import prove
-from spool.format.writer import BranchFile
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 
 _COPY_BYTES = 1 << 20
-
-
-def commit(
-    store: Store, file: BranchFile, deadline: Deadline, *, flush: bool = True, check: Callable[[], None] | None = None
-) -> int:
-    """Give a finished file its number, make it durable and visible; returns the number.
-
-    ``check`` runs under the number lock and raises if the commit must not happen. Raises TransactionTimeout or what
-    ``check`` raised while nothing has happened, CommitUnknown once the file has its number.
-    """
-    try:
-        number = issue(store, file, deadline, check)
-    except BaseException:
-        file.abandon()
-        raise
-    try:
-        _make_durable(store, file, number, flush=flush)
-        publish(store, number, deadline.unchecked(), flushed=flush)
-    except FlushFailed as error:
-        store.stop()  # before the byte is free: nobody may take this number for a whole one
-        raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
-    except (WaitExpired, SpaceStopped, NotOpen) as error:
-        raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
-    except OSError as error:
-        raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
-    finally:
-        store.shared.numbers.unlock(number)
-        file.close()
-    return number
-
-
-def _make_durable(store: Store, file: BranchFile, number: int, *, flush: bool) -> None:
-    """Here, and in the mirror, which has no gaps: what needs no flush here is flushed there."""
-
-    def here() -> None:
-        if flush:
-            assert file.handle is not None
-            store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)
-
-    if store.files.mirror is None:
-        here()
-    else:
-        store.files.mirror.keep_beside(number, here)
-
-
-_LOOK = "it may or may not be there: open the space again and look"
-
-
-def issue(store: Store, file: BranchFile, deadline: Deadline, check: Callable[[], None] | None) -> int:
-    """The file becomes ``committed/<number>``; this process holds the number's byte when it returns."""
-    with_number_lock(store, deadline)
-    try:
-        page = store.check_usable()
-        store.check_targets(file.tables, page)
-        if check is not None:
-            check()
-        number = highest_issued(store, page) + 1
-        if number > layout.MAX_NUMBER:
-            raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
-        store.shared.numbers.lock(number, deadline, f"the number {number}")
-        try:
-            file.stamp(number)
-            store.files.disk.rename_new(file.name, layout.committed(number))
-            file.number = number
-        except BaseException:
-            store.shared.numbers.unlock(number)
-            raise
-        try:
-            store.shared.counters.store_issued(number)
-        except OSError:
-            pass  # the file itself says that the number is given out; the next store writes both copies
-        return number
-    finally:
-        store.shared.control.unlock(NUMBER)
 
 
 def with_number_lock(store: Store, deadline: Deadline) -> None:

@@ -14,15 +14,13 @@ import os
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spool.coordination.locks import xid_byte
 from spool.errors import CorruptedFile
 from spool.format.batch import Draft, Section
-from spool.format.format import BranchEntry, Origins, SectionEntry, Table, body_head, encode_table
+from spool.format.format import Origins, SectionEntry, Table, body_head, encode_table
 from spool.format.reader import image_of
 from spool.format.schema import TOTALS_FACT
 from spool.format.writer import BranchFile
@@ -33,12 +31,13 @@ from spool.index.lookup import hash_of
 from spool.index.queue import Line
 from spool.index.run import Run
 from spool.index.segment import pack_correlations, pack_ids
-from spool.log.sequence import commit, settle_all
+from spool.log.commit import commit, own_file
+from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.message import Position
 from spool.model.ranges import Ranges
-from spool.model.xid import BRANCH_ID_BYTES, new_local_xid
+from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -203,7 +202,8 @@ class Sweeper:
             if any(self.store.view.index.facts.get(key) != fact for key, fact in facts.items()):
                 raise _GivenUpError
 
-        with _branch_file(self.store, header_room=(16 << 10) + 10 * len(numbers)) as file:
+        with own_file(self.store, self.store.deadline(), header_room=(16 << 10) + 10 * len(numbers)) as file:
+            draft.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
             _commit(self.store, file, draft, numbers, still_true)
         return 1
 
@@ -291,8 +291,9 @@ class _Sweep:
         sources = {pick.run.source.number for section in self.sections for pick in section}
         reading = Sources(self.store.files.disk)  # not the space's own, which gets share under the mutex
         # The header is written under the number lock, and must not outgrow its room: that would move all the rest.
-        with _branch_file(self.store, header_room=(16 << 10) + 10 * len(sources)) as file:
+        with own_file(self.store, self.store.deadline(), header_room=(16 << 10) + 10 * len(sources)) as file:
             draft = Draft()
+            draft.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
             try:
                 for section in self.sections:
                     self._add(draft, section, reading)
@@ -350,36 +351,19 @@ class _Sweep:
             draft.leave(first, count)
 
 
-@contextmanager
-def _branch_file(store: Store, header_room: int) -> Iterator[BranchFile]:
-    """A new file in ``active/``, which is gone afterwards unless it was committed."""
-    xid = new_local_xid()
-    store.shared.xids.lock(xid_byte(xid), store.deadline(), f"the branch {xid}")
-    try:
-        file = BranchFile(store.files.disk, xid, header_room)
-        try:
-            yield file
-        finally:
-            if file.number is None:
-                file.abandon()
-    finally:
-        store.shared.xids.unlock(xid_byte(xid))
-
-
 def _commit(
-    store: Store, file: BranchFile, draft: Draft, supersedes: Collection[int], leave: Callable[[], None] = lambda: None
+    store: Store, file: BranchFile, batch: Draft, supersedes: Collection[int], leave: Callable[[], None]
 ) -> None:
     """What the file says is true at its own number: nobody can commit anything between our last look and that."""
     deadline = store.deadline()
-    entry = BranchEntry(file.xid, os.urandom(BRANCH_ID_BYTES), 0, draft.messages)
+    batch.supersedes = tuple(sorted(supersedes))
 
-    def complete() -> None:
+    def check() -> None:
         settle_all(store, deadline)
         catch_up(store)
         leave()
-        file.complete(store.header(branches=(entry,), supersedes=tuple(sorted(supersedes))), draft)
 
-    commit(store, file, deadline, check=complete)
+    commit(store, file, batch, deadline, check=check)
 
 
 def _add_row(table: Table, pick: Pick) -> None:

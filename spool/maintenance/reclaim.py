@@ -17,11 +17,11 @@ from spool.format.batch import Draft
 from spool.format.schema import TOTALS_FACT
 from spool.index.files import FileState, add_tallies
 from spool.index.index import Index
+from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.maintenance.account import Account, recorded, there
 from spool.model import layout
 from spool.policies.claim_journal import bury_the_dead
-from spool.policies.retries import commit_draft
 from spool.store.store import Store, log
 
 _BATCH_FILES = 10_000
@@ -179,7 +179,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         draft = Draft()
         draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
-        commit_draft(store, draft, store.deadline(), flush=True)
+        commit_batch(store, draft, store.deadline(), flush=True)
     else:  # who recorded them died, perhaps before what he had removed was durably gone: what removed it goes later
         store.files.disk.flush_directory(layout.COMMITTED)
 
@@ -205,7 +205,7 @@ def balance(store: Store, numbers: Iterable[int]) -> None:
         value["gone"] = list(Account.of_missing(index.applied, left))
     draft = Draft()
     draft.fact(TOTALS_FACT, value)
-    commit_draft(store, draft, store.deadline(), flush=True)
+    commit_batch(store, draft, store.deadline(), flush=True)
 
 
 def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:

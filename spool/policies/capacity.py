@@ -13,11 +13,11 @@ import threading
 from typing import BinaryIO, cast
 
 from spool.format.batch import Draft
+from spool.log.commit import commit_batch
 from spool.log.quota import Load, in_doubt, load_of, see_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.marks import fullness, parse_mark
 from spool.model.settings import QueueConfig
-from spool.policies.retries import commit_draft
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -70,7 +70,7 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
     draft = Draft()
     draft.fact(_fact_key(config.name), _HIGH if is_high else None)
     try:
-        commit_draft(store, draft, deadline, flush=True, check=check)
+        commit_batch(store, draft, deadline, flush=True, check=check)
     except _Unchanged:
         return False
     return True

@@ -10,10 +10,11 @@ from itertools import islice
 
 from spool.errors import QueueNotFound
 from spool.format.batch import Draft
+from spool.log.commit import commit_batch
 from spool.log.visibility import look_again
 from spool.model.ranges import Ranges, append, positions
 from spool.model.settings import QueueConfig
-from spool.policies.retries import commit_draft, moved_to, queue_config
+from spool.policies.retries import moved_to, queue_config
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
@@ -70,7 +71,7 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     if count:
         config = queue_config(store.config, queue)
         try:
-            commit_draft(store, _farewell(config, gone), deadline, flush=False)
+            commit_batch(store, _farewell(config, gone), deadline, flush=False)
         except QueueNotFound:  # its error queue was deleted since the settings were read
             return 0
         where = f"moved to {config.error_queue}" if _is_kept(config) else "dropped"

@@ -5,20 +5,17 @@ a power cut may forget that a try was counted, never the message.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spool.coordination.locks import xid_byte
 from spool.errors import QueueNotFound
 from spool.format.batch import Draft
-from spool.format.writer import BranchFile
-from spool.log.sequence import commit
-from spool.log.visibility import catch_up
+from spool.log.commit import commit_batch
 from spool.model.message import Position, due_time
 from spool.model.outcome import LONGEST_REASON
 from spool.model.settings import QueueConfig, SpaceConfig
-from spool.model.xid import Xid, new_local_xid
+from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
@@ -145,28 +142,7 @@ def count_failures(
         if draft.empty:
             return
         try:
-            commit_draft(store, draft, deadline, flush=False)
+            commit_batch(store, draft, deadline, flush=False)
             return
         except QueueNotFound:  # an error queue was deleted since the settings were read; now they are read again
             continue
-
-
-def commit_draft(
-    store: Store, draft: Draft, deadline: Deadline, *, flush: bool, check: Callable[[], None] | None = None
-) -> int:
-    """Commit a draft that needs no claims and adopts no branch; returns its number. ``check``: see ``commit``."""
-    xid = new_local_xid()
-    byte = xid_byte(xid)
-    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
-    try:
-        file = BranchFile(store.files.disk, xid)
-        try:
-            file.complete(store.header(flushed=flush), draft, store.files.recycler if flush else None)
-        except BaseException:
-            file.abandon()
-            raise
-        number = commit(store, file, deadline, flush=flush, check=check)
-    finally:
-        store.shared.xids.unlock(byte)
-    catch_up(store)
-    return number

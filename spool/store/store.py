@@ -40,13 +40,14 @@ log = logging.getLogger("spool")
 WAIT_SECONDS = 30.0
 
 
-def _targets_of(table: Table) -> Iterator[str]:
+def targets_of(tables: Iterable[Table]) -> Iterator[str]:
     """The queues into which messages are put, or moved; what a sweep writes stays in its own."""
-    if table.origins is None:
-        yield from table.queues
-    for command in table.commands:
-        if command[0] == "update" and "queue" in command[4]:
-            yield command[4]["queue"]
+    for table in tables:
+        if table.origins is None:
+            yield from table.queues
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                yield command[4]["queue"]
 
 
 class Store:
@@ -118,17 +119,10 @@ class Store:
         keeps queues from being deleted; ``page``: the counters, just read."""
         if page.settings_cells != self.settings_cells:
             self.refresh_settings()
-        if (queue := self.missing_target(tables)) is not None:
-            raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
-
-    def missing_target(self, tables: Iterable[Table]) -> str | None:
-        """A queue into which these put messages, and which is not there."""
         queues = self.config.queues
-        for table in tables:
-            for queue in _targets_of(table):
-                if queue not in queues:
-                    return queue
-        return None
+        for queue in targets_of(tables):
+            if queue not in queues:
+                raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ Nothing here knows how far the transaction is; ``transaction`` decides, and call
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from spool.coordination.counters import Page
 from spool.coordination.locks import xid_byte
-from spool.disk.recycler import Pool
-from spool.errors import NO_ROOM, NotOpen, SpoolError, TransactionTimeout
+from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import Draft
-from spool.format.format import BranchEntry, Header
 from spool.format.writer import BranchFile
+from spool.log.commit import write
 from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
 from spool.model.ranges import Ranges, positions
@@ -38,6 +38,7 @@ class Branch:
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
         self.draft = Draft()
+        self.draft.begin_branch(self.xid, self.id)
         self.file: BranchFile | None = None
         self.claims: Ranges = []
         self.groups = GroupHolds(store.shared.xids, self.claims)
@@ -96,25 +97,11 @@ class Branch:
         self.file = self.file or BranchFile(self._store.files.disk, self.xid)
         return self.file
 
-    def entry(self) -> BranchEntry:
-        return BranchEntry(self.xid, self.id, 0, self.draft.messages)
-
-    def complete_file(self, page: Page, pool: Pool | None = None) -> tuple[BranchFile, Header]:
-        """The whole branch in ``active/``, without a number. Only what will have one may come from the pool.
-
-        If the disk is full, what nobody needs any more makes room, once.
-        """
+    def write_vote(self, page: Page) -> BranchFile:
+        """The whole branch in ``active/``, without a number. A full disk is reclaimed once."""
         file = self.new_file()
-        header = self._store.header(page, branches=(self.entry(),))
-        try:
-            return file, file.complete(header, self.draft, pool)
-        except OSError as error:
-            if error.errno not in NO_ROOM or file.streamed:
-                raise
-        file.abandon()
-        reclaim(self._store)
-        file = self.file = BranchFile(self._store.files.disk, self.xid)
-        return file, file.complete(header, self.draft, pool)
+        write(self._store, file, self.draft, page, make_room=partial(reclaim, self._store))
+        return file
 
     def abandon_file(self) -> None:
         if self.file is not None:
@@ -124,7 +111,9 @@ class Branch:
         """Forget what was put and what was to be done; the claims and their note stay. What is put from now on gets
         other ids: the old ones were told to the caller."""
         self.abandon_file()
-        self.file, self.draft, self.id = None, Draft(), os.urandom(BRANCH_ID_BYTES)
+        self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
+        self.draft = Draft()
+        self.draft.begin_branch(self.xid, self.id)
         if self._keys is not None:
             self._keys.let_go()
             self._keys = None

@@ -12,13 +12,13 @@ from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailur
 from spool.format.batch import Draft
 from spool.format.reader import BodyPlace
 from spool.index.run import Run
+from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up, list_prepared, look_again
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, Position, message_id, neighbours, parse_message_id
 from spool.model.ranges import Ranges, positions, subtract
 from spool.policies.claim_journal import Undertaker
 from spool.policies.expiry import expire
-from spool.policies.retries import commit_draft
 from spool.runtime import interrupts
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
@@ -254,7 +254,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
     draft = Draft()
     draft.remove(position.number, position.ordinal, 1, "failed")
-    commit_draft(store, draft, deadline, flush=True)
+    commit_batch(store, draft, deadline, flush=True)
 
 
 def find_message(store: Store, wanted_id: str) -> Message:

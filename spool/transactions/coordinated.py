@@ -3,13 +3,10 @@
 The XA resource manager and the forwarder drive branches and rounds by it. What applications use is ``Transaction``.
 """
 
-import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from spool.errors import SpoolError
 from spool.log.quota import room_for
-from spool.log.visibility import apply_up_to
 from spool.model.xid import Xid
 from spool.runtime.gate import step
 from spool.transactions import consume, two_phase
@@ -17,8 +14,6 @@ from spool.transactions.consume import HeldMessage
 from spool.transactions.ending import State
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_wanted
-
-log = logging.getLogger("spool")
 
 
 class CoordinatedTransaction(Transaction):
@@ -59,7 +54,7 @@ class CoordinatedTransaction(Transaction):
                 self._end(State.COMMITTED)
                 return False
             self._branch.lock_xid()
-            file = self._branch.complete_file(page)[0]
+            file = self._branch.write_vote(page)
             self._store.refresh_settings()
             room = room_for(self._store, lambda: file.tables, self._store.deadline())
             limited = self._store.config.limited  # or the vote needs no number lock
@@ -80,16 +75,6 @@ class CoordinatedTransaction(Transaction):
             self._end(State.COMMITTED)
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
-        store = self._store
-        branch = self._branch
-        self.number = two_phase.adopt(store, branch.new_file(), branch.draft, branch.entry(), adopt, store.deadline())
-        self._refresh()
+        store, branch = self._store, self._branch
+        self.number = two_phase.adopt(store, branch.new_file(), branch.draft, adopt, store.deadline())
         two_phase.move_adopted(store, self.number, enumerate(adopt, 1))
-
-    def _refresh(self) -> None:
-        """See our own commit. It is done, whatever happens to this look."""
-        assert self.number is not None
-        try:
-            apply_up_to(self._store, self.number)
-        except (OSError, SpoolError) as error:
-            log.warning("commit %s is done, but this process cannot see it yet: %s", self.number, error)

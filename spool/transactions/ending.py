@@ -19,14 +19,12 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
-from spool.format.reader import FileImage
-from spool.index.commit import Commit, Part
-from spool.log import sequence
+from spool.format.writer import BranchFile
+from spool.log.commit import commit
 from spool.log.commit_queue import BranchWork, Work
 from spool.log.exit import Guard
 from spool.log.futures import Promises
 from spool.log.quota import room_for
-from spool.log.visibility import see_own
 from spool.model.xid import Xid
 from spool.policies.claim_journal import Undertaker
 from spool.runtime.clock import WaitExpired
@@ -103,8 +101,7 @@ class Ending:
         with self._lock, self._undo_on_failure("committing"):
             page = self._check_ending()
             if self._branch.file is not None:
-                self._branch.lock_xid()
-                self._commit_alone(page)
+                self._commit_alone(page, self._branch.file)
             elif not self._branch.empty:
                 self._commit_in_line(page)
             self._end(State.COMMITTED)
@@ -154,7 +151,7 @@ class Ending:
             work.future.set_exception(failed)
 
     def _work(self, page: Page) -> BranchWork:
-        return BranchWork(page, self.xid, self._branch.id, self._branch.draft)
+        return BranchWork(page, self._branch.id.hex(), self._branch.draft)
 
     def _commit_in_line(self, page: Page) -> None:
         """Together with what others commit now."""
@@ -164,13 +161,12 @@ class Ending:
         finally:
             self.number = work.number
 
-    def _commit_alone(self, page: Page) -> None:
-        store = self._store
-        file, header = self._branch.complete_file(page, store.files.recycler)
-        room = room_for(store, lambda: file.tables, store.deadline())
-        number = self.number = sequence.commit(store, file, store.deadline(), check=room)
-        image = FileImage(header._replace(number=number), tuple(file.tables))
-        see_own(store, Commit(number, [Part(0, None, 0, image)]))
+    def _commit_alone(self, page: Page, file: BranchFile) -> None:
+        """In the file to which it was written already, because it is large."""
+        store, deadline = self._store, self._store.deadline()
+        self._branch.lock_xid()
+        room = room_for(store, lambda: file.tables, deadline)
+        self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
 
     @step
     def rollback(self, reason: str = "its transaction was rolled back") -> None:

@@ -11,9 +11,9 @@ from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.format.batch import Draft
-from spool.format.format import BranchEntry
 from spool.format.reader import read_bodies
 from spool.format.writer import BranchFile
+from spool.log.commit import write
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.runtime import interrupts
 from spool.runtime.clock import Clock
@@ -41,7 +41,7 @@ class RemoteBranch:
         assert len(branch_id) == BRANCH_ID_BYTES
         self.xid = xid
         self.draft = Draft()
-        self._id = branch_id
+        self.draft.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
         disk = Disk(path)
         with interrupts.deferred(disk.close_all):
@@ -102,14 +102,14 @@ class RemoteBranch:
         file = BranchFile(store.files.disk, self.xid)
         with store.disk_errors(f"preparing branch {self.xid}"):
             try:
-                entry = BranchEntry(self.xid, self._id, 0, self.draft.messages)
-                header = file.complete(store.header(branches=(entry,)), self.draft)
+                write(store, file, self.draft)
                 self._check_coordinator()
                 publish_prepared(store, file, self.xid)
             except BaseException:
                 file.abandon()
                 raise
-        return Vote(self.xid, header.size, header.checksum)
+        assert file.header is not None
+        return Vote(self.xid, file.header.size, file.header.checksum)
 
     def close(self) -> None:
         """Let go of the xid; the vote, if there was one, stands."""

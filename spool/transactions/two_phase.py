@@ -16,19 +16,18 @@ from typing import Any
 
 from spool.coordination.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.disk.disk import FlushFailed
-from spool.errors import CommitUnknown, SpoolError, SystemFailure
+from spool.errors import CommitUnknown, SpoolError
 from spool.format.batch import Draft
-from spool.format.format import Adoption, BranchEntry
 from spool.format.reader import FileImage
 from spool.format.writer import BranchFile
 from spool.index.index import Index
+from spool.log.commit import commit, commit_batch, own_file
 from spool.log.quota import added_by, check_adoption, see_all
-from spool.log.sequence import commit, copy_over, settle_all, with_number_lock
+from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, look_again, prepared_image
 from spool.model import layout
-from spool.model.layout import MAX_ORDINAL
 from spool.model.message import Position
-from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid, new_local_xid
+from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import targets
@@ -107,23 +106,16 @@ def _take_away(store: Store, xid: Xid, deadline: Deadline) -> None:
         store.shared.control.unlock(PREPARED_LIST)
 
 
-def adopt(
-    store: Store, file: BranchFile, draft: Draft, own: BranchEntry, xids: Sequence[Xid], deadline: Deadline
-) -> int:
-    """Phase two: one numbered file commits prepared branches together with the caller's own draft; returns its number.
+def adopt(store: Store, file: BranchFile, batch: Draft, xids: Sequence[Xid], deadline: Deadline) -> int:
+    """Phase two: one numbered file commits prepared branches together with the caller's own batch; returns its number.
 
     The caller was told the branches' votes, or made them durable. UnknownBranch if one is not there to be committed,
     Full if there is no room for what the tasks of a round answered: nothing was done. When this returns, the commit is
     published.
     """
     images = [_voted_image(store, xid) for xid in xids]
-    try:
-        file.complete(
-            store.header(branches=(own,), adopts=_adoptions(images, draft.messages)), draft, store.files.recycler
-        )
-    except BaseException:
-        file.abandon()
-        raise
+    for image in images:
+        batch.adopt(image)
     still_prepared = _still_prepared(store, xids, images, deadline)
     # A task of a round does not know the space; whoever else voted was asked then, and nothing is refused after a vote.
     voted = zip(xids, images, strict=True)
@@ -135,7 +127,7 @@ def adopt(
             see_all(store, deadline)
             check_adoption(store, file.tables, unasked)
 
-    return commit(store, file, deadline, check=check)
+    return commit(store, file, batch, deadline, check=check)
 
 
 def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, draft: Draft | None = None) -> int:
@@ -145,26 +137,12 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
     """
     if not told:
         make_durable(store, xid, deadline)
-    own = new_local_xid()
-    store.shared.xids.lock(xid_byte(own), deadline, f"the branch {own}")
-    try:
-        entry = BranchEntry(own, own.gtrid, 0, 0)
-        number = adopt(store, BranchFile(store.files.disk, own), draft or Draft(), entry, [xid], deadline)
-    finally:
-        store.shared.xids.unlock(xid_byte(own))
+    batch = draft or Draft()
+    with own_file(store, deadline) as file:
+        batch.begin_branch(file.xid, file.xid.gtrid)
+        number = adopt(store, file, batch, [xid], deadline)
     move_adopted(store, number, [(1, xid)])
     return number
-
-
-def _adoptions(images: Sequence[FileImage], first: int) -> tuple[Adoption, ...]:
-    found = []
-    for image in images:
-        header = image.header
-        found.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
-        first += header.messages
-    if first > MAX_ORDINAL + 1:
-        raise SystemFailure(f"one commit holds at most {MAX_ORDINAL + 1} messages, not {first}: commit fewer branches")
-    return tuple(found)
 
 
 def _voted_image(store: Store, xid: Xid) -> FileImage:
@@ -441,7 +419,7 @@ def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: 
         commit_prepared(store, xid, deadline, told=False, draft=draft)
         return
     undecided = _still_prepared(store, [xid], [_voted_image(store, xid)], deadline)
-    retries.commit_draft(store, draft, deadline, flush=True, check=undecided)
+    commit_batch(store, draft, deadline, flush=True, check=undecided)
     _finish_rollback(store, xid, deadline)
 
 
@@ -459,5 +437,5 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
         _finish_rollback(store, xid, deadline)
     draft = Draft()
     draft.fact(_fact_key(xid), None)
-    retries.commit_draft(store, draft, deadline, flush=True)
+    commit_batch(store, draft, deadline, flush=True)
     return True

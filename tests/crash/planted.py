@@ -10,7 +10,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from spool.coordination import locks
-from spool.log import group_commit, sequence, visibility
+from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
 from spool.store import mirror
 from spool.transactions import two_phase
@@ -60,7 +60,7 @@ BUGS = (
         "commits beside takes"),
     Bug("a dead writer's file taken as it lies", sequence.finish, (("copy_over(store, name)", "pass"),),
         "a late reader beside reclaim and recycling"),
-    Bug("a commit without its flush", sequence._make_durable,
+    Bug("a commit without its flush", commit._flush,
         (("store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("no second look", visibility.look_again, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("a second look without settling", visibility.look_again,
@@ -105,14 +105,14 @@ NO_SETTLING = Bug(
 
 _FORGET = "store.files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
 _GIVEN = "    store.files.recycler.release(given)\n"
-_FLUSHES = "store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)"
+_MIRRORS = "store.files.mirror.keep_beside(number, partial(_flush, store, file, flush=flush))"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
 # Each with who dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.Group._write,
-         (("number = sequence.commit(", "tell(works)\n        number = sequence.commit("),),
+         (("            commit(", "            tell(works)\n            commit("),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.Group._try,
          (("work.error = CommitUnknown(str(error), tuple(work.ids))", "return []"),), "the flush of a group fails"),
@@ -122,8 +122,8 @@ OF_GROUPS_AND_MIRRORS = (
     (Bug("who needs no room is thrown out with who found none", group_commit.Group._to_blame,
          (("[work for work in works if work.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
-    (Bug("a mirror has a commit after it was published", sequence.commit,
-         (("_make_durable(store, file, number, flush=flush)", _FLUSHES),
+    (Bug("a mirror has a commit after it was published", commit.commit,
+         ((_MIRRORS, "_flush(store, file, flush=True)"),
           ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.keep(number)\n")), "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish, (("store.files.mirror.keep(number)", "pass"),),

@@ -11,7 +11,7 @@ from spool.format import batch, schema
 from spool.format.batch import Draft
 from spool.format.format import decode_table
 from spool.log.commit_queue import BranchWork, Puts, Work
-from spool.log.group_commit import joined
+from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 PAGE = Page(b"")
@@ -35,13 +35,14 @@ def puts_of(made: list[Message]) -> Puts:
 
 def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int]], facts: list[str]) -> BranchWork:
     found, id = Draft(), bytes([place]) * 12
+    found.begin_branch(Xid(FORMAT_LOCAL, id, b""), id)
     for queue, attributes, body in made:
         found.put(queue, [body], attributes)
     for number, first, count in removes:
         found.remove(number, first, count, "dequeued")
     for key in facts:
         found.fact(key, place)
-    return BranchWork(PAGE, Xid(FORMAT_LOCAL, id, b""), id, found)
+    return BranchWork(PAGE, id.hex(), found)
 
 
 def contents(whole: Draft) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
@@ -83,9 +84,10 @@ def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
                 wanted += made[0]
                 removed += [(number, first + n) for number, first, count in made[1] for n in range(count)]
                 told += [(key, place) for key in made[2]]
-        whole, entries_ = joined(works)
+        whole = batch_of(works)
         ids = [id for work in works for id in work.ids]
         assert len(set(ids)) == len(ids) == whole.messages == len(wanted)
+        entries_ = whole.branches
         by_place = {entry.id.hex() + f"{n:08x}": entry.first + n for entry in entries_ for n in range(entry.count)}
         assert [by_place[id] for id in ids] == list(range(len(wanted)))
         found, commands, facts = contents(whole)

@@ -1,0 +1,207 @@
+"""The one way to commit: how a batch becomes a numbered file that is durable, visible and applied.
+
+A put, a get, a transaction, a group of them, a counted try, what expired, a fold, a sweep, an adoption of prepared
+branches: each is a ``Draft`` that ``commit`` takes through the same nine steps. (An empty commit for a dead writer is
+none: its number was issued before; see ``sequence.finish``.)
+
+Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+
+1. Until a file has its number nothing has happened: whatever fails before, the file is removed.
+2. Once it has its number it is never removed or written again: whatever fails then, the outcome is unknown, and the
+   caller is told so (CommitUnknown).
+3. A number is given out under the number lock, in this order: hold its byte, stamp the file, rename it without
+   replacing, store *issued* (rule 1).
+4. What ``check`` has seen is still so when the file gets its number: both happen under one hold of the number lock
+   (rule 5).
+5. A number is published behind its flush and behind all earlier numbers; only then does the caller hear of it (rule 2).
+6. A number's byte is held from before it is issued until it is published or the space has stopped (rules 3 and 7).
+7. A file in ``active/`` has an owner: the byte of its xid is held while it lies there (rule 6).
+8. A flush that fails is not tried again; the space stops before any lock is let go of (rule 7).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from spool.coordination.counters import Page
+from spool.coordination.locks import NUMBER, xid_byte
+from spool.disk.disk import FlushFailed
+from spool.errors import NO_ROOM, CommitUnknown, NotOpen, SpaceStopped, SystemFailure
+from spool.format.batch import Draft
+from spool.format.reader import FileImage
+from spool.format.writer import BranchFile
+from spool.index.commit import Commit, Part
+from spool.log.sequence import highest_issued, publish, with_number_lock
+from spool.log.visibility import catch_up, see_own
+from spool.model import layout
+from spool.model.xid import new_local_xid
+from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.store import Store
+
+
+def commit(
+    store: Store,
+    file: BranchFile,
+    batch: Draft,
+    deadline: Deadline,
+    *,
+    check: Callable[[], object] | None = None,
+    flush: bool = True,
+    page: Page | None = None,
+    make_room: Callable[[], object] | None = None,
+) -> int:
+    """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
+
+    Args:
+        check: called under the number lock; raises if the commit must not happen.
+        flush: False publishes the commit without a flush: a power cut may forget it.
+        page: the counters, if the caller has just read them.
+        make_room: called once if the disk is full, before the file is written again.
+
+    Raises:
+        CommitUnknown: the file has its number, and what followed failed. Of everything else nothing has happened.
+    """
+    try:
+        # 1. Write the whole file in active/, where nothing refers to it yet. What supersedes other files says what is
+        #    true at its own number: its end is written in step 3, behind ``check``.
+        if not batch.supersedes:
+            write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
+        number = _issue(store, file, batch, deadline, check)  # steps 2 to 6
+    except BaseException:
+        file.abandon()
+        raise
+    try:
+        # 7. Flush it, here and in the mirror. From here on a closed space ends no wait: others wait for this number.
+        if store.files.mirror is None:
+            _flush(store, file, flush=flush)
+        else:
+            store.files.mirror.keep_beside(number, partial(_flush, store, file, flush=flush))
+        # 8. Publish it behind all earlier numbers: now it is visible to all processes.
+        publish(store, number, deadline.unchecked(), flushed=flush)
+    except FlushFailed as error:
+        store.stop()  # before the byte is free: no process may take this file for a whole one
+        raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
+    except (WaitExpired, SpaceStopped, NotOpen) as error:
+        raise CommitUnknown(f"commit {number} could not be made visible: {error}; {_LOOK}") from error
+    except OSError as error:
+        raise CommitUnknown(f"commit {number} could not be finished ({error}); {_LOOK}") from error
+    finally:
+        store.shared.numbers.unlock(number)
+        file.close()
+    # 9. Apply it to the index of this process. It is done, whatever becomes of that.
+    see_own(store, _as_read(number, file, batch))
+    return number
+
+
+_LOOK = "it may or may not be there: open the space again and look"
+
+
+def _issue(store: Store, file: BranchFile, batch: Draft, deadline: Deadline, check: Callable[[], object] | None) -> int:
+    """Give the file its number; this process holds the number's byte when this returns."""
+    # 2. One process at a time, from the last look at what is there to the name of the file.
+    with_number_lock(store, deadline)
+    try:
+        # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``.
+        page = store.check_usable()
+        store.check_targets(file.tables, page)
+        if check is not None:
+            check()
+        if batch.supersedes:
+            write(store, file, batch, page)
+        # 4. Hold the byte of the next number.
+        number = highest_issued(store, page) + 1
+        if number > layout.MAX_NUMBER:
+            raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
+        store.shared.numbers.lock(number, deadline, f"the number {number}")
+        try:
+            # 5. Stamp the file with it, and rename the file: it is committed if its bytes reach the disk.
+            file.stamp(number)
+            store.files.disk.rename_new(file.name, layout.committed(number))
+            file.number = number
+        except BaseException:
+            store.shared.numbers.unlock(number)
+            raise
+        # 6. Store it as issued.
+        try:
+            store.shared.counters.store_issued(number)
+        except OSError:
+            pass  # the file itself says that the number is given out; the next store writes both copies
+        return number
+    finally:
+        store.shared.control.unlock(NUMBER)
+
+
+def write(
+    store: Store,
+    file: BranchFile,
+    batch: Draft,
+    page: Page | None = None,
+    *,
+    flush: bool = True,
+    recycle: bool = False,
+    make_room: Callable[[], object] | None = None,
+) -> None:
+    """Write the whole batch and its header into the file in ``active/``, without a number: step 1, and a vote.
+
+    ``recycle``: overwrite a consumed file; only for what will carry a number, and is flushed. See ``commit``.
+    """
+    header = store.header(
+        page, branches=batch.branches, adopts=tuple(batch.adopts), supersedes=batch.supersedes, flushed=flush
+    )
+    pool = store.files.recycler if recycle else None
+    try:
+        file.complete(header, batch, pool)
+    except OSError as error:
+        if make_room is None or file.streamed or error.errno not in NO_ROOM:
+            raise
+        file.abandon()
+        make_room()
+        file.complete(header, batch, pool)
+
+
+def _flush(store: Store, file: BranchFile, *, flush: bool) -> None:
+    if flush:
+        assert file.handle is not None
+        store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+
+
+def _as_read(number: int, file: BranchFile, batch: Draft) -> Commit:
+    """The commit as a process would read it that finds its files."""
+    assert file.header is not None
+    parts = [Part(0, None, 0, FileImage(file.header._replace(number=number), tuple(file.tables)))]
+    for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
+        parts.append(Part(place, adoption.xid, adoption.first, image))
+    return Commit(number, parts)
+
+
+# -- commits of the engine's own ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -> Iterator[BranchFile]:
+    """A new file in ``active/`` whose name is held; it is gone afterwards unless it was committed."""
+    xid = new_local_xid()
+    byte = xid_byte(xid)
+    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
+    try:
+        file = BranchFile(store.files.disk, xid, header_room)
+        try:
+            yield file
+        finally:
+            if file.number is None:
+                file.abandon()
+    finally:
+        store.shared.xids.unlock(byte)
+
+
+def commit_batch(
+    store: Store, batch: Draft, deadline: Deadline, *, flush: bool, check: Callable[[], object] | None = None
+) -> int:
+    """Commit what the engine itself has to say; returns the number, which is applied here by then.
+
+    For a batch that needs no claims and adopts no branch. Arguments and errors as of ``commit``.
+    """
+    with own_file(store, deadline) as file:
+        number = commit(store, file, batch, deadline, check=check, flush=flush)
+    catch_up(store)
+    return number
