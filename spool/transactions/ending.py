@@ -164,7 +164,6 @@ class Ending:
     def _commit_alone(self, page: Page, file: BranchFile) -> None:
         """In the file to which it was written already, because it is large."""
         store, deadline = self._store, self._store.deadline()
-        self._branch.lock_xid()
         room = room_for(store, lambda: file.tables, deadline)
         self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
 

@@ -11,7 +11,6 @@ import spool
 from spool.errors import CorruptedFile
 from spool.index.files import FileState
 from spool.index.segment import find_correlation, find_id
-from spool.log import sequence
 from spool.maintenance import compaction
 from spool.maintenance.compaction import KEPT_MESSAGES, is_slow, worn
 from spool.maintenance.reclaim import next_to_go, note_readers, reclaim
@@ -415,7 +414,7 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Spa
 
         def dying(*args: object, **options: object) -> int:
             with (
-                mock.patch.object(sequence, "publish", side_effect=WaitExpired("it died")),
+                mock.patch("spool.log.commit.publish", side_effect=WaitExpired("it died")),
                 pytest.raises(spool.CommitUnknown),
             ):
                 other.get("orders", message_id=ids[100])

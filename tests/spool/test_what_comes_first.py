@@ -90,11 +90,13 @@ def test_who_finds_nothing_notices_that_run_was_deleted(strict: Processes) -> No
 
 def test_reclaim_in_batches_counts_each_on_top_of_the_last(strict: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spool.maintenance.reclaim._BATCH_FILES", 1)
-    space, _ = strict.open()
+    (space, disk), (other, _) = strict.open(), strict.open()
     for body in ("one", "two", "three"):
         space.put("orders", body)
         space.get("orders")
     space.put("orders", "newest")
+    disk.before("identity", lambda: other.put("orders", "meanwhile"), "run/xids")
     assert reclaim(space._store) > 3
-    assert (space.stats("orders").enqueued, space.stats("orders").dequeued) == (4, 3)
+    assert not disk.waits_for("identity")
+    assert (space.stats("orders").enqueued, space.stats("orders").dequeued) == (5, 3)
     assert space.check() == []
