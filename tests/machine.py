@@ -8,7 +8,8 @@ operations on names, what each file held since its last flush, and what was flus
 import copy
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from spool.runtime.clock import Clock
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 PAGE = 4096
+_TELLS_NUMBERS = re.compile(r"/checkpoint|/\.(spare|part)\.")
 OF_ANOTHER = "of-another-user"  # how the names of such files begin
 
 
@@ -83,6 +85,17 @@ class Inode:
         """What the disk holds once everything that is dirty was written."""
         return self.data if self.shadow is None else self.shadow
 
+    def copy(self, made: "dict[Inode, Inode]") -> "Inode":
+        """The same once more, with all that lies in it, unlocked; ``made``: the copies so far."""
+        if (found := made.get(self)) is not None:
+            return found
+        twin = made[self] = copy.copy(self)
+        if self.entries is not None:
+            twin.entries = {name: inode.copy(made) for name, inode in self.entries.items()}
+        twin.pending, twin.flushes, twin.dropped = self.pending.copy(), self.flushes.copy(), self.dropped.copy()
+        twin.locks = []
+        return twin
+
 
 class Lock(NamedTuple):
     """Bytes ``start`` to ``stop - 1``, held by an open handle."""
@@ -99,6 +112,9 @@ class Change(NamedTuple):
     directory: Inode
     name: str
     inode: Inode | None
+
+    def copy(self, made: dict[Inode, Inode]) -> "Change":
+        return Change(self.directory.copy(made), self.name, None if self.inode is None else self.inode.copy(made))
 
 
 class Operation(NamedTuple):
@@ -192,15 +208,31 @@ class Machine:
         found = image_of((path, inode, inode.coming) for path, inode in self.walk())
         return found if self.beside is None else found._replace(beside=self.beside.image())
 
+    def seen_by_processes(self) -> Hashable:
+        """What a process can find out about this moment: where it is equal, the same programs do the same.
+
+        Inodes' numbers count only where a file tells them: a checkpoint, or the name of a copy."""
+        inodes = sorted(self.walk(), key=lambda found: found[0])
+        told = any(_TELLS_NUMBERS.search(path) for path, _ in inodes)
+        states = tuple((inode.number if told else 0, inode.version, inode.changed) for _, inode in inodes)
+        beside = None if self.beside is None else self.beside.seen_by_processes()
+        return self.boot, self.clock.time, self.image(), states, beside
+
     def copy(self) -> "Machine":
         """The same moment once more, page cache included, with every process dead."""
-        left_out: dict[int, object] = {}
-        for disk in self.disks:
-            left_out |= {id(disk.handles): {}, id(disk.housekeepers): {}, id(disk.trace): []}
-        twin = copy.deepcopy(self, left_out)
-        for disk in twin.disks:
-            for inode in (disk.root, *(inode for _, inode in disk.walk())):
-                inode.locks.clear()
+        return self._copy(None)
+
+    def _copy(self, front: "Machine | None") -> "Machine":
+        twin = copy.copy(self)
+        inodes: dict[Inode, Inode] = {}
+        twin.root = self.root.copy(inodes)
+        twin.log = [Operation(kind, tuple(change.copy(inodes) for change in changes)) for kind, changes in self.log]
+        twin.base = {key: inode.copy(inodes) for key, inode in self.base.items()}
+        twin.flushed_again = [inode.copy(inodes) for inode in self.flushed_again]
+        twin.clock = copy.copy(self.clock)
+        twin.handles, twin.housekeepers, twin.trace, twin._handle_was = {}, {}, [], {}
+        twin.front = front
+        twin.beside = None if self.beside is None else self.beside._copy(twin)
         twin._cut = None
         return twin
 
@@ -259,17 +291,19 @@ class Machine:
 
     def parent(self, path: str) -> tuple[Inode, str]:
         """The directory in which the path's last part is a name."""
-        *above, name = path.split("/")
-        return self.find("/".join(above), directory=True), name
+        above, _, name = path.rpartition("/")
+        return self.find(above, directory=True), name
 
     def find(self, path: str, *, directory: bool = False) -> Inode:
+        found: Inode | None
         inode = self.root
-        for name in filter(None, path.split("/")):
+        for name in path.split("/"):
             if inode.entries is None:
                 raise error_of(errno.ENOTDIR, path)
-            if name not in inode.entries:
-                raise error_of(errno.ENOENT, path)
-            inode = inode.entries[name]
+            if name:
+                if (found := inode.entries.get(name)) is None:
+                    raise error_of(errno.ENOENT, path)
+                inode = found
         if directory and inode.entries is None:
             raise error_of(errno.ENOTDIR, path)
         return inode
@@ -283,16 +317,17 @@ class Machine:
     def record(self, kind: str, *changes: Change) -> None:
         """Do an operation on names, and log it for those who ask what may survive."""
         self.log.append(Operation(kind, changes))
+        now = len(self.log)
         for directory, name, inode in changes:
             assert directory.entries is not None
             old = directory.entries.pop(name, None)
             for changed, count in ((old, -1), (inode, 1)):
                 if changed is not None:
                     changed.links += count if changed.entries is None else 0
-                    changed.touched = len(self.log)
+                    changed.touched = now
             if inode is not None:
                 directory.entries[name] = inode
-            directory.touched = len(self.log)
+            directory.touched = now
 
     def walk(self) -> Iterator[tuple[str, Inode]]:
         """(path, inode) of every name; hard links repeat."""

@@ -352,5 +352,9 @@ def _let_go(inode: Inode, range_: Lock) -> None:
 
 
 def _identity(inode: Inode) -> FileIdentity:
-    kind = stat.S_IFREG | 0o600 if inode.entries is None else stat.S_IFDIR | 0o700
-    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, os.geteuid(), inode.changed)
+    kind = _FILE if inode.entries is None else _DIRECTORY
+    return FileIdentity(1, inode.number, inode.links, len(inode.data), inode.version, kind, _OWNER, inode.changed)
+
+
+_FILE, _DIRECTORY = stat.S_IFREG | 0o600, stat.S_IFDIR | 0o700
+_OWNER = os.geteuid()

@@ -1,9 +1,8 @@
 """Cut the power at every step of a short history, and look at every disk that may be left."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import spool
@@ -71,6 +70,7 @@ class Explorer:
         self.tally = Tally()
         self._decided = history.decided
         self._seen: set[tuple[Image, frozenset[World]]] = set()
+        self._opened_again: set[tuple[Hashable, World]] = set()
         self._restored: dict[Image, World] = {}
         self._story: list[str] = []
 
@@ -204,20 +204,19 @@ class Explorer:
 
     def _cut_recovery(self, survivor: Survivor, boot: int, allowed: frozenset[World]) -> None:
         """What an interrupted recovery leaves is recovered; what a finished one has shown stays so."""
-        for step in itertools.count(1):
+        whole = self._machine(survivor.image, boot)
+        with repeatable(SEED + boot):
+            shown = self._open_and_look(whole, allowed)
+        for step in [place for place, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]:
             machine = self._machine(survivor.image, boot)
             machine.crash_at(step)
-            with repeatable(SEED + boot):
-                try:
-                    shown = self._open_and_look(machine, allowed)
-                except PowerCut:
-                    if machine.trace[-1][0] in CHANGES:
-                        machine.crash_at(None)
-                        self._recover_again(machine, boot, allowed)
-                    continue
-            with self._telling("cut after recovery"):
-                self._look_at(machine, self._after(shown, allowed), limit=self.per_recovery_cut * 2, deep=False)
-            return
+            with repeatable(SEED + boot), suppress(PowerCut):
+                self._open_and_look(machine, allowed)
+            assert machine.trace == whole.trace[:step], "the same recovery took other steps"
+            machine.crash_at(None)
+            self._recover_again(machine, boot, allowed)
+        with self._telling("cut after recovery"):
+            self._look_at(whole, self._after(shown, allowed), limit=self.per_recovery_cut * 2, deep=False)
 
     def _recover_again(self, machine: Machine, boot: int, allowed: frozenset[World]) -> None:
         """The recovery was cut: by a power cut, or only killed."""
@@ -264,7 +263,12 @@ class Explorer:
         return world
 
     def _open_again(self, machine: Machine, world: World) -> None:
-        """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once."""
+        """Once more, in the same life of the machine: the same, nothing left to do, and each message comes once.
+
+        Recoveries of many disks end in the same one, which is looked at once."""
+        key = machine.seen_by_processes(), world
+        if key in self._opened_again:
+            return
         with spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock) as space:
             left = [finding for finding in space.recovery.findings if finding.kind is not Kind.IN_DOUBT]
             self._expect(not left, f"the second open still found {list(map(str, left))}", space)
@@ -274,6 +278,7 @@ class Explorer:
                 self._expect(bodies == taken, f"queue {queue} showed {bodies} and gave {taken}", space)
                 self._expect(not list(space.browse(queue)), f"queue {queue} is not empty", space)
             self._expect_reclaim(space)
+        self._opened_again.add(key)
 
     def _decide(self, machine: Machine, world: World) -> None:
         """Whatever is decided on a branch in doubt happens."""

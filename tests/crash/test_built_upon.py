@@ -1,7 +1,6 @@
 """What a later step builds upon is durable before: what an opener made of what a power cut left, what reclaim counts as
 flushed or as gone. Then the power fails again."""
 
-import logging
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,13 +22,6 @@ from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
 MADE = {Kind.FINISHED, Kind.TORN, Kind.EMPTY_NUMBER}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def _opened(image: Image, rules: Rules, boot: int) -> tuple[Machine, spool.Space]:

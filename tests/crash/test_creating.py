@@ -1,7 +1,5 @@
 """Creating a space, cut at every step: what was answered is there; what was not can be created again, or opened."""
 
-import logging
-from collections.abc import Iterator
 from io import BytesIO
 
 import pytest
@@ -14,13 +12,6 @@ from tests.spool.meanwhile import Processes, prepare
 from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Answers:

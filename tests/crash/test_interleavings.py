@@ -1,9 +1,7 @@
 """However the calls of several processes interleave, whoever is killed, whenever the power fails: nothing that was
 acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04)."""
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,14 +9,6 @@ from tests.crash.interleave import Count, Interleaver
 from tests.crash.kinds import KINDS
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.survivors import Rules
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
 
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 # (All that may survive under the rules of new names may under the strict ones, too; the crash points try both.)

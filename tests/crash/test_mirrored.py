@@ -1,8 +1,6 @@
 """With a mirror, both disks lose power at the same moment and each keeps what it keeps: what was acknowledged is there
 on either one alone, whole, and nothing that was taken comes back (A05)."""
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,14 +10,6 @@ from tests.crash.mirrors import MirrorLast
 from tests.crash.test_every_crash_point import HISTORIES, record
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
 
 # (A file that lies in drop/ is no commit, and no mirror has it.)
 MIRRORED = {

@@ -1,7 +1,5 @@
 """Rules of the protocol, each broken on purpose, are missed by the scenarios that should miss them."""
 
-import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,13 +17,6 @@ from tests.crash.planted import (
 )
 from tests.crash.stops import die_and_cut, die_at_each_step, die_in_turn, explorer_of, scenario_of
 from tests.survivors import Rules
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def _explorer(bug: Bug, limit: int) -> Interleaver:

@@ -1,7 +1,5 @@
 """Who stops at the narrowest place of a step, however far another comes meanwhile, loses and doubles nothing."""
 
-import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -39,13 +37,6 @@ STOPS = (
     Stop("two intakes do not take one file while it has a copy", "two intakes and another user's files", 0,
          "rename_new drop/", 1, Rules.STRICT),
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)

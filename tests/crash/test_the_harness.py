@@ -1,7 +1,5 @@
 """The crash tests are worth something only if they fail when the engine breaks its promises: here it does."""
 
-import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +10,6 @@ from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 
 BY_NAME = {history.name: history for history in HISTORIES}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class _CommitIsNotFlushed(SimulatedDisk):

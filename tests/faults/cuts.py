@@ -6,7 +6,7 @@ import spool
 from spool.maintenance.reclaim import reclaim
 from tests.crash.worlds import AFTER, World
 from tests.faults.disks import FaultySimulatedDisk
-from tests.faults.harness import Faults, Outcome, expect, look, play, reopen, telling, told
+from tests.faults.harness import Faults, Outcome, expect, look, play, telling, told
 from tests.faults.histories import Actor
 from tests.faults.plan import FLUSHES, Plan, Spread
 from tests.machine import Machine
@@ -56,7 +56,7 @@ class FailedFlushes(Faults):
         for survivor in found:
             with telling(survivor.story, Plan()), repeatable(3):
                 after = Machine(survivor.image, boot=machine.boot + 1, **self.told)
-                reopen(after, allowed | self.history.may_return, self.history, reasons=reasons)
+                self.reopen(after, allowed | self.history.may_return, reasons=reasons)
         return len(found)
 
     def _open_again_and_cut(self, machine: Machine, outcome: Outcome, rules: Rules, limit: int) -> int:

@@ -1,9 +1,7 @@
 """A full disk: puts fail clearly and lose nothing; gets go on, because removing only needs room that is there."""
 
 import errno
-import logging
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +24,6 @@ class FullDisk(SimulatedDisk):
             super().write_at(handle, offset, data[: max(0, room)])
             raise error_of(errno.ENOSPC, str(handle))
         super().write_at(handle, offset, data)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("in_transactions", [False, True], ids=["get", "a transaction's get"])
