@@ -192,7 +192,7 @@ class Forwarder:
         limit, pause = _FIRST_ROUND_MESSAGES, _FIRST_PAUSE_SECONDS
         try:
             while not self._stop.is_set():
-                begun = space._store.clock.monotonic()
+                begun = space.engine.store.clock.monotonic()
                 result = self._round(space, context, route, limit, 0.0 if once else _LISTEN_SECONDS)
                 if result.full and result.messages > 1:
                     limit = result.messages // 2  # fewer answers may find room
@@ -207,7 +207,7 @@ class Forwarder:
                     pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 elif result.messages:
                     pause = _FIRST_PAUSE_SECONDS
-                    seconds = space._store.clock.monotonic() - begun
+                    seconds = space.engine.store.clock.monotonic() - begun
                     limit = next_limit(limit, result.messages, seconds, context.defaultParallelism)
         except (SpoolError, SparkUnavailable, OSError) as error:
             with self._mutex:

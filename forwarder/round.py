@@ -106,9 +106,9 @@ def run_round(
     ``tasks``: how many run side by side; they begin calls for ``calling`` seconds. Either all that the result counts
     is committed, or this raises.
     """
-    store = space._store
+    store = space.engine.store
     round_id = os.urandom(_ROUND_ID_BYTES)
-    transaction = CoordinatedTransaction(store, space._undertaker, timeout=None, noted=False)
+    transaction = CoordinatedTransaction(space.engine, timeout=None, noted=False)
     with _coordinating(store, round_id, transaction):
         with store.gate:
             room, full = _room(store, route)
@@ -158,7 +158,7 @@ def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
 
 def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
     """Of a round that is being abandoned: each message that a service is working on has had a try."""
-    store = space._store
+    store = space.engine.store
     with suppress(SpoolError, OSError), store.gate:
         positions = []
         for chunk in chunks:
@@ -202,7 +202,7 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
 
 def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
     """Blocks for all messages, halving the work around a task that dies."""
-    clock = space._store.clock
+    clock = space.engine.store.clock
     begun = clock.monotonic()
     try:
         return job(split(replace(whole, until=clock.now() + calling), tasks))
@@ -219,7 +219,7 @@ def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -
 
 def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """The message whose task died after so many seconds: a try, counted at once, while its claim is held."""
-    store, held, limit = space._store, chunk.messages[0], chunk.service.watched
+    store, held, limit = space.engine.store, chunk.messages[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"

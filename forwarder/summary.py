@@ -48,7 +48,7 @@ class Summary:
 def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
     """How many messages of a queue are there for later: those that can be taken or are held, and of those that were
     ``tried`` the ones that wait for their next try."""
-    stats, store = space.stats(queue), space._store
+    stats, store = space.stats(queue), space.engine.store
     now = store.clock.now()
     with store.view.mutex:
         runs = [store.view.index.find(position) for position in tried]

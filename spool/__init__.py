@@ -49,9 +49,9 @@ from spool.model.options import MessageFilters, PutOptions, QueueOptions, SpaceO
 from spool.model.outcome import Reject, Retry
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
-from spool.space import JOIN, Space
+from spool.space import JOIN, Space, current_space
 from spool.transactions.transaction import Transaction
-from spool.work.worker import Worker, WorkSummary, current_space
+from spool.work.worker import Worker, WorkSummary
 
 if TYPE_CHECKING:
     from spool import aio as aio

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, Unpack
+from typing import BinaryIO, Protocol, Unpack
 
 from spool.admin import export
-from spool.admin.queues import keep_directory, replace_file
+from spool.admin.findings import RecoveryReport
+from spool.admin.queues import keep_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
+from spool.engine import Engine
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
+from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
@@ -18,7 +21,14 @@ from spool.names import quoted
 from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.space import Space
-from spool.store.store import advice, log
+from spool.store.edits import replace_file
+from spool.store.store import Store, advice, log
+
+
+class Scan(Protocol):
+    """The start-up scan: recovers the space, or joins the processes that have it open."""
+
+    def __call__(self, store: Store, *, alone: bool) -> RecoveryReport: ...
 
 
 @contextmanager
@@ -57,7 +67,7 @@ def create(
         if config.mirror is not None:
             _make_mirror(disk.beside(config.mirror))
         replace_file(disk, layout.SETTINGS, render_new(config).encode())
-        return Space(disk, clock or Clock())
+        return _opened(disk, clock or Clock())
 
 
 def import_space(
@@ -89,7 +99,7 @@ def import_space(
         for queue in config.queues:
             keep_directory(disk, f"{layout.DROP}/{queue}")
         replace_file(disk, layout.SETTINGS, settings.encode())
-        return Space(disk, clock or Clock())
+        return _opened(disk, clock or Clock())
 
 
 def _clear(disk: Disk) -> None:
@@ -166,4 +176,41 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     with _os_errors("opening the queue space"):
         disk = disk or Disk(root)
     with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
-        return Space(disk, clock or Clock())
+        return _opened(disk, clock or Clock())
+
+
+def _opened(disk: Disk, clock: Clock) -> Space:
+    """The space in that directory, recovered. The caller closes the disk if this fails."""
+    from recovery import scan  # (it is above this package, and imports it)
+
+    store = Store(disk, clock)
+    engine = Engine.of(store)
+    # The index of a process that is behind may refer to swept files that are gone.
+    store.order_changed = lambda: catch_up(store)
+    return Space(engine, scan, _recovered(store, scan.scan))
+
+
+def _recovered(store: Store, scan: Scan) -> RecoveryReport:
+    """Make the space's files ready: a process that is alone recovers; one that is not joins, and sets no counter."""
+    with store.disk_errors("opening the space"):
+        check_kind(store.files.disk, store.config.network_file_system)
+        check_stages(store.files.disk)
+        alone = store.shared.open_lock.enter(store.deadline())
+        for name in layout.DIRECTORIES:
+            if name != layout.RUN and not store.files.disk.exists(name):  # somebody removed it
+                keep_directory(store.files.disk, name)
+        store.shared.open(store.files.disk, make=alone)
+        report = scan(store, alone=alone)
+        if alone:
+            _stock(store)
+            if store.files.mirror is not None:
+                store.files.mirror.catch_up()
+        store.shared.open_lock.settle()
+        return report
+
+
+def _stock(store: Store) -> None:
+    try:
+        store.files.recycler.stock()
+    except OSError as error:
+        log.warning("no room for the files that a full disk will need: %s", error)

@@ -5,36 +5,27 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Protocol, Self, Unpack, cast, overload
 
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
-from spool.admin.queues import keep_directory
 from spool.admin.stats import QueueStats, queue_stats
-from spool.disk.disk import Disk
-from spool.disk.requirements import check_kind, check_stages
+from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.log.commit_queue import Puts
-from spool.log.group_commit import Group
-from spool.log.visibility import catch_up
 from spool.maintenance.housekeeper import Housekeeper
-from spool.maintenance.reclaim import reclaim
-from spool.model import layout
 from spool.model.message import Message
 from spool.model.options import PutOptions
-from spool.policies.claim_journal import Undertaker
 from spool.runtime import interrupts
-from spool.runtime.clock import Clock
 from spool.runtime.context import associated
 from spool.runtime.gate import step
 from spool.shown import shown
-from spool.store.store import Store, log, speaking
+from spool.store.store import Store, speaking
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_queue, check_time_limit, described, encoded, listed
-from spool.work.worker import Worker, WorkSummary
+from spool.work.worker import Worker, WorkSummary, working_space
 
 _warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
 
@@ -49,20 +40,33 @@ class _Join:
 JOIN = _Join()
 
 
+class Recovery(Protocol):
+    """What finds, and mends, what is wrong with an open space: the package above this one."""
+
+    def check(self, store: Store, *, repair: bool) -> list[Finding]:
+        """Read everything and name what is wrong, worst first; ``repair`` mends or quarantines it."""
+
+    def quarantined(self, store: Store) -> list[Finding]:
+        """What lies in quarantine, with the reasons."""
+
+
 class Space(Administration):
     """An open queue space. May be used from many threads; in a forked child it is closed."""
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
+    def __init__(self, engine: Engine, recovery: Recovery, report: RecoveryReport) -> None:
         """Not for applications, which call ``spool.open``."""
-        store = self._store = Store(disk, clock)  # (nothing in it may have the space itself: see __del__)
-        self._group = store.group = Group(store, partial(reclaim, store))
-        self._store.at_end[self._group.end] = None
-        self._undertaker = Undertaker(self._store)
-        # Who is behind may know of swept files that are gone.
-        store.order_changed = lambda: catch_up(store)
-        self._recovery = _open_files(self._store)
-        self._housekeeper = Housekeeper(store)
-        self._group.committed = self._housekeeper.committed
+        self._engine = engine  # (nothing in it may have the space itself: see __del__)
+        self._store = engine.store
+        self._undertaker = engine.orphan_reaper
+        self._checks = recovery
+        self._recovery = report
+        self._housekeeper = Housekeeper(engine.store)
+        engine.group_commit.committed = self._housekeeper.committed
+
+    @property
+    def engine(self) -> Engine:
+        """What the space is made of: for packages that are built upon the library, and not for applications."""
+        return self._engine
 
     @property
     def path(self) -> str:
@@ -113,7 +117,7 @@ class Space(Administration):
                 ids = self._put_alone(queue, bodies, **options)
             else:
                 with self._store.disk_errors("committing"):
-                    self._group.commit(work)
+                    self._engine.group_commit.commit(work)
                 ids = work.ids
         self._housekeeper.committed()
         return ids
@@ -132,7 +136,7 @@ class Space(Administration):
         """Checked and encoded."""
         content_type = options.pop("content_type", None)
         store = self._store
-        line = self._group.line
+        line = self._engine.group_commit.line
         page = line.page
         if page is None or queue not in store.config.queues:
             page = store.check_usable()
@@ -165,7 +169,7 @@ class Space(Administration):
             return joined.submit(queue, body, **options)
         if options.get("deduplication_key") is not None:
             return self._submit_alone(queue, body, **options)
-        return self._group.future(self._puts(queue, (body,), **options))
+        return self._engine.group_commit.future(self._puts(queue, (body,), **options))
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """In a transaction of its own. Waits while another puts a message with the same deduplication key."""
@@ -237,7 +241,7 @@ class Space(Administration):
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
         check_time_limit(timeout)
         self._store.check_usable()
-        return Transaction(self._store, self._undertaker, timeout=timeout, guarded=True)
+        return Transaction(self._engine, timeout=timeout, guarded=True)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
         """One transaction a message, without a time limit: it commits at the end of the loop's body.
@@ -296,18 +300,14 @@ class Space(Administration):
     @speaking("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
-        from recovery.scan import check
-
-        return check(self._store, repair=repair)
+        return self._checks.check(self._store, repair=repair)
 
     @step
     @speaking("looking into quarantine")
     def quarantined(self) -> list[Finding]:
         """What lies in quarantine, with the reasons."""
-        from recovery.scan import quarantined
-
         self._store.check_usable()
-        return quarantined(self._store)
+        return self._checks.quarantined(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Space(Administration):
 
     def _finish_submitted(self) -> None:
         with suppress(NotOpen), self._store.gate:
-            self._group.drain()
+            self._engine.group_commit.drain()
 
     def __enter__(self) -> Self:
         self._store.gate.check()
@@ -348,11 +348,11 @@ class Space(Administration):
 
     def _own_transaction(self) -> Transaction:
         """For one put or get: nobody holds its message before the commit, so no claim is noted."""
-        return Transaction(self._store, self._undertaker, noted=False)
+        return Transaction(self._engine, noted=False)
 
     def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
         if isinstance(transaction, _Join):
-            return associated(self._store)
+            return cast("Transaction | None", associated(self._store))
         if transaction is not None and getattr(transaction, "_store", None) is not self._store:
             raise InvalidArgument(
                 f"transaction is JOIN, None, or one of this space, {self.path}, not {shown(transaction)}"
@@ -360,29 +360,9 @@ class Space(Administration):
         return transaction
 
 
-def _open_files(store: Store) -> RecoveryReport:
-    """A process that is alone recovers; one that is not joins, and sets no counter."""
-    from recovery import scan
+def current_space() -> Space:
+    """The space of the worker that calls this function: what is put and got with it joins the message's transaction.
 
-    with store.disk_errors("opening the space"):
-        check_kind(store.files.disk, store.config.network_file_system)
-        check_stages(store.files.disk)
-        alone = store.shared.open_lock.enter(store.deadline())
-        for name in layout.DIRECTORIES:
-            if name != layout.RUN and not store.files.disk.exists(name):  # somebody removed it
-                keep_directory(store.files.disk, name)
-        store.shared.open(store.files.disk, make=alone)
-        report = scan.scan(store, alone=alone)
-        if alone:
-            _stock(store)
-            if store.files.mirror is not None:
-                store.files.mirror.catch_up()
-        store.shared.open_lock.settle()
-        return report
-
-
-def _stock(store: Store) -> None:
-    try:
-        store.files.recycler.stock()
-    except OSError as error:
-        log.warning("no room for the files that a full disk will need: %s", error)
+    ProtocolError outside of a worker's call.
+    """
+    return cast(Space, working_space())

@@ -70,8 +70,8 @@ class ResourceManager:
 
     def __init__(self, space: Space, timeout: float | None = None) -> None:
         self.space = space
-        self._store = space._store
-        self._undertaker = space._undertaker
+        self._engine = space.engine
+        self._store = space.engine.store
         self._timeout = timeout
         self._branches: dict[Xid, _Branch] = {}
         self._told: set[Xid] = set()
@@ -107,7 +107,7 @@ class ResourceManager:
             raise XAError(XAER_DUPID, f"there is a branch {xid} already: use TMJOIN, or another xid")
         if xid in self._store.view.index.adopted:  # its file would be taken for the one that was committed
             raise XAError(XAER_DUPID, f"a branch {xid} was committed a while ago: an xid is used once, take another")
-        transaction = CoordinatedTransaction(self._store, self._undertaker, timeout=self._timeout, xid=xid)
+        transaction = CoordinatedTransaction(self._engine, timeout=self._timeout, xid=xid)
         if not transaction.lock_xid_now():
             raise XAError(XAER_DUPID, f"another process has the branch {xid}: use another xid")
         return _Branch(transaction)
@@ -116,9 +116,10 @@ class ResourceManager:
         current = associated(self._store)
         if current is None:
             return
-        if any(branch.transaction is current and branch.associations for branch in self._branches.values()):
-            raise XAError(XAER_PROTO, f"the caller is in the branch {current.xid}: end it first")
-        if current.state.value == "active":
+        for xid, branch in self._branches.items():
+            if branch.transaction is current and branch.associations:
+                raise XAError(XAER_PROTO, f"the caller is in the branch {xid}: end it first")
+        if current.is_active:
             raise XAError(XAER_OUTSIDE, "the caller is in a transaction of its own: commit it or roll it back first")
 
     def end(self, xid: Xid, flags: int = TMSUCCESS) -> int:
@@ -196,7 +197,7 @@ class ResourceManager:
                 after(branch.state, Call.ROLLBACK)
                 if branch.state is not State.PREPARED:
                     del self._branches[xid]
-                    if branch.transaction.state.value == "active":
+                    if branch.transaction.is_active:
                         branch.transaction.rollback("its transaction manager rolled it back")
                     return XA_OK
             self._answer_decided(xid)

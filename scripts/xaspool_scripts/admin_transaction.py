@@ -102,7 +102,7 @@ def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> d
     from spool.transactions.two_phase import UnknownBranch, describe
 
     try:
-        found = describe(manager.space._store, _parsed(xid))
+        found = describe(manager.space.engine.store, _parsed(xid))
     except UnknownBranch:
         if must:
             raise
@@ -114,7 +114,7 @@ def _outcomes(manager: "ResourceManager") -> dict[str, str]:
     """What was decided here, and not forgotten."""
     from spool.transactions.two_phase import heuristic_outcomes
 
-    return heuristic_outcomes(manager.space._store)
+    return heuristic_outcomes(manager.space.engine.store)
 
 
 def _object(xid: "Xid") -> dict[str, object]:

@@ -102,7 +102,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
 
 def _recover() -> "tuple[RecoveryReport, list[str]]":
     with open_space() as space:
-        return space.recovery, [] if space.recovery.alone else _others(space._store)
+        return space.recovery, [] if space.recovery.alone else _others(space.engine.store)
 
 
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":

@@ -6,17 +6,15 @@ by hand is noticed by the housekeeping of any of them.
 
 import grp
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-from spool.coordination.locks import CONFIG, NUMBER, PREPARED_LIST
+from spool.coordination.locks import NUMBER, PREPARED_LIST
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import (
     InvalidArgument,
-    NewerFormat,
-    NotASpace,
     QueueExists,
     QueueNotEmpty,
     TransactionTimeout,
@@ -26,10 +24,11 @@ from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
-from spool.model.settings_file import MAY_BE_LEFT_OUT, parse, with_queue, without_queue
+from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
 from spool.names import no_queue, plural
 from spool.shown import shown
-from spool.store.settings import read_settings, read_settings_text
+from spool.store.edits import edit_settings, editing
+from spool.store.settings import read_settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -49,8 +48,8 @@ def add_queue(store: Store, name: str, *, create_missing: bool = False, **option
         config = made_queue(name, options, known.defaults)
         return _written(store, text, known, config, _REFERRING, create_missing)
 
-    with _editing(store):
-        return _told(_edit(store, edit).queues[name])
+    with editing(store):
+        return _told(edit_settings(store, edit).queues[name])
 
 
 def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
@@ -70,8 +69,8 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
         config = made_queue(name, given, known.defaults, current)
         return _written(store, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
-    with _editing(store):
-        changed = _edit(store, edit).queues[name]
+    with editing(store):
+        changed = edit_settings(store, edit).queues[name]
         return _told(changed) if {"retries", "error_queue"} & options.keys() else changed
 
 
@@ -118,8 +117,8 @@ def delete_queue(store: Store, name: str) -> None:
         _check_unused(store, name, known)
         return without_queue(text, name)
 
-    with _editing(store), _nothing_comes(store):
-        _edit(store, edit)
+    with editing(store), _nothing_comes(store):
+        edit_settings(store, edit)
         with suppress(OSError):  # somebody drops a file in this instant: the next intake names it
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
@@ -200,64 +199,8 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
         store.files.disk.set_mode(passage, PASSAGE_MODE)
 
 
-# -- space.toml -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _editing(store: Store) -> Iterator[None]:
-    store.shared.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
-    try:
-        yield
-    finally:
-        store.shared.control.unlock(CONFIG)
-
-
-def _edit(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
-    """The file with an edit made to its text, which must be in order before and after."""
-    path = store.files.disk.path(layout.SETTINGS)
-    text = read_settings_text(store.files.disk)
-    changed = edit(text, parse(text, path))
-    config = parse(changed, path)
-    replace_file(store.files.disk, layout.SETTINGS, changed.encode())
-    store.shared.counters.bump_settings()
-    store.refresh_settings()
-    return config
-
-
-def notice_edits(store: Store) -> None:
-    """Somebody may have edited the file by hand: tell all, if it is in order; else what was goes on being so."""
-    identity = store.files.disk.identity(layout.SETTINGS)
-    if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
-        return
-    store.settings_seen = seen
-    with _editing(store):
-        try:
-            changed = read_settings(store.files.disk) != store.config
-        except (InvalidArgument, NewerFormat, NotASpace) as error:
-            log.error("the settings are not read again: %s", error)
-            return
-        if changed and store.shared.counters.read().settings == store.settings_version:
-            store.shared.counters.bump_settings()
-    store.refresh_settings()
-
-
 def keep_directory(disk: Disk, name: str) -> None:
     """A directory that is there, whatever happens: what is put into it must not be lost with it."""
     disk.make_directory(name)
     for directory in (name, name.rpartition("/")[0]):
         disk.flush_directory(directory)
-
-
-def replace_file(disk: Disk, name: str, data: bytes) -> None:
-    """New content for a file that people edit, all of it or none."""
-    temporary = f"{name}.tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        disk.write_at(handle, 0, data)
-        disk.flush(handle)
-        disk.rename(temporary, name)
-        disk.make_durable(handle, name.rpartition("/")[0])
-    finally:
-        disk.close(handle)

@@ -49,7 +49,7 @@ class Space(Administration):
 
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space
-        self._store = space._store
+        self._store = space.engine.store
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, "spool-aio")
         self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-keys")  # for calls that may wait for another's commit
@@ -119,7 +119,7 @@ class Space(Administration):
         work.future = future = self._loop.create_future()
         work.begin = lambda: not future.cancelled()
         work.told = self._told
-        self._store.group.send(work)
+        self.sync.engine.group_commit.send(work)
         return work
 
     def _told(self, works: Sequence[Work]) -> None:
@@ -136,7 +136,7 @@ class Space(Administration):
             if work.error is None:
                 work.future.set_result(None)
             else:
-                work.future.set_exception(self._store.group.spoken(work.error))
+                work.future.set_exception(self.sync.engine.group_commit.spoken(work.error))
 
     # -- getting ----------------------------------------------------------------------------------------------------
 
@@ -303,6 +303,11 @@ class Transaction:
     def xid(self) -> Xid:
         """As ``spool.Transaction.xid``."""
         return self.sync.xid
+
+    @property
+    def is_active(self) -> bool:
+        """As ``spool.Transaction.is_active``."""
+        return self.sync.is_active
 
     @property
     def rollback_only(self) -> bool:

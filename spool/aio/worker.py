@@ -117,7 +117,7 @@ class _Crew:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        handling = Handling(self._space._store, self._space.sync._undertaker)
+        handling = Handling(self._space.sync.engine)
         found = None
         try:
             found = await self._space._to_the_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))

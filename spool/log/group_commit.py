@@ -142,6 +142,11 @@ class Group:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
+    @property
+    def waiting(self) -> int:
+        """How many messages are not committed yet."""
+        return self.line.waiting
+
     def drain(self, because: str = CLOSED) -> None:
         """What was accepted is committed when this returns, or has failed; inside a step. No more is accepted."""
         self.line.end(because)

@@ -9,19 +9,18 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from spool.admin.queues import notice_edits
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk import recycler
 from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
-from spool.log.exit import undo_dropped
 from spool.log.visibility import apply_up_to
 from spool.maintenance.compaction import EVERY_SECONDS, Sweeper
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.capacity import look_at_marks
 from spool.policies.expiry import expire
+from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
 RECLAIM_EVERY_COMMITS = 512
@@ -176,7 +175,8 @@ class Housekeeper:
         try:
             if store.shared.counters.read().stopped:
                 return False
-            undo_dropped(store)
+            while store.dropped:
+                store.dropped.popleft()()
             if due:
                 notice_edits(store)
                 with store.view.mutex:

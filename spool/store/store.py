@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from spool.coordination.counters import Page
 from spool.disk import Disk, owners
@@ -29,11 +29,6 @@ from spool.runtime.clock import Clock, Deadline
 from spool.runtime.gate import Gate
 from spool.store.parts import Files, Shared, View
 from spool.store.settings import read_settings
-
-if TYPE_CHECKING:
-    from spool.log.futures import Promises
-    from spool.log.group_commit import Group
-    from spool.transactions.branch import Branch
 
 log = logging.getLogger("spool")
 
@@ -56,13 +51,11 @@ class Store:
     Whoever makes one closes its disk if that fails, and its gate in the end.
     """
 
-    group: "Group"  # of a space that commits; a task's branch only votes
-
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self.clock = clock
         self.gate = Gate(self._shut)
         self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
-        self.dropped: deque[tuple[Branch, Promises]] = deque()  # of transactions that were dropped before their end
+        self.dropped: deque[Callable[[], None]] = deque()  # undo the transactions that were dropped before their end
         _stores.add(self)
         self.config: SpaceConfig = read_settings(disk)
         if self.config.flush != "auto":

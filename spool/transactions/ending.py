@@ -7,11 +7,14 @@ hears it.
 import enum
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from spool.coordination.counters import Page
+from spool.engine import Engine
 from spool.errors import (
     CommitUnknown,
     NotOpen,
@@ -22,11 +25,9 @@ from spool.errors import (
 from spool.format.writer import BranchFile
 from spool.log.commit import commit
 from spool.log.commit_queue import BranchWork, Work
-from spool.log.exit import Guard
 from spool.log.futures import Promises
 from spool.log.quota import room_for
 from spool.model.xid import Xid
-from spool.policies.claim_journal import Undertaker
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association
 from spool.runtime.gate import step
@@ -47,13 +48,57 @@ class State(enum.Enum):
     UNKNOWN = "in an unknown state"
 
 
+_DROPPED = "its transaction was dropped without a commit or a rollback"
+
+_warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
+
+
+class Guard:
+    """Goes with a transaction: if that is dropped before it has ended, the housekeeper undoes it.
+
+    Python drops objects between any two instructions of any thread, so what happens at once takes no lock and touches
+    no file. ``undo``: has no reference to the transaction.
+    """
+
+    __slots__ = ("_store", "_undo")
+
+    def __init__(self, store: Store, undo: Callable[[], None]) -> None:
+        self._store = store
+        self._undo: Callable[[], None] | None = undo
+
+    def dismiss(self) -> None:
+        """The transaction has ended."""
+        self._undo = None
+
+    def __del__(self) -> None:
+        undo = self._undo
+        if undo is None or self._store.closed:
+            return
+        self._store.dropped.append(undo)
+        _warn(
+            f"a transaction of {self._store.files.disk.root} was dropped without a commit or a rollback, and is rolled "
+            "back within seconds: use it in a with statement",
+            ResourceWarning,
+            2,
+        )
+
+
+def _undo_dropped(branch: Branch, promises: Promises) -> None:
+    """What a dropped transaction held is free again, with one try more counted, and the futures of what was submitted
+    in it fail."""
+    try:
+        branch.undo(_DROPPED)
+    finally:
+        promises.roll_back(_DROPPED)
+        branch.let_go()
+
+
 class Ending:
     """The part of a ``Transaction`` that ends it."""
 
     def __init__(
         self,
-        store: Store,
-        undertaker: Undertaker,
+        engine: Engine,
         *,
         timeout: float | None = None,
         xid: Xid | None = None,
@@ -62,8 +107,8 @@ class Ending:
     ) -> None:
         self.state = State.ACTIVE
         self.number: int | None = None
-        self._store = store
-        self._undertaker = undertaker
+        self._engine = engine
+        self._store = store = engine.store
         self._branch = Branch(store, xid, noted=noted)
         self._deadline = store.deadline(timeout)
         self._lock = threading.RLock()
@@ -72,12 +117,17 @@ class Ending:
         self._associations: list[Association] = []
         self._left = False
         self._promises = Promises(store.at_end)
-        self._guard = Guard(store, self._branch, self._promises) if guarded else None
+        self._guard = Guard(store, partial(_undo_dropped, self._branch, self._promises)) if guarded else None
 
     @property
     def xid(self) -> Xid:
         """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
         return self._branch.xid
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can still be committed or rolled back."""
+        return self.state is State.ACTIVE
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
         """Whatever comes, this transaction will be rolled back."""
@@ -125,7 +175,7 @@ class Ending:
             work.future, work.told = future, self._hear
             self.state = State.COMMITTING
             with self._undo_on_failure("committing"):
-                self._store.group.submit(work)
+                self._engine.group_commit.submit(work)
         return future
 
     def _hear(self, works: Sequence[Work]) -> None:
@@ -147,7 +197,7 @@ class Ending:
         if failed is None:
             work.future.set_result(None)
         else:
-            self._store.group.failed += work.messages
+            self._engine.group_commit.failed += work.messages
             work.future.set_exception(failed)
 
     def _work(self, page: Page) -> BranchWork:
@@ -157,7 +207,7 @@ class Ending:
         """Together with what others commit now."""
         work = self._work(page)
         try:
-            self._store.group.commit(work)
+            self._engine.group_commit.commit(work)
         finally:
             self.number = work.number
 

@@ -159,8 +159,8 @@ class Transaction(Ending):
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
                 got = consume.claim(
-                    self._store, self._undertaker, wanted, page, self._store.deadline(), self._branch.write_note,
-                    self._branch.groups,
+                    self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
+                    self._branch.write_note, self._branch.groups,
                 )  # fmt: skip
             except WaitExpired as error:
                 self._undo(str(error))

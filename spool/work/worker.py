@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from spool.admin.stats import QueueStats
+from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
-from spool.model.settings import check_queue_name
+from spool.model.settings import QueueConfig, check_queue_name
 from spool.names import no_queue
 from spool.runtime import interrupts
 from spool.shown import shown
@@ -27,12 +29,9 @@ from spool.work.functions import takes_a_message
 from spool.work.handling import Handling
 from spool.work.once import Once
 
-if TYPE_CHECKING:
-    from spool.space import Space
-
 log = logging.getLogger("spool")
 
-_current: "ContextVar[Space]" = ContextVar("spool.work.worker.current")
+_current: "ContextVar[OpenSpace]" = ContextVar("spool.work.worker.current")
 
 _LOOK_SECONDS = 0.2
 
@@ -43,6 +42,15 @@ MOST_AT_ONCE = 1000
 """Threads, or tasks, of one worker."""
 
 ENDED = "the worker was ended while its function was called"
+
+
+class OpenSpace(Protocol):
+    """A ``spool.Space``, as far as its workers use it."""
+
+    @property
+    def engine(self) -> Engine: ...
+    def queues(self) -> dict[str, QueueConfig]: ...
+    def stats(self, queue: str) -> QueueStats: ...
 
 
 @dataclass
@@ -93,7 +101,7 @@ class Worker:
 
     def __init__(
         self,
-        space: "Space",
+        space: OpenSpace,
         queue: str,
         function: Callable[[Message], Any],
         *,
@@ -188,7 +196,7 @@ class Worker:
         """Until no thread serves any more. Calls that take too long are given up."""
         while True:
             with self._changed:
-                now = self._space._store.clock.monotonic()
+                now = self._space.engine.store.clock.monotonic()
                 late = [call for call in self._calls if call.until <= now]
                 if not late:
                     if not self._serving:
@@ -280,7 +288,7 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        handling = Handling(self._space._store, self._space._undertaker)
+        handling = Handling(self._space.engine)
         call = None
         try:
             found = handling.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
@@ -354,7 +362,7 @@ class Worker:
 
 
 @contextmanager
-def calling(handling: Handling, space: "Space") -> Iterator[None]:
+def calling(handling: Handling, space: OpenSpace) -> Iterator[None]:
     """Inside, the thread, or task, is in the message's transaction."""
     token = _current.set(space)
     handling._enter()
@@ -365,18 +373,15 @@ def calling(handling: Handling, space: "Space") -> Iterator[None]:
         _current.reset(token)
 
 
-def current_space() -> "Space":
-    """The space of the worker that calls this function: what is put and got with it joins the message's transaction.
-
-    ProtocolError outside of a worker's call.
-    """
+def working_space() -> OpenSpace:
+    """The space of the worker that calls this function. ProtocolError outside of a worker's call."""
     try:
         return _current.get()
     except LookupError:
         raise ProtocolError("no worker calls this function: open a space, and use that") from None
 
 
-def check_work(space: "Space", queue: str, function: object, timeout: float | None) -> None:
+def check_work(space: OpenSpace, queue: str, function: object, timeout: float | None) -> None:
     """What is known to go wrong before a message is taken: QueueNotFound, InvalidArgument."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:

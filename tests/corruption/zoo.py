@@ -136,7 +136,7 @@ def _id_of(space: spool.Space, wanted: bytes) -> str:
 
 
 def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
-    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
     branch.put("left", body(name))
     return branch
 

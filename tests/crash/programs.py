@@ -124,7 +124,7 @@ def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
     """A branch that takes the first message and replies."""
     deed = book.begin(f"branch {xid.gtrid.decode()}", from_queue="a")
     deed.xid = str(xid)
-    tx = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=None)
+    tx = CoordinatedTransaction(space.engine, xid=xid, timeout=None)
     try:
         _take_and_reply(book, deed, tx, "r")
     except spool.Empty:

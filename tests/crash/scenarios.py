@@ -157,7 +157,7 @@ def _round(book: Book) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(store, space._undertaker, timeout=None, noted=False)
+        tx = CoordinatedTransaction(space.engine, timeout=None, noted=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]

@@ -129,7 +129,7 @@ def _adoption(space: spool.Space, ledger: Ledger) -> None:
     """A transaction commits a prepared branch together with its own messages."""
     _prepare(space, ledger)
     with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
-        tx = CoordinatedTransaction(space._store, space._undertaker)
+        tx = CoordinatedTransaction(space.engine)
         tx.put("b", "own")
         assert tx.get("a").body == "two"
         tx.commit(adopt=[XID])

@@ -137,4 +137,4 @@ def deadline(space: spool.Space) -> Deadline:
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
     """A transaction that can be prepared."""
-    return CoordinatedTransaction(space._store, space._undertaker, xid=XID)
+    return CoordinatedTransaction(space.engine, xid=XID)

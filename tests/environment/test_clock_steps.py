@@ -132,7 +132,7 @@ class User:
     def vote(self) -> None:
         body = f"m{next(self._names)}"
         xid = Xid(7, body.encode(), b"")
-        branch = CoordinatedTransaction(self.space._store, self.space._undertaker, xid=xid, timeout=None)
+        branch = CoordinatedTransaction(self.space.engine, xid=xid, timeout=None)
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()

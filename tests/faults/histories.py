@@ -260,7 +260,7 @@ def _round(actor: Actor) -> None:
     store = space._store
     gtrid = os.urandom(16)
     assert store.shared.xids.try_lock(coordinator_byte(gtrid))
-    tx = CoordinatedTransaction(store, space._undertaker, noted=False)
+    tx = CoordinatedTransaction(space.engine, noted=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)

@@ -47,7 +47,7 @@ class HeldDisk(Disk):
 @contextmanager
 def committed_here(space: spool.Space) -> Iterator[None]:
     """What is submitted inside is committed together, at the end, by this thread."""
-    group = space._group
+    group = space.engine.group_commit
     with mock.patch.object(group, "_start"), mock.patch.object(group.line, "_wake"):
         try:
             yield

@@ -17,7 +17,7 @@ XID = Xid(7, b"one", b"")
 
 def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: bool = False) -> None:
     """A branch that puts a message, and takes one if asked to."""
-    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
     branch.put(queue, "new")
     if take:
         branch.get(queue)

@@ -27,7 +27,7 @@ def _commit_a_branch(space: spool.Space) -> None:
 
 def _adopt_a_branch(space: spool.Space) -> None:
     prepare(space)
-    adopting = CoordinatedTransaction(space._store, space._undertaker)
+    adopting = CoordinatedTransaction(space.engine)
     adopting.put("orders", "two")
     adopting.commit(adopt=[XID])
 

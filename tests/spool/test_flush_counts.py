@@ -45,7 +45,7 @@ def get_and_put(space: spool.Space) -> None:
 
 def begin_branch(space: spool.Space) -> CoordinatedTransaction:
     xid = Xid(FOREIGN_FORMAT, b"one", b"")
-    branch = CoordinatedTransaction(space._store, space._undertaker, xid=xid, timeout=30.0)
+    branch = CoordinatedTransaction(space.engine, xid=xid, timeout=30.0)
     branch.put("orders", b"one")
     return branch
 

@@ -68,7 +68,7 @@ def expect_same(path: Path) -> None:
 
 
 def branch(space: spool.Space) -> CoordinatedTransaction:
-    return CoordinatedTransaction(space._store, space._undertaker, xid=XID, timeout=30.0)
+    return CoordinatedTransaction(space.engine, xid=XID, timeout=30.0)
 
 
 def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp_path: Path) -> None:

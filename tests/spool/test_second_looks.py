@@ -6,12 +6,12 @@ import pytest
 
 import spool
 from spool.admin.findings import Kind
-from spool.admin.queues import notice_edits, replace_file
 from spool.errors import BadMessageId
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.message import Position
 from spool.policies import capacity
+from spool.store.edits import notice_edits, replace_file
 from spool.store.settings import read_settings_text
 from spool.transactions import two_phase
 from spool.transactions.consume import peek

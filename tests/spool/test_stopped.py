@@ -120,7 +120,7 @@ def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_mea
 
 
 def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes, space: spool.Space) -> None:
-    branch = CoordinatedTransaction(space._store, space._undertaker, xid=XID, timeout=None)
+    branch = CoordinatedTransaction(space.engine, xid=XID, timeout=None)
     branch.put("orders", "one")
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):

@@ -1,0 +1,31 @@
+"""The engine of an open space: what transactions, workers, the XA resource manager and the forwarder work with.
+
+``Space.engine`` has it, for the packages that are built upon the library. Applications call the space's own methods.
+"""
+
+from functools import partial
+from typing import NamedTuple, Self
+
+from spool.log.group_commit import Group
+from spool.maintenance.reclaim import reclaim
+from spool.policies.claim_journal import Undertaker
+from spool.store.store import Store
+
+
+class Engine(NamedTuple):
+    """One open space's parts.
+
+    ``store``: the files, the shared counters and locks, and this process's index. ``group_commit``: what joins commits
+    of threads and tasks. ``orphan_reaper``: counts a try of the messages that a process held as it died.
+    """
+
+    store: Store
+    group_commit: Group
+    orphan_reaper: Undertaker
+
+    @classmethod
+    def of(cls, store: Store) -> Self:
+        """Of a store that was just made. The space is closed by the store's gate, which ends group commit."""
+        group_commit = Group(store, partial(reclaim, store))
+        store.at_end[group_commit.end] = None
+        return cls(store, group_commit, Undertaker(store))

@@ -1,0 +1,77 @@
+"""Edits of ``space.toml``: by one process at a time, durable when they return, and by hand.
+
+The counters carry the version of the settings. Every process that has the space open reads the file again when the
+version is not the one that it has read; what people edit by hand is noticed by the housekeeping of any of them.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spool.coordination.locks import CONFIG
+from spool.disk import Disk
+from spool.errors import InvalidArgument, NewerFormat, NotASpace
+from spool.model import layout
+from spool.model.settings import SpaceConfig
+from spool.model.settings_file import parse
+from spool.store.settings import read_settings, read_settings_text
+from spool.store.store import Store
+
+log = logging.getLogger("spool")
+
+
+@contextmanager
+def editing(store: Store) -> Iterator[None]:
+    """Hold the lock on ``space.toml``: one process edits at a time."""
+    store.shared.control.lock(CONFIG, store.deadline(), "the lock on space.toml")
+    try:
+        yield
+    finally:
+        store.shared.control.unlock(CONFIG)
+
+
+def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
+    """Change the text of the file, which must be in order before and after; durable when this returns.
+
+    The caller holds ``editing``. ``edit``: makes the new text of the old one, and of what that says.
+    """
+    path = store.files.disk.path(layout.SETTINGS)
+    text = read_settings_text(store.files.disk)
+    changed = edit(text, parse(text, path))
+    config = parse(changed, path)
+    replace_file(store.files.disk, layout.SETTINGS, changed.encode())
+    store.shared.counters.bump_settings()
+    store.refresh_settings()
+    return config
+
+
+def notice_edits(store: Store) -> None:
+    """Raise the version if the file was edited by hand and is in order; otherwise the settings stay as they were."""
+    identity = store.files.disk.identity(layout.SETTINGS)
+    if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
+        return
+    store.settings_seen = seen
+    with editing(store):
+        try:
+            changed = read_settings(store.files.disk) != store.config
+        except (InvalidArgument, NewerFormat, NotASpace) as error:
+            log.error("the settings are not read again: %s", error)
+            return
+        if changed and store.shared.counters.read().settings == store.settings_version:
+            store.shared.counters.bump_settings()
+    store.refresh_settings()
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """New content for a file that people edit, all of it or none."""
+    temporary = f"{name}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write_at(handle, 0, data)
+        disk.flush(handle)
+        disk.rename(temporary, name)
+        disk.make_durable(handle, name.rpartition("/")[0])
+    finally:
+        disk.close(handle)
