@@ -120,35 +120,36 @@ class Draft:
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
         """Append messages with the same control fields; the first one's ordinal."""
-        if self.messages + len(bodies) > MAX_ORDINAL + 1:
-            raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
         first, done = self.messages, 0
+        if first + len(bodies) > MAX_ORDINAL + 1:
+            raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
         while done < len(bodies):
-            if self.section_is_full:
-                self.close_section()
-            done += self._put_some(queue, bodies[done:] if done else bodies, attributes)
+            piece, lengths = bodies, list(map(len, bodies))
+            size = sum(lengths)
+            if done or self._bytes + size >= SECTION_BYTES or len(self._bodies) + len(bodies) > SECTION_MESSAGES:
+                piece = self._next_piece(bodies[done:])
+                lengths = list(map(len, piece))
+                size = sum(lengths)
+            table = self._table
+            table.lengths.extend(lengths)
+            table.checksums.extend(map(zlib.crc32, piece))
+            self._bodies.extend(piece)
+            self._add_run(queue, attributes, len(piece))
+            self._bytes += size
+            self.messages += len(piece)
+            done += len(piece)
         return first
 
-    def _put_some(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
-        """As many as the section has room for, at least one."""
-        lengths = list(map(len, bodies))
-        room, count = SECTION_BYTES - self._bytes, min(len(bodies), SECTION_MESSAGES - len(self._bodies))
-        if sum(lengths) > room:
-            total = 0
-            for count, length in enumerate(lengths, 1):  # noqa: B007 (count is the result)
-                total += length
-                if total >= room:
-                    break
-            count = min(count, SECTION_MESSAGES - len(self._bodies))
-        bodies, lengths = bodies[:count], lengths[:count]
-        table = self._table
-        table.lengths.extend(lengths)
-        table.checksums.extend(map(zlib.crc32, bodies))
-        self._bodies.extend(bodies)
-        self._add_run(queue, attributes, count)
-        self._bytes += sum(lengths)
-        self.messages += count
-        return count
+    def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
+        """As many as the section has room for, at least one; of a new section, if this one is full."""
+        if self.section_is_full:
+            self.close_section()
+        room, count, size = SECTION_BYTES - self._bytes, 0, 0
+        for body in bodies[: SECTION_MESSAGES - len(self._bodies)]:
+            count, size = count + 1, size + len(body)
+            if size >= room:
+                break
+        return bodies[:count]
 
     def _add_run(self, queue: str, attributes: Mapping[str, Any], count: int) -> None:
         table = self._table
