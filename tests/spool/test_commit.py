@@ -1,0 +1,137 @@
+"""The steps of a commit: which there are, in which order, and what is left where one of them fails."""
+
+import errno
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import spool
+from spool.disk.disk import FlushFailed
+from spool.model import layout
+from tests.at_once import AT_ONCE
+from tests.machine import NO_FILES, Machine
+from tests.simdisk import ROOT, SimulatedDisk
+from tests.spool.shown import bodies
+
+_CHANGES = frozenset(("create", "write_at", "rename", "rename_new", "flush", "unlink", "lock", "unlock"))
+
+# What a put does to files and locks from the moment that its batch is complete. (The name in active/ is held already,
+# since the put before it.)
+STEPS = (
+    "create active",
+    "write_at active",
+    "lock control",
+    "lock numbers",
+    "write_at active",
+    "rename_new active",
+    "write_at counters",
+    "unlock control",
+    "flush committed",
+    "write_at counters",
+    "unlock numbers",
+)
+
+
+class WatchedDisk(SimulatedDisk):
+    """Names the calls that change something, while it is asked to, and lets one of them fail."""
+
+    seen: list[str] | None = None
+    fails_at = -1
+
+    def _step(self, call: str, *args: object) -> None:
+        if self.seen is not None and call in _CHANGES and args[0] is not None:
+            self.seen.append(f"{call} {self._about(args[0])}")
+            if len(self.seen) - 1 == self.fails_at:
+                error = FlushFailed if call == "flush" else OSError
+                raise error(errno.EIO, "it fails")
+        super()._step(call, *args)
+
+    def _about(self, what: object) -> str:
+        """The directory of the file, or its name if that lies in run/."""
+        name = what if isinstance(what, str) else self.name_of(self.machine.handles[what].inode)  # type: ignore[index]
+        directory, _, base = name.partition("/")
+        return base if directory == "run" else directory
+
+    def name_of(self, inode: object) -> str:
+        names = [f"{d}/{n}" for d in (layout.ACTIVE, layout.COMMITTED, layout.RUN) for n in self.names(d)]
+        return next(name for name in names if self.machine.lookup(name) is inode)
+
+
+@pytest.fixture
+def watched() -> Iterator[tuple[spool.Space, WatchedDisk]]:
+    machine = Machine(NO_FILES, ordered=True)
+    disk = WatchedDisk(machine)
+    with spool.create(ROOT, disk=disk, clock=machine.clock, defaults=AT_ONCE) as space:
+        space.create_queue("orders")
+        space._store.files.recycler.clear(everything=True)
+        space.put("orders", "first")
+        yield space, disk
+
+
+def recorded(disk: WatchedDisk, step: Callable[[], object]) -> list[str]:
+    disk.seen = seen = []
+    try:
+        step()
+    finally:
+        disk.seen = None
+        disk.fails_at = -1
+    return seen
+
+
+def held(space: spool.Space) -> list[set[int]]:
+    """The bytes that are held of each file but run/xids, of which a name in active/ stays held."""
+    shared = space._store.shared
+    return [set(file._held) for file in (shared.control, shared.numbers)]
+
+
+def test_each_step_comes_once_and_in_its_order(watched: tuple[spool.Space, WatchedDisk]) -> None:
+    space, disk = watched
+    assert recorded(disk, lambda: space.put("orders", "second")) == list(STEPS)
+
+
+@pytest.mark.parametrize("step", [n for n, name in enumerate(STEPS) if not name.startswith("unlock")])
+def test_whatever_step_fails_nothing_is_left_and_no_outcome_is_made_up(
+    watched: tuple[spool.Space, WatchedDisk], step: int
+) -> None:
+    """Before the file has its number nothing has happened; behind that it stays, and the caller is told so."""
+    space, disk = watched
+    before = held(space)
+    disk.fails_at = step
+    error: BaseException | None = None
+
+    def put() -> None:
+        nonlocal error
+        try:
+            space.put("orders", "second")
+        except spool.SpoolError as raised:
+            error = raised
+
+    recorded(disk, put)
+    numbered = step > STEPS.index("rename_new active")
+    issued_is_stored = STEPS.index("write_at counters")
+    assert [layout.parse_xid(name) for name in disk.names(layout.ACTIVE)] == []
+    assert len(disk.names(layout.COMMITTED)) == 1 + numbered
+    assert held(space) == before
+    if step == issued_is_stored:
+        assert error is None, "the file itself says that the number is given out"
+    else:
+        assert isinstance(error, spool.CommitUnknown if numbered else spool.DiskFailure), error
+    if STEPS[step].startswith("flush"):
+        with pytest.raises(spool.SpaceStopped):
+            space.put("orders", "third")
+        return
+    space.put("orders", "third")
+    assert bodies(space) == ["first", *(["second"] if numbered else []), "third"]
+    assert space.check() == []
+
+
+def test_what_supersedes_is_written_behind_the_last_look(watched: tuple[spool.Space, WatchedDisk]) -> None:
+    """It is true at its own number: no other commit comes between its last look and that."""
+    space, disk = watched
+    for n in range(100):
+        space.put("orders", n)
+    seen = recorded(disk, lambda: space._housekeeper._sweeper.look())
+    locked = seen[seen.index("lock control") : seen.index("rename_new active")]
+    assert locked.count("write_at active") == 2, "the header, and the number"
+    assert seen.index("write_at active") < seen.index("lock control"), "the bulk comes before"
+    assert "unlink active" not in seen
