@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 RUN = ("python", "sh")
-READ = ("text", "toml", "ini", "json", "console")
+READ = ("text", "toml", "ini", "json", "console", "mermaid")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
 _SPARK = re.compile(r"^spool-forward (?!--help|--version)|forwarder\.Forwarder\(", re.MULTILINE)

@@ -198,7 +198,7 @@ def headings(page: str) -> set[str]:
 
 def rules() -> dict[int, str]:
     """The numbered rules of docs/architecture.md, by their numbers."""
-    found = re.findall(r"^(?:- )?\*\*Rule (\d+)\*\*[.:]? (.*)", (ROOT / "docs" / "architecture.md").read_text(), re.M)
+    found = re.findall(r"^- \*\*Rule (\d+)\*\*: (.*)", (ROOT / "docs" / "architecture.md").read_text(), re.M)
     return {int(number): text for number, text in found}
 
 

@@ -235,12 +235,50 @@ def test_format_md_names_every_command_field_and_directory() -> None:
     assert f"{file_format.MAX_TABLE_BYTES >> 20} MiB" in text
 
 
-def test_the_architecture_names_every_module_of_the_engine() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    for module in (ROOT / "spool").rglob("*.py"):
-        if not module.stem.startswith("__"):
-            name = ".".join(module.relative_to(ROOT / "spool").with_suffix("").parts)
-            assert f"`{name}`" in text, name
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def section(page: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of its level."""
+    level, _, _ = heading.partition(" ")
+    _, found, text = page.partition(f"\n{heading}\n")
+    assert found, heading
+    return re.split(rf"^{level} ", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_the_architecture_has_a_line_for_every_package_and_module_of_the_engine_and_no_other() -> None:
+    named = re.findall(r"^\| (?:\*\*)?`([\w.]+)`(?:\*\*)? \|", section(ARCHITECTURE, "## The packages"), re.MULTILINE)
+    modules = [path.relative_to(ROOT / "spool").with_suffix("").parts for path in (ROOT / "spool").rglob("*.py")]
+    packages = {names[0] for names in modules if len(names) > 1}
+    names = {".".join(names) for names in modules if not names[-1].startswith("__")}
+    assert set(named) == names | packages
+    assert len(named) == len(set(named))
+
+
+def test_the_picture_of_the_architecture_has_the_layers_that_are_proven() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["spool"]]
+    (picture,) = re.findall(r"```mermaid\n(.*?)```", ARCHITECTURE, re.DOTALL)
+    drawn = re.findall(r'L(\d+)\["(.*?)"\]', picture)
+    assert [text.replace(" · ", " | ") for _, text in drawn] == [layer for layer in layers if layer != "__main__"]
+    assert re.findall(r"L(\d+)(?:\[.*?\])? --> L(\d+)", picture) == [
+        (str(place), str(place + 1)) for place in range(len(drawn) - 1)
+    ]
+
+
+def test_names_that_the_architecture_places_in_a_file_are_in_it() -> None:
+    """``path`` (``name``, … in parentheses behind a file."""
+    found = re.findall(r"`([\w/]+\.py)` \(([^)]*)\)", section(ARCHITECTURE, "## Where a change belongs"))
+    assert len(found) >= 6
+    for path, words in found:
+        for name in re.findall(r"`(\w+)`", words):
+            assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path}: {name}"
+
+
+def test_the_rules_of_the_architecture_are_numbered_and_those_that_are_named_are_there() -> None:
+    assert list(references.rules()) == list(range(1, len(references.rules()) + 1))
+    assert len(references.rules()) >= 8
+    assert not references.missing_rules()
 
 
 def test_reliability_md_names_tests_that_exist() -> None:
