@@ -65,7 +65,7 @@ def create(
         for name in layout.DIRECTORIES:
             keep_directory(disk, name)
         if config.mirror is not None:
-            _make_mirror(disk.beside(config.mirror))
+            _make_mirror(disk.sibling(config.mirror))
         replace_file(disk, layout.SETTINGS, render_new(config).encode())
         return _opened(disk, clock or Clock())
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from unittest import mock
 
 from spool.disk import Disk
-from spool.disk.descriptors import Unsupported
 from spool.disk.identity import FileIdentity
+from spool.disk.kernel import Unsupported
 from spool.disk.mount import FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -48,7 +48,7 @@ class SimulatedDisk(Disk):
         self.every_disk = [self]  # of this process: its own and the mirror's
         self._seen: dict[int, int] = {}  # of each watched file, the version that was there at the last look
 
-    def beside(self, root: str) -> "SimulatedDisk":
+    def sibling(self, root: str) -> "SimulatedDisk":
         """Another disk of the same process: they die together, and what is on one survives on its own."""
         side = self._on(self.machine.beside or self.machine.add_disk())
         self.every_disk.append(side)
@@ -274,8 +274,8 @@ class SimulatedDisk(Disk):
             start = min(start, lock.start) if lock.stop >= start and lock.start < stop else start
         return start, stop - start
 
-    def hold(self, handle: int) -> bool:
-        self._step("hold", handle)
+    def flock(self, handle: int) -> bool:
+        self._step("flock", handle)
         inode = self._handle(handle)
         wanted = Lock(handle, *_WHOLE, False)
         if _others(inode, wanted):
@@ -283,8 +283,8 @@ class SimulatedDisk(Disk):
         inode.locks.append(wanted)
         return True
 
-    def let_go(self, handle: int) -> None:
-        self._step("let_go", handle)
+    def funlock(self, handle: int) -> None:
+        self._step("funlock", handle)
         _let_go(self._handle(handle), Lock(handle, *_WHOLE, False))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:

@@ -1,7 +1,6 @@
 """A disk that only looks: whatever would change the space is refused, so a dry run cannot."""
 
 import errno
-import os
 from typing import NoReturn
 
 from spool.disk import Disk
@@ -17,7 +16,7 @@ class LookingDisk(Disk):
     def create(self, name: str) -> int:
         if not name.startswith(f"{layout.RUN}/"):
             self._refuse(name)
-        return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
+        return self.create_in_memory(name)
 
     def rename(self, source: str, target: str) -> None:
         self._refuse(source)

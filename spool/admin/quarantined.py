@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spool.coordination.locks import dropping_byte
-from spool.disk.descriptors import Unsupported
 from spool.disk.disk import Disk
 from spool.disk.identity import FileIdentity
+from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, copy_file, stem_of
 from spool.errors import InvalidArgument, QueueNotFound
 from spool.format.reader import open_file

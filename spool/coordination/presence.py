@@ -27,7 +27,7 @@ class Presence:
         """Begin to open the space, one at a time. True: nobody else has it open, or can before ``settle``."""
         tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
         for _ in deadline.polls():
-            if self.disk.hold(self.handle):
+            if self.disk.flock(self.handle):
                 return self.disk.some_lock(self.handle, _ALIVE, 1) is None
             if tell_at is not None and deadline.clock.monotonic() >= tell_at:
                 tell_at = None
@@ -42,7 +42,7 @@ class Presence:
     def settle(self) -> None:
         """The space is open: others may come in, and see that somebody lives."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
-        self.disk.let_go(self.handle)
+        self.disk.funlock(self.handle)
 
     def others(self) -> bool:
         """Whether somebody else has the space open, too."""
@@ -52,7 +52,7 @@ class Presence:
         """Whether nobody has the space open now, or is opening it; for who only looks, and does not come in."""
         handle = self.disk.open_directory("")
         try:
-            return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.hold(handle)
+            return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)
         finally:
             self.disk.close(handle)
 

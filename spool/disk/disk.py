@@ -19,25 +19,21 @@ that comes just then finds nothing to write and returns, though its names are no
 either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
 """
 
-import ctypes
 import errno
-import fcntl
 import os
 import select
-import signal
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 import filelock
 
-from spool.disk import mount
-from spool.disk.descriptors import Descriptors, Unsupported, as_unsupported, not_open
+from spool.disk import kernel, mount
+from spool.disk.descriptors import DescriptorTable, not_open
 from spool.disk.identity import FileIdentity, identity_of
+from spool.disk.kernel import NameChange, Unsupported, as_unsupported
 from spool.disk.mount import FileSystem
 
 FILE_MODE = 0o600
@@ -47,16 +43,6 @@ SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, 
 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
 _SMALL_READ_BYTES = 1 << 20
-_RENAME_NOREPLACE = 1
-_AT_FDCWD = -100
-_libc = ctypes.CDLL(None, use_errno=True)
-_IN_MODIFY = 0x2
-_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
-_IN_DIRECTORY_ITSELF = 0x3000000  # neither another kind of file nor where a symlink leads
-_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DIRECTORY_ITSELF
-_EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
-_EVENTS_BYTES = 4096
-_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 # How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
@@ -66,16 +52,7 @@ class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
 
 
-class NameChange(NamedTuple):
-    """A name came to a watched directory, or went. ``renamed_in``: by a rename, not by a program that made the file
-    there. Without a name: some changes were lost."""
-
-    directory: int
-    name: str
-    renamed_in: bool
-
-
-class Disk(Descriptors):
+class Disk:
     """The files of one space on a real file system, for one opening of it at a time.
 
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
@@ -83,9 +60,11 @@ class Disk(Descriptors):
 
     # Whom a process of root makes files for: one of root's is a file that the space's owner could not open.
     _owner: tuple[int, int] | None = None
+    _disowned = False
 
     def __init__(self, root: str) -> None:
-        super().__init__(root)
+        self.root = os.path.abspath(root)
+        self._table = DescriptorTable()
         self.flushes = 0
         there = os.path.isdir(self.root)
         self.ordered = there and mount.renames_are_ordered(self.root)
@@ -95,41 +74,64 @@ class Disk(Descriptors):
         if there and os.geteuid() == 0:
             self._owner = _owner_of(self.root)
 
-    def beside(self, root: str) -> "Disk":
-        """Another directory's files: a mirror's. They belong to the owner of this one's."""
+    def sibling(self, root: str) -> "Disk":
+        """The files of another directory, a mirror's. They belong to the owner of this one's."""
         side = Disk(root)
         side._owner = self._owner
         return side
+
+    def path(self, name: str) -> str:
+        if self._disowned:
+            raise not_open()
+        return f"{self.root}/{name}" if name else self.root
+
+    def close(self, handle: int) -> None:
+        self._table.close(handle)
+
+    def close_all(self) -> None:
+        """Close what was opened last first; the kernel releases the locks."""
+        for handle in reversed(list(self._table.handles)):
+            with suppress(OSError):  # the number is free all the same (close(2))
+                self.close(handle)
+
+    def disown(self) -> None:
+        """In a forked child: its copies are closed, nothing is unlocked, and nothing more is done to the files."""
+        self._disowned = True
+        self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
 
     def create(self, name: str) -> int:
         """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
+        handle = self._table.opened(os.open, self.path(name), flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
-            _set_mode(handle, FILE_MODE)
+            kernel.set_mode(handle, FILE_MODE)
         if self._owner is not None:
             try:
                 self._give(handle, name)
             except OSError:
-                self._closed(handle)
+                self._table.close(handle)
                 os.unlink(self.path(name))
                 raise
         return handle
+
+    def create_in_memory(self, name: str) -> int:
+        """Open an empty file that is in no directory, for a disk that changes nothing."""
+        return self._table.opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def own(self, name: str) -> None:
         """In a process of root: it belongs to the space's owner from now on, whatever kind of file it is; not a file
         with another name, which may be another user's."""
         if self._owner is None:
             return
-        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
+        handle = self._table.opened(os.open, self.path(name), _BY_NAME_ALONE)
         try:
             found = identity_of(os.fstat(handle))
             if found.is_directory or found.links == 1:
                 self._give(handle, name)
         finally:
-            self._closed(handle)
+            self._table.close(handle)
 
     def _give(self, handle: int, name: str) -> None:
         """To the space's owner, by root alone. By its handle: what has the name by now may be another file, because the
@@ -139,7 +141,7 @@ class Disk(Descriptors):
         if os.fstat(handle).st_uid == self._owner[0]:
             return
         try:
-            os.chown(_by_handle(handle), *self._owner)
+            os.chown(kernel.by_descriptor(handle), *self._owner)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path(name)) from None
 
@@ -147,9 +149,9 @@ class Disk(Descriptors):
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        handle = self._opened(os.open, self.path(name), flags)
+        handle = self._table.opened(os.open, self.path(name), flags)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            self._closed(handle)
+            self._table.close(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
         return handle
 
@@ -162,16 +164,12 @@ class Disk(Descriptors):
 
     def rename_new(self, source: str, target: str) -> None:
         """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
-        a, b = os.fsencode(self.path(source)), os.fsencode(self.path(target))
-        if _libc.renameat2(_AT_FDCWD, a, _AT_FDCWD, b, _RENAME_NOREPLACE) == 0:
+        if kernel.rename_noreplace(self.path(source), self.path(target)):
             return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS):
-            raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
-        os.unlink(a)
+        os.unlink(self.path(source))
 
     def link(self, source: str, target: str) -> None:
         try:
@@ -193,13 +191,13 @@ class Disk(Descriptors):
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._opened(os.open, self.path(name), flags)
+        handle = self._table.opened(os.open, self.path(name), flags)
         try:
             if group is not None:
                 os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
             os.fchmod(handle, mode)
         finally:
-            self._closed(handle)
+            self._table.close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
         """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
@@ -224,28 +222,28 @@ class Disk(Descriptors):
             if found is None or not found.is_directory:
                 raise
             return False
-        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
+        handle = self._table.opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
-                _set_mode(handle, DIRECTORY_MODE)
+                kernel.set_mode(handle, DIRECTORY_MODE)
             self._give(handle, name)
         finally:
-            self._closed(handle)
+            self._table.close(handle)
         return True
 
     def remove_directory(self, name: str) -> None:
         os.rmdir(self.path(name))
 
     def open_directory(self, name: str) -> int:
-        """To ``hold`` or flush it. A symlink to one is an OSError, unless it is the space's own name."""
+        """To lock or flush it. A symlink to one is an OSError, unless it is the space's own name."""
         nofollow = os.O_NOFOLLOW if name else 0
-        return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
+        return self._table.opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
         """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
-        if handle not in self._handles:
+        if handle not in self._table.handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
             length = max(0, min(length, os.fstat(handle).st_size - offset))
@@ -264,7 +262,7 @@ class Disk(Descriptors):
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         """All of it, or OSError (a short write goes on; a full disk then says so)."""
-        written = os.pwrite(self._ours(handle), data, offset)
+        written = os.pwrite(self._table.check(handle), data, offset)
         while written < len(data):
             step = os.pwrite(handle, memoryview(data)[written:], offset + written)
             if step == 0:
@@ -272,16 +270,16 @@ class Disk(Descriptors):
             written += step
 
     def truncate(self, handle: int, length: int) -> None:
-        os.ftruncate(self._ours(handle), length)
+        os.ftruncate(self._table.check(handle), length)
 
     def handle_identity(self, handle: int) -> FileIdentity:
-        return identity_of(os.fstat(self._ours(handle)))
+        return identity_of(os.fstat(self._table.check(handle)))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
     def flush(self, handle: int) -> None:
         """The file's bytes, to the platter; on an ordered file system also every rename before."""
-        self._flushed(os.fsync, self._ours(handle))
+        self._flushed(os.fsync, self._table.check(handle))
 
     def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
@@ -301,7 +299,7 @@ class Disk(Descriptors):
         if self.ordered:
             self.flush(handle)
             return
-        self._ours(handle)
+        self._table.check(handle)
         with self._turn(directory) as names:  # the file's flush needs not carry its times
             self._flushed(os.fdatasync, handle)
             if not (new and self.flush_carries_name):
@@ -322,8 +320,8 @@ class Disk(Descriptors):
         finally:
             if in_turn:  # (a forked child may have a copy, with which the lock would live on)
                 with suppress(OSError):
-                    self.let_go(handle)
-            self._closed(handle)
+                    self.funlock(handle)
+            self._table.close(handle)
 
     def _await_turn(self, handle: int, directory: str) -> None:
         """OSError if somebody has been at it for too long: nobody waits for ever for a process that was stopped."""
@@ -336,7 +334,7 @@ class Disk(Descriptors):
     def _holds_or_cannot(self, handle: int) -> bool:
         """(Where nothing can be held no space is opened, and whoever makes one is told so then.)"""
         try:
-            return self.hold(handle)
+            return self.flock(handle)
         except Unsupported:
             return True
 
@@ -345,45 +343,75 @@ class Disk(Descriptors):
     def watch(self, name: str) -> int:
         """A handle for ``wait_for_change``: who writes to this file is noticed from now on, as a rule (inotify(7)).
         OSError where that cannot be had: a user has few of these."""
-        handle = self._opened(_new_watcher)
-        if _libc.inotify_add_watch(handle, os.fsencode(self.path(name)), _IN_MODIFY) < 0:
-            code = ctypes.get_errno()
-            self._closed(handle)
-            raise OSError(code, os.strerror(code), name)
+        handle = self._table.opened(kernel.new_watcher)
+        try:
+            kernel.watch_writes(handle, self.path(name))
+        except OSError:
+            self._table.close(handle)
+            raise
         return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Wait at most so long; True if something was written since the last time that this was asked."""
         poll = select.poll()
-        poll.register(self._ours(handle), select.POLLIN)
+        poll.register(self._table.check(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
             return False
         with suppress(BlockingIOError):  # another thread has read what there was
-            os.read(handle, _EVENTS_BYTES)
+            os.read(handle, kernel.EVENTS_BYTES)
         return True
 
     def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
         """A handle for ``changes_of_names``, a new one for None, and the number of this directory in its changes, from
         now on. OSError where that cannot be had."""
-        used = self._opened(_new_watcher) if handle is None else self._ours(handle)
-        number = _libc.inotify_add_watch(used, os.fsencode(self.path(directory)), _IN_NAMES)
-        if number < 0:
-            code = ctypes.get_errno()
+        used = self._table.opened(kernel.new_watcher) if handle is None else self._table.check(handle)
+        try:
+            return used, kernel.watch_names(used, self.path(directory))
+        except OSError:
             if handle is None:
-                self._closed(used)
-            raise OSError(code, os.strerror(code), directory)
-        return used, number
+                self._table.close(used)
+            raise
 
     def changes_of_names(self, handle: int) -> list[NameChange]:
         """Those since the last time that this was asked, in their order. The kernel notes a change before the name can
         change again, so the name of a file that was looked at before this is asked has no older change to come."""
         found: list[NameChange] = []
         with suppress(BlockingIOError):
-            while data := os.read(self._ours(handle), _EVENTS_BYTES):
-                found += _changes_in(data)
+            while data := os.read(self._table.check(handle), kernel.EVENTS_BYTES):
+                found += kernel.changes_in(data)
         return found
 
-    # -- one at a time ------------------------------------------------------------------------------------------
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
+        """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
+        if handle not in self._table.handles:
+            raise not_open()
+        return kernel.lock(handle, start, length, shared=shared)
+
+    def unlock(self, handle: int, start: int, length: int = 1) -> None:
+        """Release bytes that ``lock`` got."""
+        if handle not in self._table.handles:
+            raise not_open()
+        kernel.unlock(handle, start, length)
+
+    def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
+        """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
+        if handle not in self._table.handles:
+            raise not_open()
+        return kernel.some_lock(handle, start, length)
+
+    def flock(self, handle: int) -> bool:
+        """Try to lock a whole file or directory (flock(2)); False if another description holds it."""
+        return kernel.flock(self._table.check(handle))
+
+    def funlock(self, handle: int) -> None:
+        """Release what ``flock`` got."""
+        kernel.funlock(self._table.check(handle))
+
+    def lock_holders(self, handle: int, start: int) -> list[str]:
+        """The processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``; for error texts."""
+        return kernel.lock_holders(self._table.check(handle), start)
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
@@ -405,24 +433,13 @@ class Disk(Descriptors):
             guard.release()
 
     def has_writer(self, name: str) -> bool | None:
-        """Does anyone hold this file open for writing? None: this user may not ask (fcntl(2), "Leases").
-
-        A read lease is granted only when nobody has the file open for writing. The signal is moved to SIGURG, ignored
-        by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
-        """
+        """Whether any process has this file open for writing; None if this user may not ask."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._opened(os.open, self.path(name), flags)
+        handle = self._table.opened(os.open, self.path(name), flags)
         try:
-            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            return False
-        except BlockingIOError:
-            return True
-        except OSError:
-            return None
+            return kernel.has_writer(handle)
         finally:
-            self._closed(handle)
+            self._table.close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         """Start a thread of this process; False where there is none, and whoever comes by does the work."""
@@ -444,36 +461,7 @@ class Disk(Descriptors):
         return mount.network_file_system(self.root)
 
 
-def _new_watcher() -> int:
-    handle = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-    if handle < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return handle
-
-
-def _changes_in(events: bytes) -> Iterator[NameChange]:
-    at = 0
-    while at < len(events):
-        directory, mask, _, length = _EVENT.unpack_from(events, at)
-        name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-        at += _EVENT.size + length
-        if name or mask & _IN_OVERFLOW:
-            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
-
-
 def _owner_of(root: str) -> tuple[int, int] | None:
     """User and group of a directory of another user; None of one of root's."""
     found = os.stat(root)
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
-
-
-def _set_mode(handle: int, mode: int) -> None:
-    """Of what was just made, where a umask took more away than it should; some file systems have one mode for all."""
-    with suppress(PermissionError):
-        os.chmod(_by_handle(handle), mode)
-
-
-def _by_handle(handle: int) -> str:
-    """The file itself, whatever has its name by now; fchown(2) and fchmod(2) take no handle of ``_BY_NAME_ALONE``."""
-    return f"/proc/self/fd/{handle}"

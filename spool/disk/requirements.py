@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from spool.disk.descriptors import Unsupported
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.identity import FileIdentity
+from spool.disk.kernel import Unsupported
 from spool.errors import SpoolError, UnsafeFileSystem
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -355,7 +355,7 @@ def _holds(disk: Disk, clock: Clock, bench: str) -> str:
     _keep_apart(
         disk,
         lambda: disk.open_directory(f"{bench}/one"),
-        lambda handle, byte: disk.hold(handle),
+        lambda handle, byte: disk.flock(handle),
         "a directory that was held was held again",
     )
     ours, others = disk.open_directory(f"{bench}/one"), disk.open_directory(f"{bench}/one")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from spool.admin.quarantined import finish_restoring
 from spool.coordination.locks import dropping_byte, taken_byte
-from spool.disk.descriptors import Unsupported
 from spool.disk.identity import FileIdentity
+from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES
 from spool.errors import SpoolError
 from spool.intake import spares

@@ -30,7 +30,7 @@ class Files:
 
     def __init__(self, disk: Disk, config: SpaceConfig) -> None:
         self.disk = disk
-        self.mirror = None if config.mirror is None else Mirror(disk, disk.beside(config.mirror))
+        self.mirror = None if config.mirror is None else Mirror(disk, disk.sibling(config.mirror))
         self.recycler = Pool(disk)
         self.cache = Sources(disk)
 

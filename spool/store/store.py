@@ -17,8 +17,8 @@ from typing import ParamSpec, TypeVar
 
 from spool.coordination.counters import Page
 from spool.disk import Disk, owners
-from spool.disk.descriptors import Unsupported
 from spool.disk.disk import FlushFailed
+from spool.disk.kernel import Unsupported
 from spool.disk.requirements import unsafe
 from spool.errors import DiskFailure, QueueNotFound, SpoolError
 from spool.format.format import Header, Table

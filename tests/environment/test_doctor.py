@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from spool.disk import Disk
-from spool.disk import disk as seam
+from spool.disk import Disk, kernel
+from spool.disk.disk import FlushFailed
 from spool.disk.identity import FileIdentity
 from spool.disk.mount import FileSystem
 from spool.disk.requirements import Outcome, examine
@@ -69,7 +69,7 @@ def test_a_space_in_use_passes_and_does_not_notice(root: Path) -> None:
 
 class NoLocks(Disk):
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
-        raise seam.Unsupported(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise kernel.Unsupported(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 class GrantsBoth(Disk):
@@ -99,13 +99,13 @@ class LocksStay(Disk):
 
 
 class HoldsBoth(Disk):
-    def hold(self, handle: int) -> bool:
+    def flock(self, handle: int) -> bool:
         return True
 
 
 class AcrossDevices(Disk):
     def rename(self, source: str, target: str) -> None:
-        raise seam.Unsupported(errno.EXDEV, os.strerror(errno.EXDEV))
+        raise kernel.Unsupported(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
 class RenameCopies(Disk):
@@ -170,8 +170,8 @@ class NoFlushOfDirectories(Disk):
         raise _no_flush()
 
 
-def _no_flush() -> seam.FlushFailed:
-    return seam.FlushFailed(errno.EINVAL, os.strerror(errno.EINVAL))
+def _no_flush() -> FlushFailed:
+    return FlushFailed(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class ReadOnly(Disk):
@@ -325,7 +325,7 @@ def test_without_locks_no_space_is_opened_or_created(
 
 
 def test_without_rename_noreplace_links_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seam, "_libc", _without_renameat2())
+    monkeypatch.setattr(kernel, "_libc", _without_renameat2())
     with spool.open(root) as space:
         space.put("a", "more")
     assert found(Disk(str(root)))["new names"] is FINE
@@ -339,7 +339,7 @@ def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
 
     with spool.open(root) as space:
         with monkeypatch.context() as patch:
-            patch.setattr(seam, "_libc", _without_renameat2())
+            patch.setattr(kernel, "_libc", _without_renameat2())
             patch.setattr(os, "link", refuse)
             with pytest.raises(UnsafeFileSystem, match="nothing was lost"):
                 space.put("a", "more")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import spool
+from spool.disk.descriptors import DescriptorTable
 from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
@@ -264,7 +265,7 @@ def _round(actor: Actor) -> None:
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
-        disk._handles = {}
+        disk._table = DescriptorTable()
         with mock.patch("spool.transactions.remote_branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)

@@ -26,7 +26,7 @@ _STAND_INS = {
     # locks, and looks at locks
     "lock": _HELD,
     "try_lock": _HELD,
-    "hold": "True",
+    "flock": "True",
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
     "with_number_lock": "{first}.shared.control._held.add(0)",
@@ -160,8 +160,8 @@ def _value_without(call: ast.Call) -> str | None:
         return None
     if name == "lock" and receiver.endswith("disk"):
         return "True"  # the seam's own call says whether it got the range
-    if name == "hold" and not receiver.endswith("disk"):
-        return None  # a transaction's
+    if receiver == "kernel":
+        return None  # below the seam: the seam's own calls are looked at
     if "{second}" in pattern and len(call.args) < 2:
         return None  # something else of that name
     first, second = [*map(ast.unparse, call.args), "", ""][:2]

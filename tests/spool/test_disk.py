@@ -74,7 +74,7 @@ def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, mo
     disk = Disk(str(tmp_path))
     disk.ordered, disk.flush_carries_name = False, True
     disk.close(disk.create("old"))
-    monkeypatch.setattr("spool.disk.disk._libc", mock.Mock(renameat2=mock.Mock(return_value=-1)))
+    monkeypatch.setattr("spool.disk.kernel._libc", mock.Mock(renameat2=mock.Mock(return_value=-1)))
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
     disk.rename_new("old", "new")
     assert disk.names("") == ["new"]
@@ -146,7 +146,7 @@ def test_a_flush_waits_for_its_turn(tmp_path: Path) -> None:
 
 def test_who_holds_the_space_while_he_opens_it_can_flush_its_names(tmp_path: Path) -> None:
     disk = OneAtATime(str(tmp_path), lambda: None)
-    assert disk.hold(disk.open_directory(""))
+    assert disk.flock(disk.open_directory(""))
     disk.flush_directory("")
     assert disk.flushes == 1
     disk.close_all()

@@ -44,7 +44,7 @@ class Side(Disk):
 
 
 class Front(Disk):
-    def beside(self, root: str) -> Side:
+    def sibling(self, root: str) -> Side:
         self.side = Side(root)
         return self.side
 
@@ -135,7 +135,7 @@ def test_a_mirror_that_fails_stops_the_space_until_it_is_mended(space: spool.Spa
     with pytest.raises(spool.SpaceStopped):
         space.put("orders", "after")
     space.close()
-    with mock.patch.object(Disk, "beside", lambda disk, root: Front(disk.root).beside(root)):
+    with mock.patch.object(Disk, "sibling", lambda disk, root: Front(disk.root).sibling(root)):
         with mock.patch.object(Side, "fails", OSError(errno.EIO, "still bad")), pytest.raises(spool.SpoolError):
             spool.open(tmp_path / "space")
         with spool.open(tmp_path / "space") as again:

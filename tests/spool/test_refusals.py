@@ -115,7 +115,7 @@ def test_an_opener_that_waits_for_another_says_so(
     caplog.set_level(logging.WARNING, "spool")
     other = Disk(space.path)
     handle = other.open_directory("")
-    assert other.hold(handle)
+    assert other.flock(handle)
     told = threading.Event()
 
     class Told(logging.Handler):

@@ -1,0 +1,206 @@
+"""System calls on descriptors and paths that Python's ``os`` lacks: RENAME_NOREPLACE, inotify, leases, byte locks.
+
+Plain functions: which descriptor is open, and belongs to which space, is known to ``disk`` alone. Errors are
+``OSError``; ``Unsupported`` where the file system cannot do what the protocol stands on.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+
+_IN_MODIFY = 0x2
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
+_IN_DIRECTORY_ITSELF = 0x3000000  # neither another kind of file nor where a symlink leads
+_IN_NAMES = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DIRECTORY_ITSELF
+_EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of the name that follows
+EVENTS_BYTES = 4096
+
+# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
+_FLOCK = struct.Struct("hhqqi4x")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of a file system without locks
+
+
+class Unsupported(OSError):
+    """The file system cannot do something that the protocol stands on: no trying again helps."""
+
+
+def as_unsupported(error: OSError, *codes: int) -> OSError:
+    """Return the same error, as ``Unsupported`` if its code is one of those."""
+    if error.errno not in codes:
+        return error
+    return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
+
+
+def rename_noreplace(source: str, target: str) -> bool:
+    """Rename, unless the target is there; False where the kernel or the file system has no such rename."""
+    if _libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Set the mode of a new file, where a umask took away too much; some file systems have one mode for all."""
+    with suppress(PermissionError):
+        os.chmod(by_descriptor(descriptor), mode)
+
+
+def by_descriptor(descriptor: int) -> str:
+    """The path of an open file itself, whatever has its name by now; fchown(2) and fchmod(2) refuse O_PATH."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+# -- changes that the kernel tells of ---------------------------------------------------------------------------------
+
+
+class NameChange(NamedTuple):
+    """A name came to a watched directory, or went. ``renamed_in``: by a rename, not by a program that made the file
+    there. Without a name: some changes were lost."""
+
+    directory: int
+    name: str
+    renamed_in: bool
+
+
+def new_watcher() -> int:
+    """A descriptor of inotify(7)."""
+    descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return descriptor
+
+
+def watch_writes(watcher: int, path: str) -> None:
+    """Have the watcher tell of writes to a file."""
+    _add_watch(watcher, path, _IN_MODIFY)
+
+
+def watch_names(watcher: int, path: str) -> int:
+    """Have the watcher tell of names in a directory; returns the directory's number in its events."""
+    return _add_watch(watcher, path, _IN_NAMES)
+
+
+def _add_watch(watcher: int, path: str, mask: int) -> int:
+    number = int(_libc.inotify_add_watch(watcher, os.fsencode(path), mask))
+    if number < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return number
+
+
+def changes_in(events: bytes) -> Iterator[NameChange]:
+    """The changes of names in what was read from a watcher."""
+    at = 0
+    while at < len(events):
+        directory, mask, _, length = _EVENT.unpack_from(events, at)
+        name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+        at += _EVENT.size + length
+        if name or mask & _IN_OVERFLOW:
+            yield NameChange(directory, os.fsdecode(name), bool(mask & _IN_MOVED_TO))
+
+
+def has_writer(descriptor: int) -> bool | None:
+    """Whether any process has this file open for writing; None if this user may not ask (fcntl(2), "Leases").
+
+    A read lease is granted only when no process has the file open for writing. The signal is moved to SIGURG, ignored
+    by default, because a writer that opens the file just then would otherwise kill this process with SIGIO.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+
+
+# -- locks of open file descriptions ----------------------------------------------------------------------------------
+
+
+def lock(descriptor: int, start: int, length: int, *, shared: bool) -> bool:
+    """Try to lock bytes (F_OFD_SETLK); False if another description holds one of them."""
+    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        raise as_unsupported(error, *_NO_LOCKS) from None
+    return True
+
+
+def unlock(descriptor: int, start: int, length: int) -> None:
+    """Release bytes that ``lock`` got."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
+
+
+def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
+    """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    try:
+        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    except OSError as error:
+        raise as_unsupported(error, *_NO_LOCKS) from None
+    return None if kind == fcntl.F_UNLCK else (found, size)
+
+
+def flock(descriptor: int) -> bool:
+    """Try to lock a whole file or directory (flock(2)); False if another description holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise as_unsupported(error, *_NO_LOCKS) from None
+    return True
+
+
+def funlock(descriptor: int) -> None:
+    """Release what ``flock`` got."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def lock_holders(descriptor: int, start: int) -> list[str]:
+    """The processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from
+    /proc/<pid>/fdinfo, for error texts only."""
+    inode = os.fstat(descriptor).st_ino
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            held = any(
+                _holds(line, inode, start) for entry in os.scandir(f"/proc/{pid}/fdinfo") for line in _lines(entry.path)
+            )
+            if held:
+                found.append(f"process {pid} ({''.join(_lines(f'/proc/{pid}/comm')).strip()})")
+        except OSError:
+            continue  # it has ended, or belongs to another user
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readlines()
+
+
+def _holds(line: str, inode: int, start: int) -> bool:
+    """Whether a line of fdinfo, ``lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:123 7 7``, is a lock on that byte."""
+    words = line.split()
+    if len(words) < 9 or words[0] != "lock:" or words[-3].rsplit(":", 1)[-1] != str(inode):
+        return False
+    return int(words[-2]) <= start and (words[-1] == "EOF" or start <= int(words[-1]))
