@@ -24,15 +24,25 @@ from spool.store.mirror import Mirror
 
 
 class Files:
-    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if it has one."""
+    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if it has one.
+
+    ``open`` comes after the first look at the disk: a child that is forked meanwhile knows the disk already.
+    """
 
     __slots__ = ("cache", "disk", "mirror", "recycler")
 
-    def __init__(self, disk: Disk, config: SpaceConfig) -> None:
+    recycler: Pool
+
+    def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.mirror = None if config.mirror is None else Mirror(disk, disk.sibling(config.mirror))
-        self.recycler = Pool(disk)
+        self.mirror: Mirror | None = None
         self.cache = Sources(disk)
+
+    def open(self, config: SpaceConfig) -> None:
+        """Open the mirror, and list the recycled files."""
+        if config.mirror is not None:
+            self.mirror = Mirror(self.disk, self.disk.sibling(config.mirror))
+        self.recycler = Pool(self.disk)
 
     def close(self) -> None:
         """Close every descriptor of the space, and of its mirror."""

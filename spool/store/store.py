@@ -56,11 +56,12 @@ class Store:
         self.gate = Gate(self._shut)
         self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
         self.dropped: deque[Callable[[], None]] = deque()  # undo the transactions that were dropped before their end
+        self.files = Files(disk)
         _stores.add(self)
         self.config: SpaceConfig = read_settings(disk)
         if self.config.flush != "auto":
             disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
-        self.files = Files(disk, self.config)
+        self.files.open(self.config)
         self.shared = Shared(disk, clock)
         self.view = View(self.new_index())
         self.order_changed: Callable[[], None] | None = None  # called before what is swept comes back into memory
