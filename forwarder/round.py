@@ -27,7 +27,7 @@ from spool.space import Space
 from spool.store.store import Store
 from spool.transactions.consume import HeldMessage, set_aside
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import settle_the_dead
+from spool.transactions.two_phase import resolve_orphans
 from spool.work.effects import Effect, Rules
 
 log = logging.getLogger("spool.forwarder")
@@ -128,7 +128,7 @@ def run_round(
             except Full as error:
                 result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
     with store.gate:
-        settle_the_dead(store, store.deadline())  # branches of tasks that lost, or whose job died
+        resolve_orphans(store, store.deadline())  # branches of tasks that lost, or whose job died
     if result.full and len(held) == 1:
         _count_try(space, held[0], f"its answer found no room: {result.full}")
     return result
@@ -144,7 +144,7 @@ def _room(store: Store, route: Route) -> tuple[int | None, str]:
         queue = route.service.queue
     if queue is None or (room := room_in(store, queue)) is None:
         return None, ""
-    if room == 0 and settle_the_dead(store, store.deadline()):  # which held its room with what they had voted for
+    if room == 0 and resolve_orphans(store, store.deadline()):  # which held its room with what they had voted for
         room = room_in(store, queue)
     return room, f"queue {queue} is full" if room == 0 else ""
 

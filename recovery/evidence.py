@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spool.admin.findings import LEFT_ALONE, Kind
 from spool.coordination.locks import coordinator_byte, taken_byte, xid_byte
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.reader import FileImage, image_of, open_file, prove
+from spool.format.reader import FileContents, image_of, open_file, prove
 from spool.log.visibility import carries
 from spool.model import layout
 from spool.model.layout import CommittedName
@@ -211,7 +211,7 @@ def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> N
             evidence.heads[number] = tuple(adoption.xid for adoption in head.header.adopts)
 
 
-def _image(store: Store, name: str) -> FileImage | None:
+def _image(store: Store, name: str) -> FileContents | None:
     try:
         return image_of(store.files.disk, name)
     except NewerFormat as error:

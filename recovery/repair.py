@@ -17,7 +17,7 @@ from spool.errors import SpoolError, SystemFailure
 from spool.format.format import stamp
 from spool.format.reader import read_header
 from spool.log.sequence import highest_issued, settle_all, with_number_lock, write_empty
-from spool.log.visibility import catch_up, look_again, rebuild
+from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import balance
 from spool.model import layout
 from spool.model.xid import Xid
@@ -163,7 +163,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
         if not got:
             continue
         try:
-            look_again(store, deadline)
+            revalidate(store, deadline)
             if store.view.index.find(position) is None:
                 done += 1
             elif position not in store.view.prepared.held:

@@ -8,7 +8,7 @@ from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
 from spool.index import Index
-from spool.log.sequence import finish
+from spool.log.sequence import finish_dead_writer
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
 from spool.model.xid import Xid
@@ -100,7 +100,7 @@ def _finish_numbers(store: Store, evidence: Evidence) -> None:
         if not store.shared.numbers.try_lock(number):
             raise SpoolError(f"commit {number} has a writer although no process has the space open")
         try:
-            finish(store, number)
+            finish_dead_writer(store, number)
         finally:
             store.shared.numbers.unlock(number)
 

@@ -6,9 +6,9 @@
 from functools import partial
 from typing import NamedTuple, Self
 
-from spool.log.group_commit import Group
+from spool.log.group_commit import GroupCommit
 from spool.maintenance.reclaim import reclaim
-from spool.policies.claim_journal import Undertaker
+from spool.policies.claim_journal import OrphanReaper
 from spool.store.store import Store
 
 
@@ -20,12 +20,12 @@ class Engine(NamedTuple):
     """
 
     store: Store
-    group_commit: Group
-    orphan_reaper: Undertaker
+    group_commit: GroupCommit
+    orphan_reaper: OrphanReaper
 
     @classmethod
     def of(cls, store: Store) -> Self:
         """Of a store that was just made. The space is closed by the store's gate, which ends group commit."""
-        group_commit = Group(store, partial(reclaim, store))
+        group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
-        return cls(store, group_commit, Undertaker(store))
+        return cls(store, group_commit, OrphanReaper(store))

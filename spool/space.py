@@ -14,7 +14,7 @@ from spool.admin.stats import QueueStats, queue_stats
 from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
-from spool.log.commit_queue import Puts
+from spool.log.commit_queue import PutRequest
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import PutOptions
@@ -132,7 +132,7 @@ class Space(Administration):
         finally:
             own.abandon()
 
-    def _puts(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> Puts:
+    def _puts(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
         """Checked and encoded."""
         content_type = options.pop("content_type", None)
         store = self._store
@@ -146,7 +146,7 @@ class Space(Administration):
                 raise store.spoken("reading the settings", error) from error
             line.page = page
         attributes = described(store, queue, options)
-        return Puts(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
+        return PutRequest(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
 
     @step
     def submit(

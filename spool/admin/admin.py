@@ -16,7 +16,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message, attributes_of
 from spool.model.options import MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
-from spool.policies.claim_journal import Undertaker
+from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime.gate import step
 from spool.store.store import Store, speaking
@@ -42,7 +42,7 @@ class Administration:
     """The part of ``Space`` that administers it."""
 
     _store: Store
-    _undertaker: Undertaker
+    _undertaker: OrphanReaper
 
     # -- queues ----------------------------------------------------------------------------------------------------
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from spool.admin.holders import claimed_positions
 from spool.errors import BadMessageId
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.index.browse import Filter, Look, Seen
 from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.quota import room_for
-from spool.log.visibility import catch_up, list_prepared, look_again
+from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.ranges import Ranges, append, positions
-from spool.policies.claim_journal import Undertaker
+from spool.policies.claim_journal import OrphanReaper
 from spool.store.store import Store
 from spool.transactions import consume
 from spool.transactions.groups import GroupHolds
@@ -28,10 +28,11 @@ from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
 
-Do = Callable[[Draft, Run, int, int], None]  # what to write for messages of a run: (draft, run, first ordinal, count)
+# What to write for messages of a run: (batch, run, first ordinal, count).
+Do = Callable[[CommitBatch, Run, int, int], None]
 
 
-def delete(draft: Draft, run: Run, first: int, count: int) -> None:
+def delete(draft: CommitBatch, run: Run, first: int, count: int) -> None:
     """They go, and are counted neither as served nor as failed."""
     draft.remove(run.number, first, count, "deleted")
 
@@ -39,7 +40,7 @@ def delete(draft: Draft, run: Run, first: int, count: int) -> None:
 def move_to(queue: str) -> Do:
     """They go to another queue, where they may be taken at once, unless they have a time of their own."""
 
-    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         draft.update(run.number, first, count, {"queue": queue, "attempts": 0})
 
     return do
@@ -48,7 +49,7 @@ def move_to(queue: str) -> Do:
 def redrive_to(queue: str | None) -> Do:
     """They go to another queue, or back to where each came from, with all tries before them."""
 
-    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
         changes = {"queue": target, "attempts": 0, "not_before": None}
         if run.attributes.get("origin_attempts"):
@@ -64,7 +65,7 @@ def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], b
 
 
 def change_to(changes: Mapping[str, Any]) -> Do:
-    def do(draft: Draft, run: Run, first: int, count: int) -> None:
+    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         draft.update(run.number, first, count, changes)
 
     return do
@@ -73,7 +74,7 @@ def change_to(changes: Mapping[str, Any]) -> Do:
 # -- one message ------------------------------------------------------------------------------------------------------
 
 
-def act_on(store: Store, undertaker: Undertaker, message_id: str, do: Do) -> None:
+def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> None:
     """BadMessageId if it is not there, MessageInUse if somebody holds it."""
     page = store.check_usable()
     deadline = store.deadline()
@@ -167,14 +168,14 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
             claimed += [(number, *piece) for piece in store.shared.claims.claim(number, first, count)]
         if not claimed:
             return 0
-        look_again(store, store.deadline())
+        revalidate(store, store.deadline())
         return _commit(store, claimed, do, bulk)
     finally:
         consume.release(store, claimed)
 
 
 def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:
-    draft, done = Draft(), 0
+    draft, done = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
         for run, first, count in _runs(store, claimed):

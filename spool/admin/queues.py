@@ -19,7 +19,7 @@ from spool.errors import (
     QueueNotEmpty,
     TransactionTimeout,
 )
-from spool.format.reader import FileImage
+from spool.format.reader import FileContents
 from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
@@ -140,7 +140,7 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 
 
-def _puts(image: FileImage, queue: str) -> Iterator[int]:
+def _puts(image: FileContents, queue: str) -> Iterator[int]:
     """How many messages a branch puts into the queue, or moves there."""
     for table in image.tables:
         for command in table.commands:

@@ -30,7 +30,7 @@ from spool.aio import worker
 from spool.aio.administration import Administration
 from spool.aio.tasks import Opening, finish
 from spool.errors import Empty
-from spool.log.commit_queue import Puts, Work
+from spool.log.commit_queue import PutRequest, Work
 from spool.model.message import Message
 from spool.model.options import PutOptions, SpaceOptions
 from spool.model.xid import Xid
@@ -114,7 +114,7 @@ class Space(Administration):
         return transaction.put_many(queue, bodies, **options)
 
     @step
-    def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> Puts:
+    def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> PutRequest:
         work = self.sync._puts(queue, bodies, **options)
         work.future = future = self._loop.create_future()
         work.begin = lambda: not future.cancelled()

@@ -23,7 +23,7 @@ from spool.format.format import (
     body_head,
     encode_table,
 )
-from spool.format.reader import FileImage
+from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING, MOST_ADDRESSED
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
@@ -41,7 +41,7 @@ class Section:
 
 
 @dataclass(slots=True)
-class Draft:
+class CommitBatch:
     """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
 
     Ordinals count its messages from 0. ``adopted``: the prepared branches that it commits, and ``adopts`` how its
@@ -53,7 +53,7 @@ class Draft:
     facts: int = 0
     sections: list[Section] = field(default_factory=list)
     adopts: list[Adoption] = field(default_factory=list)
-    adopted: list[FileImage] = field(default_factory=list)
+    adopted: list[FileContents] = field(default_factory=list)
     supersedes: tuple[int, ...] = ()
     _begun: list[tuple[Xid, bytes, int]] = field(default_factory=list)  # branches: xid, id, first ordinal
     _shared: tuple[str, int] | None = None
@@ -107,7 +107,7 @@ class Draft:
             end = first
         return tuple(entries[::-1])
 
-    def adopt(self, image: FileImage) -> None:
+    def adopt(self, image: FileContents) -> None:
         """Commit a prepared branch as well; its messages come behind all that is here by now."""
         header, last = image.header, self.adopts[-1] if self.adopts else None
         first = self.messages if last is None else last.first + last.count
@@ -165,7 +165,7 @@ class Draft:
             self._bytes += _table_bytes(attributes)
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
-    def append(self, other: "Draft") -> None:
+    def append(self, other: "CommitBatch") -> None:
         """All that another one holds, with its branches, behind what is here. ``other`` is kept."""
         for xid, id_bytes, first in other._begun:
             self._begun += ((xid, id_bytes, self.messages + first),)

@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FileImage:
+class FileContents:
     """A file's header and tables: all but its bodies."""
 
     header: Header
@@ -50,7 +50,7 @@ def read_header(disk: Disk, handle: int) -> Header:
     return decode_header(data, size)
 
 
-def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
+def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
     """Header and tables, in few reads: a small file's come with the first.
 
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
@@ -72,7 +72,7 @@ def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileImage:
             if not salvage:
                 raise
             tables.append(Table())
-    return FileImage(header, tuple(tables))
+    return FileContents(header, tuple(tables))
 
 
 def open_file(disk: Disk, name: str) -> int:
@@ -85,7 +85,7 @@ def open_file(disk: Disk, name: str) -> int:
         raise CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") from None
 
 
-def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileImage | None = None) -> FileImage | None:
+def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None) -> FileContents | None:
     """None if there is no such file; CorruptedFile, naming the file, if it is damaged.
 
     ``known``: an image read earlier, which is returned if the file still has that header.
@@ -140,7 +140,7 @@ def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
     return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
 
 
-def prove(disk: Disk, handle: int) -> FileImage:
+def prove(disk: Disk, handle: int) -> FileContents:
     """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
     image = read_image(disk, handle)
     for entry, table in zip(image.header.sections, image.tables, strict=True):

@@ -11,7 +11,7 @@ from itertools import chain
 
 from spool.disk.disk import Disk
 from spool.disk.recycler import Pool
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.format.format import Header, SectionEntry, Table, encode_header, stamp
 from spool.model import layout
 from spool.model.xid import Xid
@@ -28,7 +28,7 @@ def writer_name() -> dict[str, object]:
     return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
 
 
-class BranchFile:
+class CommitFileWriter:
     """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
 
     def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
@@ -44,7 +44,7 @@ class BranchFile:
         self._room = header_room or _STREAMED_HEADER_ROOM
         self._end = 0
 
-    def stream(self, draft: Draft) -> None:
+    def stream(self, draft: CommitBatch) -> None:
         """Write the draft's closed sections, and let go of their bodies."""
         if not draft.sections:
             return
@@ -57,7 +57,7 @@ class BranchFile:
             self._place(section.table, section.entry, self._end)
         draft.sections.clear()
 
-    def complete(self, header: Header, draft: Draft, pool: Pool | None = None) -> Header:
+    def complete(self, header: Header, draft: CommitBatch, pool: Pool | None = None) -> Header:
         """Write what is left and the header; returns the header as it stands in the file (number 0).
 
         ``pool``: where to look for a file to overwrite, for a file that will carry a number.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.format import Header, SectionEntry, Table, decode_table, search_keys
-from spool.format.reader import BodyPlace, FileImage, body_place, open_file, read_bodies, read_header
+from spool.format.reader import BodyPlace, FileContents, body_place, open_file, read_bodies, read_header
 from spool.index.commit import Source
 from spool.model import layout
 
@@ -57,7 +57,7 @@ class Sources:
         """What a swept section is searched by, alone: the table is proven, but not unpacked."""
         return search_keys(self._proven_table(source, entry))
 
-    def remember(self, source: Source, image: FileImage) -> None:
+    def remember(self, source: Source, image: FileContents) -> None:
         """An image that was just read or written."""
         if image.header.messages:
             self._remember_header(source, image.header)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spool.format.reader import FileImage
+from spool.format.reader import FileContents
 from spool.model.xid import Xid
 
 
@@ -26,7 +26,7 @@ class Part:
     adoption: int
     xid: Xid | None
     first: int
-    image: FileImage
+    image: FileContents
 
     def source(self, number: int) -> Source:
         return Source(number, self.adoption, self.xid, self.image.header.checksum)

@@ -1,8 +1,9 @@
 """The one way to commit: how a batch becomes a numbered file that is durable, visible and applied.
 
-A put, a get, a transaction, a group of them, a counted try, what expired, a fold, a sweep, an adoption of prepared
-branches: each is a ``Draft`` that ``commit`` takes through the same nine steps. (An empty commit for a dead writer is
-none: its number was issued before; see ``sequence.finish``.)
+A put, a get, a transaction, a group of them, counted tries, expired messages, folded tombstones, a compaction and an
+adoption of prepared branches each are a ``CommitBatch``, which ``commit`` takes through the same nine steps. One kind
+of file gets a number elsewhere: the empty commit in the place of what a dead writer left, since that number was
+issued before (``sequence.finish_dead_writer``).
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
@@ -27,12 +28,12 @@ from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER, xid_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, SpaceStopped, SystemFailure
-from spool.format.batch import Draft
-from spool.format.reader import FileImage
-from spool.format.writer import BranchFile
+from spool.format.batch import CommitBatch
+from spool.format.reader import FileContents
+from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
 from spool.log.sequence import highest_issued, publish, with_number_lock
-from spool.log.visibility import catch_up, see_own
+from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -41,8 +42,8 @@ from spool.store.store import Store
 
 def commit(
     store: Store,
-    file: BranchFile,
-    batch: Draft,
+    file: CommitFileWriter,
+    batch: CommitBatch,
     deadline: Deadline,
     *,
     check: Callable[[], object] | None = None,
@@ -89,14 +90,16 @@ def commit(
         store.shared.numbers.unlock(number)
         file.close()
     # 9. Apply it to the index of this process. It is done, whatever becomes of that.
-    see_own(store, _as_read(number, file, batch))
+    apply_own(store, _as_read(number, file, batch))
     return number
 
 
 _LOOK = "it may or may not be there: open the space again and look"
 
 
-def _issue(store: Store, file: BranchFile, batch: Draft, deadline: Deadline, check: Callable[[], object] | None) -> int:
+def _issue(
+    store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: Deadline, check: Callable[[], object] | None
+) -> int:
     """Give the file its number; this process holds the number's byte when this returns."""
     # 2. One process at a time, from the last look at what is there to the name of the file.
     with_number_lock(store, deadline)
@@ -133,8 +136,8 @@ def _issue(store: Store, file: BranchFile, batch: Draft, deadline: Deadline, che
 
 def write(
     store: Store,
-    file: BranchFile,
-    batch: Draft,
+    file: CommitFileWriter,
+    batch: CommitBatch,
     page: Page | None = None,
     *,
     flush: bool = True,
@@ -159,16 +162,16 @@ def write(
         file.complete(header, batch, pool)
 
 
-def _flush(store: Store, file: BranchFile, *, flush: bool) -> None:
+def _flush(store: Store, file: CommitFileWriter, *, flush: bool) -> None:
     if flush:
         assert file.handle is not None
         store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)
 
 
-def _as_read(number: int, file: BranchFile, batch: Draft) -> Commit:
+def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     """The commit as a process would read it that finds its files."""
     assert file.header is not None
-    parts = [Part(0, None, 0, FileImage(file.header._replace(number=number), tuple(file.tables)))]
+    parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
     for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, image))
     return Commit(number, parts)
@@ -178,13 +181,13 @@ def _as_read(number: int, file: BranchFile, batch: Draft) -> Commit:
 
 
 @contextmanager
-def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -> Iterator[BranchFile]:
+def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -> Iterator[CommitFileWriter]:
     """A new file in ``active/`` whose name is held; it is gone afterwards unless it was committed."""
     xid = new_local_xid()
     byte = xid_byte(xid)
     store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
-        file = BranchFile(store.files.disk, xid, header_room)
+        file = CommitFileWriter(store.files.disk, xid, header_room)
         try:
             yield file
         finally:
@@ -195,7 +198,7 @@ def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -
 
 
 def commit_batch(
-    store: Store, batch: Draft, deadline: Deadline, *, flush: bool, check: Callable[[], object] | None = None
+    store: Store, batch: CommitBatch, deadline: Deadline, *, flush: bool, check: Callable[[], object] | None = None
 ) -> int:
     """Commit what the engine itself has to say; returns the number, which is applied here by then.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from spool.coordination.counters import Page
 from spool.errors import NotOpen
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.log.quota import Load, Loads, change_by
 from spool.store.store import Store, targets_of
 
@@ -78,7 +78,7 @@ class Work:
         """By queue, what it adds, less what it takes away."""
         return {}
 
-    def append_to(self, batch: Draft) -> None:
+    def append_to(self, batch: CommitBatch) -> None:
         """Add its content to a batch, behind what is there."""
 
     @property
@@ -92,7 +92,7 @@ class Work:
         return f"{self.branch}{self.first:08x}"
 
 
-class Puts(Work):
+class PutRequest(Work):
     """Messages of one queue, as ``validation.encoded`` groups them; neighbours in the line share a branch."""
 
     __slots__ = ("groups", "queue")
@@ -112,18 +112,18 @@ class Puts(Work):
     def usage(self, _store: Store) -> Loads:
         return {self.queue: Load(self.messages, self.bytes)}
 
-    def append_to(self, batch: Draft) -> None:
+    def append_to(self, batch: CommitBatch) -> None:
         self.branch, self.first = batch.shared_branch()
         for bodies, attributes in self.groups:
             batch.put(self.queue, bodies, attributes)
 
 
-class BranchWork(Work):
+class BranchRequest(Work):
     """A transaction's draft."""
 
     __slots__ = ("draft",)
 
-    def __init__(self, page: Page, branch: str, draft: Draft) -> None:
+    def __init__(self, page: Page, branch: str, draft: CommitBatch) -> None:
         super().__init__(page, draft.messages, draft.size)
         self.branch = branch
         self.draft = draft
@@ -138,11 +138,11 @@ class BranchWork(Work):
     def usage(self, store: Store) -> Loads:
         return change_by(store, self.draft.tables)
 
-    def append_to(self, batch: Draft) -> None:
+    def append_to(self, batch: CommitBatch) -> None:
         batch.append(self.draft)
 
 
-class CommitLine:
+class CommitQueue:
     """All that waits, first come, first served. ``wake`` is called when work is there that no caller leads."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

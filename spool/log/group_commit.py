@@ -17,11 +17,11 @@ from functools import partial
 
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
-from spool.format.batch import Draft
-from spool.format.writer import BranchFile
+from spool.format.batch import CommitBatch
+from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_queue import CLOSED, CommitLine, Puts, Stage, Work, tell
+from spool.log.commit_queue import CLOSED, CommitQueue, PutRequest, Stage, Work, tell
 from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import interrupts
@@ -38,7 +38,7 @@ class _NoRoomError(Exception):
         self.works = works
 
 
-class Group:
+class GroupCommit:
     """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
 
     ``make_room``: called once if the disk is full. ``failed``: how many messages that no caller waited for were not
@@ -50,7 +50,7 @@ class Group:
         self._make_room = make_room
         self.committed: Callable[[], None] = _nothing
         self.failed = 0
-        self.line = CommitLine(self._wake)
+        self.line = CommitQueue(self._wake)
         self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -88,7 +88,7 @@ class Group:
             self._start()
         self.line.put(work)
 
-    def future(self, work: Puts) -> "Future[str]":
+    def future(self, work: PutRequest) -> "Future[str]":
         """Submit it; a future of its first message's id."""
         work.future = future = Future[str]()
         work.begin = future.set_running_or_notify_cancel
@@ -215,7 +215,7 @@ class Group:
 
     def _write(self, works: Sequence[Work]) -> None:
         """One numbered file, durable and visible."""
-        file = BranchFile(self.store.files.disk, self._file_name())
+        file = CommitFileWriter(self.store.files.disk, self._file_name())
         batch = batch_of(works)
         deadline = self.store.deadline()
         check = partial(self._check_room, works, deadline)
@@ -275,9 +275,9 @@ def _fits(store: Store, work: Work, together: dict[str, quota.Load], doubtful: q
     return True
 
 
-def batch_of(works: Sequence[Work]) -> Draft:
+def batch_of(works: Sequence[Work]) -> CommitBatch:
     """All of them, in their order."""
-    batch = Draft()
+    batch = CommitBatch()
     for work in works:
         work.append_to(batch)
     return batch

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spool.disk.quarantine import kept
 from spool.errors import CorruptedFile
 from spool.format.format import Adoption
-from spool.format.reader import FileImage, image_of
+from spool.format.reader import FileContents, image_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Commit, Part
 from spool.index.index import Index
@@ -55,7 +55,7 @@ def read_commit(
     if wrong is not None and not last_resort:
         return None
     if image is None:
-        nothing = Part(0, None, 0, FileImage(store.header(), ()))
+        nothing = Part(0, None, 0, FileContents(store.header(), ()))
         return None if wrong is None else Commit(number, [nothing], [(name, wrong)])
     commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
     torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
@@ -74,7 +74,7 @@ def read_commit(
     return commit
 
 
-def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | None]:
+def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str | None]:
     """(image or None, what is wrong or None). None, None: there is no such file.
 
     The name can carry other bytes at any time, so bad ones are read again by name before they are believed.
@@ -96,7 +96,7 @@ def _numbered_image(store: Store, number: int) -> tuple[FileImage | None, str | 
     return image, wrong
 
 
-def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileImage | None:
+def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileContents | None:
     """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:

@@ -62,7 +62,7 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
             if not store.shared.numbers.try_lock(published + 1):
                 break
             try:
-                finish(store, published + 1)
+                finish_dead_writer(store, published + 1)
             finally:
                 store.shared.numbers.unlock(published + 1)
     raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
@@ -77,7 +77,7 @@ def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Pa
     return settle_to(store, highest_issued(store, page), deadline, page)
 
 
-def finish(store: Store, number: int) -> None:
+def finish_dead_writer(store: Store, number: int) -> None:
     """A writer died between its rename and its publication. The caller holds the number's byte.
 
     The bytes in the page cache prove nothing (a failed flush drops them silently), so a whole file is copied to a new

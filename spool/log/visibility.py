@@ -14,7 +14,7 @@ from spool.coordination.counters import Page
 from spool.coordination.locks import PREPARED_LIST
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.format import Header
-from spool.format.reader import FileImage, image_of
+from spool.format.reader import FileContents, image_of
 from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
@@ -36,7 +36,7 @@ _MOST_OWN = 64
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
-def look_again(store: Store, deadline: Deadline) -> None:
+def revalidate(store: Store, deadline: Deadline) -> None:
     """After a lock on a message was taken: see everything that could have removed or held it before.
 
     One look at the counters serves all three questions: whoever held the message stored what he did before he let go.
@@ -64,7 +64,7 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
         names = store.files.disk.names(layout.PREPARED)
     finally:
         store.shared.control.unlock(PREPARED_LIST)
-    images: dict[Xid, FileImage] = {}
+    images: dict[Xid, FileContents] = {}
     for name in names:
         xid = layout.parse_xid(name)
         image = None if xid is None else prepared_image(store, xid)
@@ -75,7 +75,7 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
     return store.shared.counters.read()
 
 
-def prepared_image(store: Store, xid: Xid) -> FileImage | None:
+def prepared_image(store: Store, xid: Xid) -> FileContents | None:
     """None if the branch is not in ``prepared/`` (any more), or damaged (the recovery scan says so)."""
     known = store.view.prepared.images.get(xid)
     try:
@@ -118,7 +118,7 @@ def apply_up_to(store: Store, published: int) -> None:
                 rebuild(store)
 
 
-def see_own(store: Store, commit: Commit) -> None:
+def apply_own(store: Store, commit: Commit) -> None:
     """A commit of this process, just published. Who is behind others stays so until he wants to know what there is: a
     process that only puts need not follow them."""
     try:

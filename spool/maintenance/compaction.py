@@ -19,11 +19,11 @@ from itertools import groupby
 from typing import Any
 
 from spool.errors import CorruptedFile
-from spool.format.batch import Draft, Section
+from spool.format.batch import CommitBatch, Section
 from spool.format.format import Origins, SectionEntry, Table, body_head, encode_table
 from spool.format.reader import image_of
 from spool.format.schema import TOTALS_FACT
-from spool.format.writer import BranchFile
+from spool.format.writer import CommitFileWriter
 from spool.index.body_files import Sources
 from spool.index.files import FileState
 from spool.index.index import Index
@@ -192,7 +192,7 @@ class Sweeper:
         if len(numbers) < FOLDED_COMMITS:
             return 0
         removals, facts = _said_by(self.store, numbers)
-        draft = Draft()
+        draft = CommitBatch()
         for _, number, first, count, why in removals:
             draft.remove(number, first, count, why)
         for key, (_, value, expiry) in facts.items():
@@ -292,7 +292,7 @@ class _Sweep:
         reading = Sources(self.store.files.disk)  # not the space's own, which gets share under the mutex
         # The header is written under the number lock, and must not outgrow its room: that would move all the rest.
         with own_file(self.store, self.store.deadline(), header_room=(16 << 10) + 10 * len(sources)) as file:
-            draft = Draft()
+            draft = CommitBatch()
             draft.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
             try:
                 for section in self.sections:
@@ -307,7 +307,7 @@ class _Sweep:
             _commit(self.store, file, draft, supersedes, lambda: self._leave(draft))
         return 1
 
-    def _add(self, draft: Draft, section: list[Pick], reading: Sources) -> None:
+    def _add(self, draft: CommitBatch, section: list[Pick], reading: Sources) -> None:
         """One section, whole in the draft; what cannot be read stays where it is, for a get to set aside."""
         table = Table(queues=[section[0].run.queue.name], origins=Origins([], [], [], [], []))
         bodies: list[bytes] = []
@@ -330,7 +330,7 @@ class _Sweep:
         draft.messages += len(bodies)
         self.picks += kept
 
-    def _leave(self, draft: Draft) -> None:
+    def _leave(self, draft: CommitBatch) -> None:
         """Under the number lock: what is not any more as it was when we looked is left where it is."""
         if self.store.view.index is not self.index:
             raise _GivenUpError
@@ -352,7 +352,7 @@ class _Sweep:
 
 
 def _commit(
-    store: Store, file: BranchFile, batch: Draft, supersedes: Collection[int], leave: Callable[[], None]
+    store: Store, file: CommitFileWriter, batch: CommitBatch, supersedes: Collection[int], leave: Callable[[], None]
 ) -> None:
     """What the file says is true at its own number: nobody can commit anything between our last look and that."""
     deadline = store.deadline()

@@ -13,7 +13,7 @@ from typing import Any
 from spool.disk.disk import FlushFailed
 from spool.disk.recycler import weight
 from spool.errors import NotOpen, SpoolError
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.format.schema import TOTALS_FACT
 from spool.index.files import FileState, add_tallies
 from spool.index.index import Index
@@ -21,7 +21,7 @@ from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.maintenance.account import Account, recorded, there
 from spool.model import layout
-from spool.policies.claim_journal import bury_the_dead
+from spool.policies.claim_journal import reap_orphans
 from spool.store.store import Store, log
 
 _BATCH_FILES = 10_000
@@ -78,7 +78,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if not ours or _must_wait(store):
                 return 0
-            bury_the_dead(store, store.deadline())
+            reap_orphans(store, store.deadline())
             _flush_unflushed(store)
             catch_up(store)
             _finish_taken(store)
@@ -176,7 +176,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever
-        draft = Draft()
+        draft = CommitBatch()
         draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, draft, store.deadline(), flush=True)
@@ -203,7 +203,7 @@ def balance(store: Store, numbers: Iterable[int]) -> None:
         value = _totals_with(index, known, fresh)
         left = there(numbers, index.applied, value)
         value["gone"] = list(Account.of_missing(index.applied, left))
-    draft = Draft()
+    draft = CommitBatch()
     draft.fact(TOTALS_FACT, value)
     commit_batch(store, draft, store.deadline(), flush=True)
 

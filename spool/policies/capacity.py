@@ -12,7 +12,7 @@ import tempfile
 import threading
 from typing import BinaryIO, cast
 
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import Load, in_doubt, load_of, see_all
 from spool.log.visibility import catch_up, list_prepared
@@ -67,7 +67,7 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
             if _crossed(store, config, load_of(store, config.name, in_doubt(store))) is not is_high:
                 raise _Unchanged
 
-    draft = Draft()
+    draft = CommitBatch()
     draft.fact(_fact_key(config.name), _HIGH if is_high else None)
     try:
         commit_batch(store, draft, deadline, flush=True, check=check)

@@ -43,7 +43,7 @@ class Note(NamedTuple):
     since: float | None = None
 
 
-class ClaimNote:
+class ClaimJournal:
     """The note of one transaction; made with its first claim."""
 
     def __init__(self, store: Store, xid: Xid) -> None:
@@ -102,7 +102,7 @@ def _become_owner(store: Store) -> None:
         store.shared.control.unlock(NUMBER)
 
 
-class Undertaker:
+class OrphanReaper:
     """Knows which owners may still have notes, and counts those of the dead."""
 
     def __init__(self, store: Store) -> None:
@@ -110,7 +110,7 @@ class Undertaker:
         self._known: set[int] = set()
         self._seen = 0
 
-    def count_dead(self, number: int, deadline: Deadline) -> None:
+    def count_orphans_tries(self, number: int, deadline: Deadline) -> None:
         """Called with a claim of that number just won: if an owner died, its tries are counted before this returns."""
         last = self.store.shared.counters.read().owner
         if last > self._seen:
@@ -226,7 +226,7 @@ def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position
     return found
 
 
-def bury_the_dead(store: Store, deadline: Deadline) -> None:
+def reap_orphans(store: Store, deadline: Deadline) -> None:
     """What dead processes left in ``active/``: their claims are counted, their unfinished branches removed.
 
     An opener that is alone does it too; this is for spaces that are never closed by everybody.

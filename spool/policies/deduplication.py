@@ -7,8 +7,8 @@ lock: who puts the same one meanwhile waits for its outcome, as at a unique inde
 
 from spool.coordination.locks import deduplication_byte
 from spool.errors import InvalidArgument, MessageInUse
-from spool.format.batch import Draft
-from spool.log.visibility import look_again
+from spool.format.batch import CommitBatch
+from spool.log.visibility import revalidate
 from spool.model.settings import QueueConfig
 from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
@@ -49,7 +49,7 @@ class Keys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        look_again(store, store.deadline())  # whoever had the key may have died with a number that nobody sees yet
+        revalidate(store, store.deadline())  # whoever had the key may have died with a number that nobody sees yet
         with store.view.mutex:
             for xid, image in store.view.prepared.images.items():
                 if any(fact[0] == name for table in image.tables for fact in table.facts):
@@ -59,7 +59,7 @@ class Keys:
             return None
         return str(fact[1])
 
-    def remember(self, draft: Draft, config: QueueConfig, key: str, message_id: str) -> None:
+    def remember(self, draft: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
         """The message with that key is in the draft."""
         name = _fact_key(config.name, key)
         draft.fact(name, message_id, self._store.clock.now() + config.deduplication_window)

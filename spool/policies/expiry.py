@@ -9,9 +9,9 @@ import logging
 from itertools import islice
 
 from spool.errors import QueueNotFound
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
-from spool.log.visibility import look_again
+from spool.log.visibility import revalidate
 from spool.model.ranges import Ranges, append, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
@@ -57,7 +57,7 @@ def _claim_expired(store: Store, queue: str) -> Ranges:
 
 
 def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
-    look_again(store, deadline)
+    revalidate(store, deadline)
     gone: dict[int, Ranges] = {}  # by how many tries failed
     with store.view.mutex:
         now = store.clock.now()
@@ -79,8 +79,8 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     return count
 
 
-def _farewell(config: QueueConfig, gone: dict[int, Ranges]) -> Draft:
-    draft = Draft()
+def _farewell(config: QueueConfig, gone: dict[int, Ranges]) -> CommitBatch:
+    draft = CommitBatch()
     for attempts, ranges in gone.items():
         for number, first, count in ranges:
             if _is_kept(config):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spool.errors import QueueNotFound
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.model.message import Position, due_time
 from spool.model.outcome import LONGEST_REASON
@@ -25,7 +25,7 @@ _MOST_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class FailureOutcome:
     """What becomes of a message after a failed try: control fields to change, or None: it is dropped."""
 
     changes: Mapping[str, Any] | None
@@ -39,14 +39,14 @@ def fate(
     delay: float | None = None,
     *,
     not_before: float | None = None,
-) -> Fate:
+) -> FailureOutcome:
     """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay.
     ``not_before``: the message's own time; one that was taken by its id before that is not due any earlier now."""
     if is_last(config, attempts):
-        return Fate(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
+        return FailureOutcome(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
     wait = retry_delay(config, attempts) if delay is None else delay
     due = max(now + wait, not_before or 0.0)
-    return Fate(
+    return FailureOutcome(
         {
             "attempts": attempts + 1,
             "not_before": due if due > now else None,
@@ -90,7 +90,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     }
 
 
-def add_fate(draft: Draft, store: Store, position: Position, reason: str) -> None:
+def add_failure_outcome(draft: CommitBatch, store: Store, position: Position, reason: str) -> None:
     """Write a live message's fate into a draft; the caller holds the mutex."""
     run = store.view.index.find(position)
     if run is None:
@@ -133,12 +133,12 @@ def count_failures(
     """
     places = list(positions)
     while True:
-        draft = Draft()
+        draft = CommitBatch()
         store.refresh_settings()  # where they go is as the settings are now
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
-                    add_fate(draft, store, position, reason)
+                    add_failure_outcome(draft, store, position, reason)
         if draft.empty:
             return
         try:

@@ -10,7 +10,7 @@ from spool.coordination.presence import Presence
 from spool.coordination.wakeup import Bell
 from spool.disk import Disk
 from spool.disk.recycler import Pool
-from spool.format.reader import FileImage
+from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
 from spool.index import Index
 from spool.index.body_files import Sources
@@ -83,10 +83,10 @@ class PreparedBranches:
 
     def __init__(self) -> None:
         self.version = -1
-        self.images: dict[Xid, FileImage] = {}
+        self.images: dict[Xid, FileContents] = {}
         self.held: dict[Position, Xid] = {}
 
-    def replace(self, version: int, images: dict[Xid, FileImage]) -> None:
+    def replace(self, version: int, images: dict[Xid, FileContents]) -> None:
         self.version = version
         self.images = images
         self.held = {position: xid for xid, image in images.items() for position in targets(image)}
@@ -98,7 +98,7 @@ class PreparedBranches:
             self.held.pop(position, None)
 
 
-def targets(image: FileImage) -> Iterator[Position]:
+def targets(image: FileContents) -> Iterator[Position]:
     """The committed messages that a branch's commands address."""
     for table in image.tables:
         for command in table.commands:

@@ -12,15 +12,15 @@ from typing import Any
 from spool.coordination.counters import Page
 from spool.coordination.locks import xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
-from spool.format.batch import Draft
-from spool.format.writer import BranchFile
+from spool.format.batch import CommitBatch
+from spool.format.writer import CommitFileWriter
 from spool.log.commit import write
 from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
 from spool.model.ranges import Ranges, positions
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
-from spool.policies.claim_journal import ClaimNote
+from spool.policies.claim_journal import ClaimJournal
 from spool.policies.deduplication import Keys
 from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
@@ -37,15 +37,15 @@ class Branch:
     def __init__(self, store: Store, xid: Xid | None, *, noted: bool) -> None:
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
-        self.draft = Draft()
+        self.draft = CommitBatch()
         self.draft.begin_branch(self.xid, self.id)
-        self.file: BranchFile | None = None
+        self.file: CommitFileWriter | None = None
         self.claims: Ranges = []
         self.groups = GroupHolds(store.shared.xids, self.claims)
         self._keys: Keys | None = None
         self._store = store
         self._noted = noted
-        self._note = ClaimNote(store, self.xid)
+        self._note = ClaimJournal(store, self.xid)
         self._locked = False
         self._left = False  # to the next opener of the space
 
@@ -92,12 +92,12 @@ class Branch:
         self.lock_xid()
         self.new_file().stream(self.draft)
 
-    def new_file(self) -> BranchFile:
+    def new_file(self) -> CommitFileWriter:
         """Its file; a new one if it has none."""
-        self.file = self.file or BranchFile(self._store.files.disk, self.xid)
+        self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
-    def write_vote(self, page: Page) -> BranchFile:
+    def write_vote(self, page: Page) -> CommitFileWriter:
         """The whole branch in ``active/``, without a number. A full disk is reclaimed once."""
         file = self.new_file()
         write(self._store, file, self.draft, page, make_room=partial(reclaim, self._store))
@@ -112,7 +112,7 @@ class Branch:
         other ids: the old ones were told to the caller."""
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
-        self.draft = Draft()
+        self.draft = CommitBatch()
         self.draft.begin_branch(self.xid, self.id)
         if self._keys is not None:
             self._keys.let_go()

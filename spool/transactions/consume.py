@@ -9,22 +9,22 @@ import msgpack
 from spool.coordination.counters import Page
 from spool.disk.quarantine import quarantine_bytes
 from spool.errors import BadMessageId, CorruptedFile, MessageInUse, SystemFailure, UnknownCodec
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.format.reader import BodyPlace
 from spool.index.run import Run
 from spool.log.commit import commit_batch
-from spool.log.visibility import catch_up, list_prepared, look_again
+from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model import codecs, layout
 from spool.model.message import Message, Origin, Position, message_id, neighbours, parse_message_id
 from spool.model.ranges import Ranges, positions, subtract
-from spool.policies.claim_journal import Undertaker
+from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime import interrupts
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
 from spool.transactions.groups import GroupHolds
 from spool.transactions.selection import Places, Wanted, candidates, groups_of, is_there, still_there
-from spool.transactions.two_phase import settle_the_dead
+from spool.transactions.two_phase import resolve_orphans
 
 # How long who waits for a message leaves it to the bell. Ctrl-C and closing the space wait as long at most.
 IDLE_SECONDS = 0.1
@@ -36,7 +36,7 @@ BUSY_SECONDS = 0.002
 
 def claim(
     store: Store,
-    undertaker: Undertaker,
+    undertaker: OrphanReaper,
     wanted: Wanted,
     page: Page,
     deadline: Deadline,
@@ -64,7 +64,7 @@ def claim(
                 continue
             seen = store.view.index.applied
             # A coordinator that is gone held messages by its prepared branches; and something came while we looked.
-            if settle_the_dead(store, deadline) or store.view.index.applied > seen:
+            if resolve_orphans(store, deadline) or store.view.index.applied > seen:
                 continue
             if wanted.message_id is not None and is_there(store, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
@@ -77,15 +77,15 @@ def claim(
 
 
 def _confirm(
-    store: Store, undertaker: Undertaker, wanted: Wanted, got: Ranges, deadline: Deadline,
+    store: Store, undertaker: OrphanReaper, wanted: Wanted, got: Ranges, deadline: Deadline,
     note: Callable[[Ranges], None], holds: GroupHolds,
 ) -> Ranges:  # fmt: skip
     """Of what was locked, what may be had; the rest is let go of."""
     try:
         note(got)
         for number in {number for number, _, _ in got}:
-            undertaker.count_dead(number, deadline)
-        look_again(store, deadline)
+            undertaker.count_orphans_tries(number, deadline)
+        revalidate(store, deadline)
         with store.view.mutex:
             kept = still_there(store, wanted, got, holds)
     except BaseException:
@@ -252,7 +252,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
             reason = f"{reason}; its bytes cannot be read: {error}"
     text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
     quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
-    draft = Draft()
+    draft = CommitBatch()
     draft.remove(position.number, position.ordinal, 1, "failed")
     commit_batch(store, draft, deadline, flush=True)
 

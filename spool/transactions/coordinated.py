@@ -58,7 +58,7 @@ class CoordinatedTransaction(Transaction):
             self._store.refresh_settings()
             room = room_for(self._store, lambda: file.tables, self._store.deadline())
             limited = self._store.config.limited  # or the vote needs no number lock
-            two_phase.publish_prepared(self._store, file, self.xid, check=room if limited else None)
+            two_phase.vote(self._store, file, self.xid, check=room if limited else None)
             self._end(State.PREPARED)
             return True
 

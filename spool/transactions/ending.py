@@ -22,9 +22,9 @@ from spool.errors import (
     TransactionRolledBack,
     TransactionTimeout,
 )  # fmt: skip
-from spool.format.writer import BranchFile
+from spool.format.writer import CommitFileWriter
 from spool.log.commit import commit
-from spool.log.commit_queue import BranchWork, Work
+from spool.log.commit_queue import BranchRequest, Work
 from spool.log.futures import Promises
 from spool.log.quota import room_for
 from spool.model.xid import Xid
@@ -200,8 +200,8 @@ class Ending:
             self._engine.group_commit.failed += work.messages
             work.future.set_exception(failed)
 
-    def _work(self, page: Page) -> BranchWork:
-        return BranchWork(page, self._branch.id.hex(), self._branch.draft)
+    def _work(self, page: Page) -> BranchRequest:
+        return BranchRequest(page, self._branch.id.hex(), self._branch.draft)
 
     def _commit_in_line(self, page: Page) -> None:
         """Together with what others commit now."""
@@ -211,7 +211,7 @@ class Ending:
         finally:
             self.number = work.number
 
-    def _commit_alone(self, page: Page, file: BranchFile) -> None:
+    def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
         """In the file to which it was written already, because it is large."""
         store, deadline = self._store, self._store.deadline()
         room = room_for(store, lambda: file.tables, deadline)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.format.reader import read_bodies
-from spool.format.writer import BranchFile
+from spool.format.writer import CommitFileWriter
 from spool.log.commit import write
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.runtime import interrupts
@@ -20,7 +20,7 @@ from spool.runtime.clock import Clock
 from spool.runtime.gate import step
 from spool.store.store import Store
 from spool.transactions.consume import HeldMessage
-from spool.transactions.two_phase import publish_prepared
+from spool.transactions.two_phase import vote
 
 
 class Vote(NamedTuple):
@@ -40,7 +40,7 @@ class RemoteBranch:
     def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
         assert len(branch_id) == BRANCH_ID_BYTES
         self.xid = xid
-        self.draft = Draft()
+        self.draft = CommitBatch()
         self.draft.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
         disk = Disk(path)
@@ -99,12 +99,12 @@ class RemoteBranch:
         if self.draft.empty:
             return None
         store = self._store
-        file = BranchFile(store.files.disk, self.xid)
+        file = CommitFileWriter(store.files.disk, self.xid)
         with store.disk_errors(f"preparing branch {self.xid}"):
             try:
                 write(store, file, self.draft)
                 self._check_coordinator()
-                publish_prepared(store, file, self.xid)
+                vote(store, file, self.xid)
             except BaseException:
                 file.abandon()
                 raise

@@ -17,14 +17,14 @@ from typing import Any
 from spool.coordination.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, SpoolError
-from spool.format.batch import Draft
-from spool.format.reader import FileImage
-from spool.format.writer import BranchFile
+from spool.format.batch import CommitBatch
+from spool.format.reader import FileContents
+from spool.format.writer import CommitFileWriter
 from spool.index.index import Index
 from spool.log.commit import commit, commit_batch, own_file
 from spool.log.quota import added_by, check_adoption, see_all
 from spool.log.sequence import copy_over, settle_all, with_number_lock
-from spool.log.visibility import catch_up, list_prepared, look_again, prepared_image
+from spool.log.visibility import catch_up, list_prepared, prepared_image, revalidate
 from spool.model import layout
 from spool.model.message import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
@@ -50,7 +50,7 @@ class UnknownBranch(SpoolError):
         self.committed_by = committed_by
 
 
-def publish_prepared(store: Store, file: BranchFile, xid: Xid, check: Callable[[], None] | None = None) -> None:
+def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], None] | None = None) -> None:
     """Phase one: the finished file becomes ``prepared/<xid>``, durable. The caller holds the xid's byte.
 
     ``check`` runs under the number lock and raises if the branch must not vote yes. FileExistsError if a branch of that
@@ -78,7 +78,7 @@ def publish_prepared(store: Store, file: BranchFile, xid: Xid, check: Callable[[
         file.close()
 
 
-def _list_as_prepared(store: Store, file: BranchFile, xid: Xid) -> None:
+def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
     store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
         store.check_targets(file.tables, store.shared.counters.read())
@@ -106,7 +106,7 @@ def _take_away(store: Store, xid: Xid, deadline: Deadline) -> None:
         store.shared.control.unlock(PREPARED_LIST)
 
 
-def adopt(store: Store, file: BranchFile, batch: Draft, xids: Sequence[Xid], deadline: Deadline) -> int:
+def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequence[Xid], deadline: Deadline) -> int:
     """Phase two: one numbered file commits prepared branches together with the caller's own batch; returns its number.
 
     The caller was told the branches' votes, or made them durable. UnknownBranch if one is not there to be committed,
@@ -130,14 +130,14 @@ def adopt(store: Store, file: BranchFile, batch: Draft, xids: Sequence[Xid], dea
     return commit(store, file, batch, deadline, check=check)
 
 
-def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, draft: Draft | None = None) -> int:
+def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, draft: CommitBatch | None = None) -> int:
     """Commit one prepared branch, alone or with facts about it; returns the number.
 
     ``told``: the caller was told its vote. UnknownBranch if it is not there to be committed.
     """
     if not told:
         make_durable(store, xid, deadline)
-    batch = draft or Draft()
+    batch = draft or CommitBatch()
     with own_file(store, deadline) as file:
         batch.begin_branch(file.xid, file.xid.gtrid)
         number = adopt(store, file, batch, [xid], deadline)
@@ -145,7 +145,7 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
     return number
 
 
-def _voted_image(store: Store, xid: Xid) -> FileImage:
+def _voted_image(store: Store, xid: Xid) -> FileContents:
     image = prepared_image(store, xid)
     if image is None:
         catch_up(store)
@@ -154,7 +154,7 @@ def _voted_image(store: Store, xid: Xid) -> FileImage:
 
 
 def _still_prepared(
-    store: Store, xids: Sequence[Xid], images: Sequence[FileImage], deadline: Deadline
+    store: Store, xids: Sequence[Xid], images: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[], None]:
     """Under the number lock: nobody decided any of the branches meanwhile, by a commit or by a fact."""
 
@@ -262,14 +262,14 @@ def _unless_gone(move: Callable[..., None], *names: str) -> bool:
     return True
 
 
-def settle_the_dead(store: Store, deadline: Deadline) -> list[Xid]:
+def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     """Roll back undecided branches of our own coordinators that are gone, and what an administrator decided to roll
     back and left there; returns their xids.
 
     First the coordinator's lock is tested, then the decision is looked for: the other way round, a coordinator that
     decides and ends in between would be taken for one that never decided.
     """
-    look_again(store, deadline)
+    revalidate(store, deadline)
     done = []
     for xid in list(store.view.prepared.images):
         reason = _why_settled(store, xid)
@@ -326,7 +326,7 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
     """Prepared, undecided branches that wait for a coordinator, each durable: those whose vote the caller was not
     told are copied and flushed first. Branches whose owner is still voting when the deadline passes, and those whose
     coordinator is one of ours that lives, are left out."""
-    settle_the_dead(store, deadline)
+    resolve_orphans(store, deadline)
     found = []
     for xid in sorted(store.view.prepared.images):
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
@@ -413,7 +413,7 @@ def heuristic_outcomes(store: Store) -> dict[str, str]:
 def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide in the coordinator's place. The fact is the decision: a commit adopts the branch with it in one file; a
     rollback is decided once it is published, and who dies behind that leaves the rest to whoever looks next."""
-    draft = Draft()
+    draft = CommitBatch()
     draft.fact(_fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
         commit_prepared(store, xid, deadline, told=False, draft=draft)
@@ -435,7 +435,7 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
-    draft = Draft()
+    draft = CommitBatch()
     draft.fact(_fact_key(xid), None)
     commit_batch(store, draft, deadline, flush=True)
     return True

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.model.settings import QueueConfig
@@ -54,7 +54,7 @@ class Rules:
 
 
 def record(
-    draft: Draft, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
+    draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
     """Write what the outcome does into the branch; returns what became of the message, and why if it failed.
 
@@ -95,7 +95,7 @@ def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | No
     return target if target is not None and target not in rules.queues else None
 
 
-def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
+def _reject(draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
     """Final: the reply to the failure queue, the request to the error queue, each if set."""
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(draft, rules, message.failure_queue, message, outcome.reply)
@@ -112,7 +112,9 @@ def _reject(draft: Draft, rules: Rules, held: HeldMessage, message: Message, out
     return Effect.REJECTED
 
 
-def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outcome: Retried, now: float) -> Effect:
+def _retry(
+    draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, outcome: Retried, now: float
+) -> Effect:
     if not outcome.counted:
         return Effect.KEPT
     decided = fate(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
@@ -130,7 +132,7 @@ def _retry(draft: Draft, rules: Rules, held: HeldMessage, message: Message, outc
     return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
 
 
-def _answer(draft: Draft, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
+def _answer(draft: CommitBatch, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
     """The request's correlation id, or else its id, and its other travelling fields go along."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:

@@ -12,7 +12,7 @@ from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, Transactio
 from spool.model.message import Message, Position
 from spool.model.outcome import Outcome, Rejected, Retried, one_line
 from spool.model.ranges import Ranges, positions
-from spool.policies.retries import add_fate, with_error_queue
+from spool.policies.retries import add_failure_outcome, with_error_queue
 from spool.runtime.gate import step
 from spool.transactions import consume
 from spool.transactions.consume import HeldMessage
@@ -150,7 +150,7 @@ class Handling(Transaction):
         with store.view.mutex:
             for position in positions(branch.claims):
                 if position != own:
-                    add_fate(branch.draft, store, position, reason)
+                    add_failure_outcome(branch.draft, store, position, reason)
 
     def expel(self, reason: str) -> tuple[Effect, str]:
         """End it from another thread than the function's, as a try that failed. What the function asks of it from now

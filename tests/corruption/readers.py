@@ -26,7 +26,7 @@ from spool.format.format import (
     decode_header,
     decode_table,
 )
-from spool.format.reader import FileImage, image_of, prove, read_bodies
+from spool.format.reader import FileContents, image_of, prove, read_bodies
 from spool.index import Index
 from spool.index.commit import Commit, Part
 from spool.intake import dropfile
@@ -135,7 +135,7 @@ def try_table(encoded: bytes, like: SectionEntry, tried: dict[str, int]) -> None
 def try_index(table: Table, entry: SectionEntry) -> None:
     """What opening a space does with a table: index it, look at what is there, and see what it holds if prepared."""
     branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
-    image = FileImage(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
+    image = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
     index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
         index.apply(Commit(number, [Part(0, None, 0, image)]))

@@ -140,7 +140,7 @@ def _adopt_take_and_reclaim(stage: Stage) -> None:
 def _coordinator_ends(stage: Stage) -> None:
     """Whoever meets the branch of a coordinator that may have decided looks at its lock first."""
     stage.process("D", _round(stage.book))
-    stage.process("Z", lambda space: two_phase.settle_the_dead(space._store, space._store.deadline()) and None)
+    stage.process("Z", lambda space: two_phase.resolve_orphans(space._store, space._store.deadline()) and None)
 
 
 def _driver_task_and_cleaner(stage: Stage) -> None:

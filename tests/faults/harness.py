@@ -9,7 +9,7 @@ import spool
 from spool.admin.findings import Kind
 from spool.errors import CommitUnknown, SpaceStopped, SpoolError
 from spool.log.sequence import settle_all
-from spool.transactions.two_phase import settle_the_dead
+from spool.transactions.two_phase import resolve_orphans
 from tests.at_once import AT_ONCE
 from tests.crash.worlds import AFTER, QUEUES, World
 from tests.crash.worlds import look as look_now
@@ -204,7 +204,7 @@ def finish(actor: Actor, history: History, shown: World) -> None:
 def look(space: spool.Space) -> World:
     """What an application sees, once what dead or failed writers left is settled, as the next get or commit does."""
     settle_all(space._store, space._store.deadline())
-    settle_the_dead(space._store, space._store.deadline())
+    resolve_orphans(space._store, space._store.deadline())
     return look_now(space)
 
 

@@ -23,7 +23,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
-from spool.transactions.two_phase import settle_the_dead
+from spool.transactions.two_phase import resolve_orphans
 from spool.work.effects import Effect
 from tests.at_once import AT_ONCE
 
@@ -111,7 +111,7 @@ def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space
             blocks = []
             for chunk in chunks:
                 blocks += in_process([chunk])
-                assert settle_the_dead(other._store, other._store.deadline()) == []
+                assert resolve_orphans(other._store, other._store.deadline()) == []
             return blocks
 
         assert forward(space, echo, job=looked_at).effects == {Effect.DELIVERED: 4}

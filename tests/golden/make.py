@@ -9,9 +9,9 @@ from array import array
 from pathlib import Path
 
 from spool.disk import Disk
-from spool.format.batch import Draft, Section
+from spool.format.batch import CommitBatch, Section
 from spool.format.format import Adoption, BranchEntry, Header, Origins, Table, stamp
-from spool.format.writer import BranchFile
+from spool.format.writer import CommitFileWriter
 from spool.index.lookup import hash_of
 from spool.index.segment import pack_correlations, pack_ids
 from spool.maintenance.compaction import section_of
@@ -23,9 +23,9 @@ OWN_ID, BRANCH_ID = bytes(range(12)), bytes(range(12, 24))
 BRANCH_XID = Xid(7, b"global", b"branch")
 
 
-def commit_draft() -> Draft:
+def commit_draft() -> CommitBatch:
     """Several queues, all control fields, kinds of body, commands on messages, a taken file and facts."""
-    draft = Draft()
+    draft = CommitBatch()
     draft.put("orders", [b"", b"two", b"x" * 300], {})
     draft.put("orders", ["text \N{SNOWMAN}".encode()], {"codec": "text", "content_type": "text/plain; charset=utf-8"})
     draft.put(
@@ -52,8 +52,8 @@ def commit_draft() -> Draft:
     return draft
 
 
-def branch_draft() -> Draft:
-    draft = Draft()
+def branch_draft() -> CommitBatch:
+    draft = CommitBatch()
     draft.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
     draft.remove(42, 0, 1, "dequeued")
     return draft
@@ -76,10 +76,10 @@ def swept_section() -> Section:
     return section_of(table, bodies)
 
 
-def write(directory: Path, name: str, header: Header, draft: Draft, number: int) -> Header:
+def write(directory: Path, name: str, header: Header, draft: CommitBatch, number: int) -> Header:
     """A finished file, stamped if it has a number, under a golden name."""
     (directory / "active").mkdir(exist_ok=True)
-    file = BranchFile(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
+    file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
     done = file.complete(header, draft)
     if number:
         assert file.handle is not None
@@ -100,8 +100,8 @@ def make(directory: Path) -> None:
     adoption = Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1)
     head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
     header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
-    write(directory, "head.msgpack", header, Draft(), 43)
-    draft = Draft(messages=3, sections=[swept_section()])
+    write(directory, "head.msgpack", header, CommitBatch(), 43)
+    draft = CommitBatch(messages=3, sections=[swept_section()])
     draft.leave(1, 1)
     own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
     header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)

@@ -49,7 +49,7 @@ _STAND_INS = {
     "_is_taken": "False",
     "_must_wait": "False",
     # looks again
-    "look_again": _NOTHING,
+    "revalidate": _NOTHING,
     "catch_up": _NOTHING,
     "apply_up_to": _NOTHING,
     "highest_issued": "{second}.issued",

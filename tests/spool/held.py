@@ -10,7 +10,7 @@ from unittest import mock
 
 import spool
 from spool.disk.disk import Disk, FlushFailed
-from spool.log.commit_queue import CommitLine, Work
+from spool.log.commit_queue import CommitQueue, Work
 from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60
@@ -66,13 +66,13 @@ class Gathering:
         self.space = spool.create(path, disk=self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
         self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
-        add = CommitLine._add
+        add = CommitQueue._add
 
-        def adding(line: CommitLine, work: Work) -> None:
+        def adding(line: CommitQueue, work: Work) -> None:
             add(line, work)
             self.came[threading.current_thread()].set()
 
-        monkeypatch.setattr(CommitLine, "_add", adding)
+        monkeypatch.setattr(CommitQueue, "_add", adding)
 
     @contextmanager
     def held(self, queue: str = "orders") -> Iterator[None]:

@@ -130,11 +130,11 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert doomed._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert two_phase.settle_the_dead(other._store, other._store.deadline()) == [], "it lives"
+    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
 
 def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
     prepare(space, ROUND)
-    assert two_phase.settle_the_dead(other._store, other._store.deadline()) == [ROUND]
+    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [ROUND]

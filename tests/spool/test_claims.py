@@ -10,7 +10,7 @@ import spool
 from spool.coordination.claims import Claims
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
-from spool.policies.claim_journal import bury_the_dead
+from spool.policies.claim_journal import reap_orphans
 from tests.at_once import AT_ONCE
 
 
@@ -53,7 +53,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         tx.get("q")
         tx.put_many("q", [bytes(1 << 20)] * 20)
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a note, and a branch that streams"
-        bury_the_dead(space._store, space._store.deadline())
+        reap_orphans(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
         doomed._store.gate.close_at_once("it died")  # what the kernel does for a process that is killed
         reclaim(space._store)

@@ -13,7 +13,7 @@ import spool
 from spool.disk.disk import FlushFailed
 from spool.format.reader import image_of
 from spool.log import commit_queue as gathered
-from spool.log.commit_queue import CommitLine
+from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
@@ -83,7 +83,7 @@ def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering)
 def test_a_lone_caller_leads_at_once_in_his_own_thread(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer, no hand-over, no thread but his."""
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("a lone caller waits for nobody"))
-    monkeypatch.setattr(CommitLine, "wait", lambda *args: pytest.fail("a lone caller leads"))
+    monkeypatch.setattr(CommitQueue, "wait", lambda *args: pytest.fail("a lone caller leads"))
     for n in range(5):
         gathering.space.put("orders", n)
         gathering.space.get("orders")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from spool.coordination.counters import Page
 from spool.format import batch, schema
-from spool.format.batch import Draft
+from spool.format.batch import CommitBatch
 from spool.format.format import decode_table
-from spool.log.commit_queue import BranchWork, Puts, Work
+from spool.log.commit_queue import BranchRequest, PutRequest, Work
 from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
@@ -29,12 +29,12 @@ branches = st.tuples(
 )
 
 
-def puts_of(made: list[Message]) -> Puts:
-    return Puts(PAGE, made[0][0], [([body], attributes) for _, attributes, body in made])
+def puts_of(made: list[Message]) -> PutRequest:
+    return PutRequest(PAGE, made[0][0], [([body], attributes) for _, attributes, body in made])
 
 
-def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int]], facts: list[str]) -> BranchWork:
-    found, id = Draft(), bytes([place]) * 12
+def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int]], facts: list[str]) -> BranchRequest:
+    found, id = CommitBatch(), bytes([place]) * 12
     found.begin_branch(Xid(FORMAT_LOCAL, id, b""), id)
     for queue, attributes, body in made:
         found.put(queue, [body], attributes)
@@ -42,10 +42,10 @@ def branch_of(place: int, made: list[Message], removes: list[tuple[int, int, int
         found.remove(number, first, count, "dequeued")
     for key in facts:
         found.fact(key, place)
-    return BranchWork(PAGE, id.hex(), found)
+    return BranchRequest(PAGE, id.hex(), found)
 
 
-def contents(whole: Draft) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
+def contents(whole: CommitBatch) -> tuple[list[Message], list[list[Any]], list[list[Any]]]:
     """As a reader finds it in the file."""
     whole.close_section()
     found: list[Message] = []

@@ -13,7 +13,7 @@ import pytest
 import spool
 from spool.coordination.locks import NUMBER
 from spool.log import commit_queue as gathered
-from spool.log.commit_queue import CommitLine
+from spool.log.commit_queue import CommitQueue
 from spool.runtime import interrupts
 from tests.at_once import AT_ONCE
 from tests.spool.held import PATIENT_SECONDS, Gathering
@@ -199,7 +199,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
 
 def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
     woken: list[str] = []
-    waiting = CommitLine(lambda: woken.append("the store's thread"))
+    waiting = CommitQueue(lambda: woken.append("the store's thread"))
     first, second, third, fourth = (gathered.Work(None, 0, 0) for _ in range(4))
     assert waiting.join(first)
     assert not waiting.join(second)
