@@ -1,6 +1,5 @@
 """Rules of the protocol, each broken on purpose, are missed by the scenarios that should miss them."""
 
-
 import pytest
 
 from tests.crash.book import Unexplained

@@ -1,6 +1,5 @@
 """Who stops at the narrowest place of a step, however far another comes meanwhile, loses and doubles nothing."""
 
-
 import pytest
 
 from tests.crash.stops import Stop, calls_of, die_and_cut, die_at_each_step, die_in_turn, explorer_of, stop_in_turn

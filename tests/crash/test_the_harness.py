@@ -1,6 +1,5 @@
 """The crash tests are worth something only if they fail when the engine breaks its promises: here it does."""
 
-
 import pytest
 
 from spool.model import layout
