@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import spool
 from spool.model import codecs
+from tests.held import Gathering
+from tests.meanwhile import Processes, Watched
 
 # A flush takes as long as the disk likes, so no example has a deadline.
 settings.register_profile("xaspool", deadline=None)
@@ -130,3 +133,37 @@ def codecs_of_its_own() -> Iterator[None]:
     codecs.CODECS.clear()
     codecs.CODECS.update(before)
     codecs._TYPES.clear()
+
+
+# -- processes that have one simulated space open; callers behind a held flush (a module may make its own space) -------
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture
+def space(processes: Processes) -> spool.Space:
+    return processes.space()
+
+
+@pytest.fixture
+def other(processes: Processes, space: spool.Space) -> spool.Space:
+    return processes.space()
+
+
+@pytest.fixture
+def watched(processes: Processes, space: spool.Space) -> Watched:
+    """A process to which things happen."""
+    return processes.open()
+
+
+@pytest.fixture
+def gathering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gathering]:
+    found = Gathering(tmp_path / "space", monkeypatch)
+    for queue in ("orders", "replies"):
+        found.space.create_queue(queue)
+    yield found
+    found.disk.go_on.set()
+    found.space.close()

@@ -18,7 +18,7 @@ from spool.model import layout
 from spool.model.message import FIELDS
 from tests import pages, references
 from tests.conftest import rows, rows_of
-from tests.spool.test_flush_counts import COSTS
+from tests.log.test_flush_counts import COSTS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

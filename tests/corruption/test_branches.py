@@ -10,8 +10,8 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from tests.machine import Machine
+from tests.meanwhile import Processes, prepare
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.meanwhile import Processes, prepare
 
 FIRST, SECOND = Xid(7, b"one", b""), Xid(7, b"two", b"")
 

@@ -8,7 +8,7 @@ from spool.coordination.locks import NUMBER
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
-from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
+from tests.meanwhile import XID, Processes, Watched, commit, prepare
 
 VOTE = layout.prepared(XID)
 

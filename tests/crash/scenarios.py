@@ -43,7 +43,7 @@ from tests.crash.schedule import ScheduledDisk
 from tests.crash.together import TOGETHER
 from tests.machine import OF_ANOTHER
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 
 def _commits_and_takes(stage: Stage) -> None:

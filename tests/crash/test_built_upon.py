@@ -16,8 +16,8 @@ from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.meanwhile import Meanwhile, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
-from tests.spool.meanwhile import Meanwhile, prepare
 from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)

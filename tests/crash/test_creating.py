@@ -7,8 +7,8 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from tests.machine import NO_FILES, Image, Machine, PowerCut
+from tests.meanwhile import Processes, prepare
 from tests.simdisk import CHANGES, ROOT, SimulatedDisk, repeatable
-from tests.spool.meanwhile import Processes, prepare
 from tests.survivors import Rules, survivors
 
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)

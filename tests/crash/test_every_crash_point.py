@@ -19,10 +19,10 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import decide_heuristically
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
+from tests.held import committed_here
 from tests.machine import OF_ANOTHER
-from tests.spool.held import committed_here
-from tests.spool.sweeping import swept_by_few
 from tests.survivors import Rules
+from tests.sweeping import swept_by_few
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
 from spool.transactions.two_phase import coordinator_byte
 from tests.crash.worlds import EMPTY, XID, World
-from tests.spool.held import committed_here
+from tests.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
 
 

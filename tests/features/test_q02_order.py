@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import spool
 from spool.maintenance.reclaim import reclaim
 from tests.features.conftest import MovedClock, Reopen, drained, seen
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 ORDERS = [
     (*criteria, last)

@@ -18,9 +18,9 @@ from spool.maintenance.compaction import Sweeper
 from spool.routing import NoRoute, Route, Router
 from tests.features.conftest import MovedClock, drained, seen
 from tests.machine import NO_FILES, Machine
+from tests.meanwhile import Processes, commit, prepare
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.meanwhile import Processes, commit, prepare
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 
 @pytest.fixture

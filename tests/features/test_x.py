@@ -15,7 +15,7 @@ from spool.maintenance.compaction import Sweeper
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 PATIENT_SECONDS = 60
 

@@ -9,8 +9,8 @@ from spool.intake import Intake
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from tests.machine import Machine, PowerCut
+from tests.meanwhile import Meanwhile
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.meanwhile import Meanwhile
 from tests.survivors import Rules, Survivor, survivors
 
 ENTRY, NAME = "active.bad.msgpack", "bad.msgpack"

@@ -12,8 +12,8 @@ from spool.intake import Intake
 from spool.intake.writers import Complete, Evidence
 from spool.model import layout
 from tests.machine import OF_ANOTHER, Machine, PowerCut
+from tests.meanwhile import Processes
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.meanwhile import Processes
 from tests.survivors import Rules, survivors
 
 NAME = f"{OF_ANOTHER}-a"

@@ -10,8 +10,8 @@ from spool.intake import Intake
 from spool.intake.capture import Taken
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
+from tests.meanwhile import Processes
 from tests.simdisk import SimulatedDisk
-from tests.spool.meanwhile import Processes
 from tests.survivors import Rules, survivors
 
 BY_ORDER = pytest.mark.parametrize("processes", [True, False], ids=["ordered", "strict"], indirect=True)

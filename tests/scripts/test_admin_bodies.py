@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.admin.test_listing import held_by_another
 from tests.scripts.conftest import Run, execute, flip, newest, one_line
-from tests.spool.test_listing import held_by_another
 
 # -- 2.6, 2.7: what is held, what is damaged ---------------------------------------------------------------------------
 

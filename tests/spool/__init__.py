@@ -1,1 +1,1 @@
-"""Tests of the queue space: what is on disk, what is in memory, and the moves between them."""
+"""Tests of the face of the package: what an application can rely on, whatever lies beneath."""

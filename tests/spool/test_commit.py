@@ -11,7 +11,7 @@ from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.shown import bodies
+from tests.shown import bodies
 
 _CHANGES = frozenset(("create", "write_at", "rename", "rename_new", "flush", "unlink", "lock", "unlock"))
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 import spool
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 QUEUES = ("plain", "ranked")
 

@@ -12,8 +12,8 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies.claim_journal import reap_orphans
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests.meanwhile import XID, Meanwhile, Processes, Watched, prepare
 from tests.simdisk import ROOT
-from tests.spool.meanwhile import XID, Meanwhile, Processes, Watched, prepare
 
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 

@@ -19,8 +19,8 @@ from spool.transactions.consume import IDLE_SECONDS
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock
+from tests.meanwhile import Processes
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.spool.meanwhile import Processes
 
 LONG = 60.0
 PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.argv[2], sys.argv[3])"

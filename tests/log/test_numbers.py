@@ -10,8 +10,8 @@ from spool.errors import CommitUnknown
 from spool.log.sequence import settle_all
 from spool.model import layout
 from tests.machine import PowerCut
-from tests.spool.meanwhile import Meanwhile, Processes, Watched
-from tests.spool.shown import bodies
+from tests.meanwhile import Meanwhile, Processes, Watched
+from tests.shown import bodies
 
 # -- given out --------------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ def test_a_step_costs_as_many_flushes_as_documented(
 PROGRAM = """
 import os, sys
 import spool
-from tests.spool import test_flush_counts as steps
+from tests.log import test_flush_counts as steps
 with spool.open(sys.argv[1]) as space:
     getattr(steps, sys.argv[2])(space)
     os.path.exists("/the step begins")

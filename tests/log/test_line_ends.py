@@ -16,8 +16,8 @@ from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.runtime import interrupts
 from tests.at_once import AT_ONCE
-from tests.spool.held import PATIENT_SECONDS, Gathering
-from tests.spool.shown import bodies
+from tests.held import PATIENT_SECONDS, Gathering
+from tests.shown import bodies
 
 
 def test_closing_commits_what_was_submitted(gathering: Gathering) -> None:

@@ -15,9 +15,9 @@ from spool.store.edits import notice_edits, replace_file
 from spool.store.settings import read_settings_text
 from spool.transactions import two_phase
 from spool.transactions.consume import peek
+from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
+from tests.shown import bodies
 from tests.simdisk import ROOT
-from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
-from tests.spool.shown import bodies
 
 
 def take_and_reclaim(space: spool.Space) -> None:

@@ -12,8 +12,8 @@ from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions import two_phase
 from tests.at_once import AT_ONCE
-from tests.spool.meanwhile import XID, commit, prepare
-from tests.spool.shown import bodies
+from tests.meanwhile import XID, commit, prepare
+from tests.shown import bodies
 
 
 @pytest.fixture

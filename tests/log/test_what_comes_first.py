@@ -9,7 +9,7 @@ from spool.errors import SpaceStopped
 from spool.log.sequence import settle_all
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from tests.spool.meanwhile import Meanwhile, Processes
+from tests.meanwhile import Meanwhile, Processes
 
 
 @pytest.fixture

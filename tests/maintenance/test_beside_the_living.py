@@ -10,8 +10,8 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.claim_journal import reap_orphans
 from spool.transactions.coordinated import CoordinatedTransaction
-from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare
-from tests.spool.shown import bodies
+from tests.meanwhile import XID, Processes, Watched, commit, prepare
+from tests.shown import bodies
 
 # -- cleaning up ------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import spool
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from tests.machine import PowerCut
-from tests.spool.meanwhile import Meanwhile, Processes
-from tests.spool.shown import bodies
+from tests.meanwhile import Meanwhile, Processes
+from tests.shown import bodies
 
 ORDERED = pytest.mark.parametrize("ordered", [True, False])
 

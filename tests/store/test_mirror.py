@@ -18,8 +18,8 @@ from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
-from tests.spool.held import PATIENT_SECONDS
-from tests.spool.shown import bodies
+from tests.held import PATIENT_SECONDS
+from tests.shown import bodies
 
 XID = Xid(7, b"global", b"branch")
 

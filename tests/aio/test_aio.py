@@ -12,7 +12,7 @@ import pytest
 import spool
 import spool.aio
 from tests.at_once import AT_ONCE
-from tests.spool.held import PATIENT_SECONDS, HeldDisk
+from tests.held import PATIENT_SECONDS, HeldDisk
 
 Story = Callable[[spool.aio.Space], Coroutine[Any, Any, None]]
 

@@ -12,7 +12,7 @@ from spool.errors import CommitUnknown, NotOpen, SpaceStopped
 from spool.model import layout
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
-from tests.spool.meanwhile import XID, Processes, Watched, prepare
+from tests.meanwhile import XID, Processes, Watched, prepare
 
 
 def list_of(found: Callable[[spool.Space], object]) -> Callable[[spool.Space], object]:

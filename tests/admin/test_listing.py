@@ -17,7 +17,7 @@ import xa
 from spool.maintenance.reclaim import reclaim
 from spool.transactions import two_phase
 from spool.transactions.transaction import Transaction
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 XID = xa.Xid(7, b"order", b"1")
 

@@ -10,8 +10,8 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.two_phase import UnknownBranch
-from tests.spool.meanwhile import XID, Processes, Watched, commit, prepare, rollback
-from tests.spool.shown import bodies
+from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
+from tests.shown import bodies
 
 ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 

@@ -11,7 +11,7 @@ from spool.disk import Disk
 from spool.log import checkpoint
 from spool.model import layout
 from tests.at_once import AT_ONCE
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 
 class Counting(Disk):

@@ -18,7 +18,7 @@ from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
-from tests.spool.sweeping import swept_by_few
+from tests.sweeping import swept_by_few
 
 MANY = 200
 

@@ -17,10 +17,10 @@ from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
+from tests.held import PATIENT_SECONDS, Gathering, committed_here
 from tests.machine import NO_FILES, Machine
+from tests.shown import bodies, numbers
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
-from tests.spool.held import PATIENT_SECONDS, Gathering, committed_here
-from tests.spool.shown import bodies, numbers
 from tests.survivors import Rules, survivors
 
 # -- sharing ----------------------------------------------------------------------------------------------------------

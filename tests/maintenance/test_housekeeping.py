@@ -10,8 +10,8 @@ import pytest
 import spool
 from spool.maintenance import housekeeper
 from spool.model import layout
-from tests.spool.held import PATIENT_SECONDS
-from tests.spool.meanwhile import Processes
+from tests.held import PATIENT_SECONDS
+from tests.meanwhile import Processes
 
 
 def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:

@@ -11,7 +11,7 @@ import pytest
 import spool
 import spool.aio
 from spool.routing import Route, Router
-from tests.spool.held import PATIENT_SECONDS
+from tests.held import PATIENT_SECONDS
 
 EXCUSED = {
     "Space.engine": "it is for packages that are built upon the library: sync has it",

@@ -1,0 +1,1 @@
+"""Tests of what an administrator sees and changes."""

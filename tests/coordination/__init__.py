@@ -1,0 +1,1 @@
+"""Tests of locks, claims and wakeups between processes."""

@@ -1,0 +1,1 @@
+"""Tests of the bytes of a file of messages."""

@@ -1,0 +1,1 @@
+"""Tests of how commits become numbered, durable and visible."""

@@ -1,0 +1,1 @@
+"""Tests of an open space's parts."""

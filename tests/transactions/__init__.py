@@ -1,0 +1,1 @@
+"""Tests of branches and their ends."""
