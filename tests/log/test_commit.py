@@ -10,8 +10,8 @@ from spool.disk.disk import FlushFailed
 from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
-from tests.simdisk import ROOT, SimulatedDisk
 from tests.shown import bodies
+from tests.simdisk import ROOT, SimulatedDisk
 
 _CHANGES = frozenset(("create", "write_at", "rename", "rename_new", "flush", "unlink", "lock", "unlock"))
 
