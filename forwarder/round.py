@@ -226,7 +226,7 @@ def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Bloc
     with store.gate:
         count_failures(store, [held.position], reason, store.deadline())
         with store.view.mutex:
-            run = store.view.index.find(held.position)
+            run = store.view.index.messages.find(held.position)
     if run is None:
         effect = Effect.DROPPED
     else:

@@ -51,6 +51,6 @@ def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
     stats, store = space.stats(queue), space.engine.store
     now = store.clock.now()
     with store.view.mutex:
-        runs = [store.view.index.find(position) for position in tried]
+        runs = [store.view.index.messages.find(position) for position in tried]
     waiting = sum(run is not None and run.queue.name == queue and run.due is not None and run.due > now for run in runs)
     return stats.ready + stats.claimed + stats.in_doubt + waiting

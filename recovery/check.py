@@ -160,7 +160,7 @@ def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> 
         live = [
             (position, wrong)
             for ordinal, wrong in proof.bad_bodies
-            if store.view.index.find(position := Position(number, first + ordinal)) is not None
+            if store.view.index.messages.find(position := Position(number, first + ordinal)) is not None
         ]
     if live:
         positions = tuple(position for position, _ in live)
@@ -279,7 +279,7 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         if index is None:
             catch_up(store)
         with store.view.mutex:
-            queues = (store.view.index if index is None else index).queues
+            queues = (store.view.index if index is None else index).messages.queues
             lost = {n: q.live for n, q in queues.items() if q.live and n not in store.config.queues}
         if not lost or store.shared.counters.read().settings == version:
             break

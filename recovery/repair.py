@@ -164,7 +164,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
             continue
         try:
             revalidate(store, deadline)
-            if store.view.index.find(position) is None:
+            if store.view.index.messages.find(position) is None:
                 done += 1
             elif position not in store.view.prepared.held:
                 consume.set_aside(store, position, problem.finding.detail, deadline)

@@ -11,7 +11,7 @@ from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queue, change_queue, delete_queue, open_drop
 from spool.errors import InvalidArgument
-from spool.index.browse import Filter, Look, Seen
+from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message, attributes_of
 from spool.model.options import MessageFilters, QueueOptions
@@ -147,9 +147,9 @@ class Administration:
         """What stands in the queue, as ``browse`` goes through it, with the state of each message and its holder; those
         in doubt and those that are damaged are among them. Nothing is claimed."""
         self._look(queue)
-        return self._entries(queue, Look(queue, Filter.of(filters)))
+        return self._entries(queue, Cursor(queue, Filter.of(filters)))
 
-    def _entries(self, queue: str, look: Look) -> Iterator[QueueEntry]:
+    def _entries(self, queue: str, look: Cursor) -> Iterator[QueueEntry]:
         count = _BROWSED_FIRST
         while some := self._next(look, count):
             count = _BROWSED_AT_ONCE
@@ -160,7 +160,7 @@ class Administration:
 
     @step
     @speaking("reading messages")
-    def _next(self, look: Look, count: int) -> list[Seen]:
+    def _next(self, look: Cursor, count: int) -> list[Slice]:
         with self._store.view.mutex:
             return look.next(self._store.view.index, self._store.clock.now(), count)
 
@@ -172,7 +172,7 @@ class Administration:
 
     @step
     @speaking("reading messages")
-    def _unread(self, look: Look, queue: str) -> list[QueueEntry]:
+    def _unread(self, look: Cursor, queue: str) -> list[QueueEntry]:
         return unread(self._store, look, queue)
 
     @step

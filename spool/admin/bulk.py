@@ -12,7 +12,7 @@ from typing import Any
 from spool.admin.holders import claimed_positions
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
-from spool.index.browse import Filter, Look, Seen
+from spool.index.browse import Cursor, Filter, Slice
 from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.quota import room_for
@@ -81,8 +81,8 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
     store.view.follows = True
     catch_up(store, page)
     with store.view.mutex:
-        position = store.view.index.position_of(*parse_message_id(message_id))
-        run = None if position is None else store.view.index.find(position)
+        position = store.view.index.messages.position_of(*parse_message_id(message_id))
+        run = None if position is None else store.view.index.messages.find(position)
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
@@ -126,7 +126,7 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     store.view.follows = True
     catch_up(store, page)
     list_prepared(store)
-    look = Look(bulk.queue, bulk.wanted)
+    look = Cursor(bulk.queue, bulk.wanted)
     done = 0
     while True:
         with store.view.mutex:
@@ -139,7 +139,7 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
             bulk.progress(done)
 
 
-def _free(store: Store, seen: Seen) -> Ranges:
+def _free(store: Store, seen: Slice) -> Ranges:
     """Of these, what no branch in doubt holds."""
     return _not_in_doubt(store, seen.number, min(seen.ordinals), len(seen.ordinals))
 
@@ -197,7 +197,7 @@ def _runs(store: Store, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
     for number, first, count in ranges:
         ordinal, end = first, first + count
         while ordinal < end:
-            run, stop = store.view.index.run_from(number, ordinal, end)
+            run, stop = store.view.index.messages.run_from(number, ordinal, end)
             if run is not None:
                 for _, start, length in _not_in_doubt(store, number, ordinal, stop - ordinal):
                     yield run, start, length

@@ -39,9 +39,9 @@ def holders(store: Store, queue: str) -> dict[str, Holder]:
     by_id = {}
     with store.view.mutex:
         for position in sorted(found):
-            run = store.view.index.find(position)
+            run = store.view.index.messages.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*store.view.index.branch_of(position))] = found[position]
+                by_id[message_id(*store.view.index.messages.branch_of(position))] = found[position]
     return by_id
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spool.admin.holders import Holder, by_position
 from spool.errors import BadMessageId, CorruptedFile
-from spool.index.browse import Look, Seen
+from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
@@ -31,7 +31,7 @@ class QueueEntry(NamedTuple):
     damage: str | None = None
 
 
-def entries_of(store: Store, queue: str, seen: list[Seen]) -> Iterator[QueueEntry]:
+def entries_of(store: Store, queue: str, seen: list[Slice]) -> Iterator[QueueEntry]:
     """Of what a look saw; what has left the queue since, or is past its time, is left out."""
     held = by_position(store)
     for some in seen:
@@ -46,8 +46,8 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
     catch_up(store)
     list_prepared(store)
     with store.view.mutex:
-        position = store.view.index.position_of(*parse_message_id(wanted_id))
-        run = None if position is None else store.view.index.find(position)
+        position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
+        run = None if position is None else store.view.index.messages.find(position)
     found = None
     if position is not None and run is not None:
         found = _as_it_stands(store, run, position, by_position(store))
@@ -58,8 +58,8 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
 
 def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
     with store.view.mutex:
-        run = store.view.index.find(position)
-        if run is None or run.queue.name != queue or run.is_past(store.clock.now()):
+        run = store.view.index.messages.find(position)
+        if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
             return None
     return _as_it_stands(store, run, position, held)
 
@@ -80,26 +80,26 @@ def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Posi
 
 def _damaged(store: Store, position: Position, damage: str) -> QueueEntry | None:
     with store.view.mutex:
-        if store.view.index.find(position) is None:
+        if store.view.index.messages.find(position) is None:
             return None
-        id_ = message_id(*store.view.index.branch_of(position))
+        id_ = message_id(*store.view.index.messages.branch_of(position))
     return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 
-def unread(store: Store, look: Look, queue: str) -> list[QueueEntry]:
+def unread(store: Store, look: Cursor, queue: str) -> list[QueueEntry]:
     """The tables that the look could not read: their messages are in the queue, and nothing more is known of them."""
     if not look.unread:
         return []
     catch_up(store)  # what was reclaimed meanwhile is no damage
     with store.view.mutex:
-        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.view.index.segments]
+        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.view.index.messages.segments]
     return [
         QueueEntry(
             None,
             None,
             DAMAGED,
             damage=f"{segment.live} of the messages of queue {queue} cannot be read: their table in "
-            f"{layout.committed(segment.source.number, segment.source.adoption)} is damaged ({why}); "
+            f"{layout.committed(segment.file.number, segment.file.adoption)} is damaged ({why}); "
             f"{consume.WHAT_TO_DO}",
         )
         for segment, why in lost

@@ -129,7 +129,7 @@ def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
             if other.name != name and getattr(other, option) == name:
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
     with store.view.mutex:
-        inside = store.view.index.queue(name).live
+        inside = store.view.index.messages.queue(name).live
     inside += sum(count for image in store.view.prepared.images.values() for count in _puts(image, name))
     if inside:
         raise QueueNotEmpty(

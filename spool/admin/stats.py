@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.admin.holders import claimed_positions
-from spool.index.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED
-from spool.index.queue import Line
+from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
+from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.log.quota import Load, in_doubt
 from spool.log.visibility import catch_up, list_prepared
@@ -48,14 +48,14 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
         totals = store.view.index.totals()
         found = {}
         for name in queues:
-            line = store.view.index.queue(name)
-            line.ripen(now)
-            here = {run: count for run, count in taken.items() if run.queue is line}
-            delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.swept_delayed)
+            line = store.view.index.messages.queue(name)
+            line.promote_due(now)
+            here = {run: count for run, count in taken.items() if run.queue is line.order}
+            delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.delayed_segments)
             delayed -= sum(count for run, count in here.items() if run.due is not None and run.due > now)
             ready = line.live - delayed - sum(here.values())
             times = [run.committed_at for run in (*line.ready, *line.waiting) if run.live > here.get(run, 0)]
-            oldest = min(times + [segment.oldest for segment in line.swept], default=None)
+            oldest = min(times + [segment.oldest for segment in line.segments], default=None)
             counts = totals.get(name, [0, 0, 0, 0])
             gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
             found[name] = QueueStats(
@@ -68,8 +68,8 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     return found
 
 
-def _of(counts: Counter[Run], line: Line) -> int:
-    return sum(count for run, count in counts.items() if run.queue is line)
+def _of(counts: Counter[Run], line: Queue) -> int:
+    return sum(count for run, count in counts.items() if run.queue is line.order)
 
 
 def _claimed(store: Store) -> Counter[Run]:
@@ -83,4 +83,4 @@ def _held_in_doubt(store: Store) -> Counter[Run]:
 
 
 def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
-    return Counter(run for position in positions if (run := store.view.index.find(position)) is not None)
+    return Counter(run for position in positions if (run := store.view.index.messages.find(position)) is not None)

@@ -132,7 +132,7 @@ class Table:
     ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
     places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
     ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None]. A swept section has
-    ``origins``, and its runs by id and by correlation id, sorted (see ``segments``).
+    ``origins``, and its runs by id and by correlation id, sorted (see ``index.segment``).
     """
 
     queues: list[str] = field(default_factory=list)

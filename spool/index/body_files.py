@@ -1,7 +1,7 @@
-"""The files in which messages lie: a bounded number of open descriptors and tables of contents, of those read last.
+"""The files in which messages lie: a bounded cache of open descriptors, headers and tables of contents.
 
-Names and descriptors can carry other content at any time: the checksum of the header that a
-source names decides, on every read. Not thread-safe: callers hold the store's mutex.
+A name, or a descriptor, can lead to another file at any time (files move, and the recycler writes old files anew). So
+every read compares a checksum: the header's with that of the ``FileRef``, a table's and a body's with what names them.
 """
 
 import zlib
@@ -11,7 +11,7 @@ from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.format import Header, SectionEntry, Table, decode_table, search_keys
 from spool.format.reader import BodyPlace, FileContents, body_place, open_file, read_bodies, read_header
-from spool.index.commit import Source
+from spool.index.commit import FileRef
 from spool.model import layout
 
 _MAX_OPEN = 32
@@ -24,121 +24,124 @@ class _OpenFile(NamedTuple):
     checksum: int
 
 
-class Sources:
-    """Tables and bodies by the file that they lie in. CorruptedFile, naming the file, if it is not what it was."""
+class FileCache:
+    """Reads tables and bodies of messages; the files that were read last stay open. Caller holds the mutex.
+
+    Raises CorruptedFile, naming the file, if it is missing or is not what it was.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self._open: dict[tuple[int, int], _OpenFile] = {}
-        self._headers: dict[Source, Header] = {}
-        self._tables: dict[tuple[Source, int], Table] = {}
+        self._headers: dict[FileRef, Header] = {}
+        self._tables: dict[tuple[FileRef, int], Table] = {}
         self._messages = 0
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
-    def table(self, source: Source, section: int) -> Table:
-        """One section's table of contents."""
-        found = self._tables.get((source, section))
-        if found is None:
-            entry = self._entry(source, section)
-            found = decode_table(self._proven_table(source, entry), entry)
-        self._keep(source, section, found)
-        return found
+    def table(self, file: FileRef, section: int) -> Table:
+        """Return one section's table of contents."""
+        table = self._tables.get((file, section))
+        if table is None:
+            entry = self._entry(file, section)
+            table = decode_table(self._proven_table(file, entry), entry)
+        self._keep(file, section, table)
+        return table
 
-    def _keep(self, source: Source, section: int, table: Table) -> None:
-        """As the one that was used last."""
-        known = self._tables.pop((source, section), None)
-        self._tables[source, section] = table
+    def _keep(self, file: FileRef, section: int, table: Table) -> None:
+        """Keep a table as the one that was used last; drop those that were not used for longest."""
+        known = self._tables.pop((file, section), None)
+        self._tables[file, section] = table
         self._messages += len(table.lengths) if known is None else 0
         while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
             self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
-    def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
-        """What a swept section is searched by, alone: the table is proven, but not unpacked."""
-        return search_keys(self._proven_table(source, entry))
+    def keys(self, file: FileRef, entry: SectionEntry) -> tuple[bytes, bytes]:
+        """Return what a compacted section is searched by. The table is proven, but not decoded."""
+        return search_keys(self._proven_table(file, entry))
 
-    def remember(self, source: Source, image: FileContents) -> None:
-        """An image that was just read or written."""
+    def remember(self, file: FileRef, image: FileContents) -> None:
+        """Keep the header and the tables of a file that was just read or written."""
         if image.header.messages:
-            self._remember_header(source, image.header)
+            self._remember_header(file, image.header)
             for section, (table, entry) in enumerate(zip(image.tables, image.header.sections, strict=True)):
                 if table.lengths and len(table.lengths) == entry.messages:
-                    self._keep(source, section, table)
+                    self._keep(file, section, table)
 
-    def _entry(self, source: Source, section: int) -> SectionEntry:
-        header = self._headers.get(source)
+    def _entry(self, file: FileRef, section: int) -> SectionEntry:
+        header = self._headers.get(file)
         if header is None:
-            header = self._read_header(source)
-            self._remember_header(source, header)
+            header = self._read_header(file)
+            self._remember_header(file, header)
         return header.sections[section]
 
-    def _remember_header(self, source: Source, header: Header) -> None:
-        self._headers[source] = header
+    def _remember_header(self, file: FileRef, header: Header) -> None:
+        self._headers[file] = header
         if len(self._headers) > _MAX_TABLES:
             del self._headers[next(iter(self._headers))]
 
-    def _read_header(self, source: Source) -> Header:
+    def _read_header(self, file: FileRef) -> Header:
         wrong = "it is not the file that it was"
         for fresh in (False, True):
             try:
-                header = read_header(self.disk, self._file(source, fresh))
-                if header.checksum == source.checksum:
+                header = read_header(self.disk, self._file(file, fresh))
+                if header.checksum == file.checksum:
                     return header
             except CorruptedFile as error:
                 wrong = str(error)
-        raise CorruptedFile(f"{_name(source)}: {wrong}")
+        raise CorruptedFile(f"{_name(file)}: {wrong}")
 
-    def _proven_table(self, source: Source, entry: SectionEntry) -> bytes:
+    def _proven_table(self, file: FileRef, entry: SectionEntry) -> bytes:
         for fresh in (False, True):
-            data = self.disk.read_at(self._file(source, fresh), entry.offset, entry.table_bytes)
+            data = self.disk.read_at(self._file(file, fresh), entry.offset, entry.table_bytes)
             if len(data) == entry.table_bytes and zlib.crc32(data) == entry.table_checksum:
                 return data
-        raise CorruptedFile(f"{_name(source)}: a table of contents does not match its checksum")
+        raise CorruptedFile(f"{_name(file)}: a table of contents does not match its checksum")
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
-    def bodies(self, source: Source, section: int, row: int, count: int) -> list[bytes]:
-        """``count`` neighbouring bodies from the section's ``row`` on; a file that moved meanwhile is found again."""
-        table, rows = self.table(source, section), slice(row, row + count)
-        ends = table.ends(self._entry(source, section))
+    def bodies(self, file: FileRef, section: int, row: int, count: int) -> list[bytes]:
+        """Return ``count`` neighbouring bodies, from a section's ``row`` on."""
+        table, rows = self.table(file, section), slice(row, row + count)
+        ends = table.ends(self._entry(file, section))
         for fresh in (False, True):
             try:
-                handle = self._file(source, fresh)
+                handle = self._file(file, fresh)
                 return read_bodies(self.disk, handle, ends[rows], table.lengths[rows], table.checksums[rows])
             except CorruptedFile as error:
                 if fresh:
-                    raise CorruptedFile(f"{_name(source)}: {error}") from None
+                    raise CorruptedFile(f"{_name(file)}: {error}") from None
         raise AssertionError("unreachable")
 
-    def place(self, source: Source, section: int, row: int) -> BodyPlace:
-        """Where one body lies."""
-        return body_place(self.table(source, section), self._entry(source, section), row)
+    def place(self, file: FileRef, section: int, row: int) -> BodyPlace:
+        """Return where one body lies."""
+        return body_place(self.table(file, section), self._entry(file, section), row)
 
-    def unproven(self, source: Source, section: int, row: int) -> bytes:
-        """A body as it lies there, whatever its checksum says; CorruptedFile if its file is missing."""
-        offset, length, _ = self.place(source, section, row)
-        return self.disk.read_at(self._file(source, fresh=True), offset, length)
+    def unproven(self, file: FileRef, section: int, row: int) -> bytes:
+        """Return the bytes of a body, whatever its checksum says."""
+        offset, length, _ = self.place(file, section, row)
+        return self.disk.read_at(self._file(file, fresh=True), offset, length)
 
     # -- descriptors ------------------------------------------------------------------------------------------------
 
-    def _file(self, source: Source, fresh: bool) -> int:
-        key = (source.number, source.adoption)
-        found = self._open.pop(key, None)
-        if found is not None and (fresh or found.checksum != source.checksum):
-            self.disk.close(found.handle)
-            found = None
-        if found is None:
-            found = _OpenFile(self._open_one(source), source.checksum)
-        self._open[key] = found  # last used, last in the dict
+    def _file(self, file: FileRef, fresh: bool) -> int:
+        key = (file.number, file.adoption)
+        opened = self._open.pop(key, None)
+        if opened is not None and (fresh or opened.checksum != file.checksum):
+            self.disk.close(opened.handle)
+            opened = None
+        if opened is None:
+            opened = _OpenFile(self._open_one(file), file.checksum)
+        self._open[key] = opened  # last used, last in the dict
         if len(self._open) > _MAX_OPEN:
             oldest = next(iter(self._open))
             self.disk.close(self._open.pop(oldest).handle)
-        return found.handle
+        return opened.handle
 
-    def _open_one(self, source: Source) -> int:
-        name = layout.committed(source.number, source.adoption)
-        # An adopted branch lies in prepared/ until somebody moves it: look there first, in the direction files move.
-        prepared = None if source.xid is None else layout.prepared(source.xid)
+    def _open_one(self, file: FileRef) -> int:
+        name = layout.committed(file.number, file.adoption)
+        # An adopted branch moves from prepared/ to committed/, at any time: look there in the same direction.
+        prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):
             try:
                 return open_file(self.disk, place)
@@ -147,17 +150,17 @@ class Sources:
         raise CorruptedFile(f"{name}: it is missing")
 
     def close(self) -> None:
-        for file in self._open.values():
-            self.disk.close(file.handle)
+        for opened in self._open.values():
+            self.disk.close(opened.handle)
         self._open.clear()
 
     def forget(self, number: int, adopted: int) -> None:
-        """The number's files, its own and ``adopted`` branches, are about to go."""
+        """Close the files of a commit that are about to be removed: its own, and those of ``adopted`` branches."""
         for adoption in range(adopted + 1):
-            found = self._open.pop((number, adoption), None)
-            if found is not None:
-                self.disk.close(found.handle)
+            opened = self._open.pop((number, adoption), None)
+            if opened is not None:
+                self.disk.close(opened.handle)
 
 
-def _name(source: Source) -> str:
-    return layout.committed(source.number, source.adoption)
+def _name(file: FileRef) -> str:
+    return layout.committed(file.number, file.adoption)

@@ -1,8 +1,8 @@
-"""Looking through a queue without taking anything, and without bringing what is swept back into memory.
+"""Reading through a queue without claiming anything, and without making runs of segments.
 
-A look goes on where it was, by the place of what it saw last: messages may go and be swept meanwhile, and what was
-there at its begin and stays is seen once. (A delayed one whose time comes meanwhile may be missed: it takes a place
-that the look has passed.)
+A cursor goes on behind the sort key that it returned last: messages may be removed and compacted meanwhile, and a
+message that is there from the beginning to the end is returned once. (A delayed message that becomes due meanwhile may
+be missed: its new place may be one that the cursor has passed.)
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.index.index import Index
-from spool.index.queue import Line
+from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import Segment
 from spool.model.message import attributes_of, parse_message_id
@@ -23,8 +23,8 @@ from spool.model.order import Key
 from spool.shown import shown
 
 
-class Seen(NamedTuple):
-    """Neighbouring messages with the same control fields, ``ordinals`` in the order of delivery."""
+class Slice(NamedTuple):
+    """Neighbouring messages with the same control fields; ``ordinals`` are in the order of delivery."""
 
     number: int
     ordinals: range
@@ -34,8 +34,10 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages are meant: all of these must hold. ``headers``: at least these; ``older_than``: seconds since the
-    commit of its put."""
+    """Which messages are meant: those that fulfil all conditions that are set.
+
+    ``headers``: at least these; ``older_than``: seconds since the commit of its put.
+    """
 
     message_id: str | None = None
     correlation_id: str | None = None
@@ -44,14 +46,19 @@ class Filter:
 
     @classmethod
     def of(cls, filters: MessageFilters) -> Self:
-        """As a caller named them; TypeError for a name that is none of a filter."""
+        """Make a filter of a caller's keyword arguments.
+
+        Raises:
+            TypeError: a name is none of a filter.
+            InvalidArgument, BadMessageId: a value can never match anything.
+        """
         for name in filters.keys() - MessageFilters.__annotations__.keys():
             known = ", ".join(MessageFilters.__annotations__)
             raise TypeError(f"there is no argument or filter {shown(name)}; the filters are {known}")
         return cls(**filters).checked()
 
     def checked(self) -> Self:
-        """InvalidArgument or BadMessageId for what can never match anything."""
+        """Return this filter; InvalidArgument or BadMessageId if a value can never match anything."""
         if self.message_id is not None:
             parse_message_id(self.message_id)
         if self.older_than is not None and not (isinstance(self.older_than, int | float) and self.older_than >= 0):
@@ -60,6 +67,7 @@ class Filter:
         return self
 
     def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
+        """Return whether a message fulfils all conditions but ``message_id``."""
         return (
             self.correlation_id in (None, attributes.get("correlation_id"))
             and (not self.headers or self.headers.items() <= attributes.get("headers", {}).items())
@@ -67,107 +75,114 @@ class Filter:
         )
 
 
-class Look:
-    """One look through a queue, in the order of delivery, delayed messages last."""
+class Cursor:
+    """A position in a queue, moved in the order of delivery, delayed messages last.
+
+    ``unread``: segments whose tables are damaged, and how; their messages are not returned.
+    """
 
     def __init__(self, queue: str, wanted: Filter) -> None:
         self._queue = queue
         self._wanted = wanted
         self._delayed = False
-        self._last: Key | None = None  # the place of what was seen last
-        self._newest: int | None = None  # the last commit that counts: a look has an end, whoever puts meanwhile
-        self._ends: dict[Segment, Key] = {}  # of segments that were read: the place of their last message
-        self.unread: dict[Segment, str] = {}  # whose tables are damaged, and how: their messages are not seen
+        self._last: Key | None = None  # the sort key of what was returned last
+        self._newest: int | None = None  # later commits do not count, so that the cursor comes to an end
+        self._ends: dict[Segment, Key] = {}  # of segments that were read: the sort key of their last message
+        self.unread: dict[Segment, str] = {}
 
-    def next(self, index: Index, now: float, count: int) -> list[Seen]:
-        """The next ``count`` or fewer pieces; [] at the end. The caller holds the mutex."""
-        line = index.queue(self._queue)
-        line.ripen(now)
+    def next(self, index: Index, now: float, count: int) -> list[Slice]:
+        """Return the next slices, at most ``count``; [] at the end. Caller holds the mutex.
+
+        ``now``: seconds since the epoch.
+        """
+        queue = index.messages.queue(self._queue)
+        queue.promote_due(now)
         self._newest = index.applied if self._newest is None else self._newest
         if self._wanted.message_id is not None:
-            return self._the_one(index, now, self._wanted.message_id)
+            return self._by_id(index, now, self._wanted.message_id)
         while True:
-            found = list(islice(self._matching(index, line, now), count))
-            if found or self._delayed:
-                return found
+            slices = list(islice(self._matching(index, queue, now), count))
+            if slices or self._delayed:
+                return slices
             self._delayed, self._last = True, None
             self._ends.clear()
 
-    def _the_one(self, index: Index, now: float, message_id: str) -> list[Seen]:
-        """The message with that id, once."""
-        position = None if self._delayed else index.position_of(*parse_message_id(message_id))
-        run = None if position is None else index.find(position)
+    def _by_id(self, index: Index, now: float, message_id: str) -> list[Slice]:
+        """Return the message with that id, at the first call only."""
+        position = None if self._delayed else index.messages.position_of(*parse_message_id(message_id))
+        run = None if position is None else index.messages.find(position)
         self._delayed = True
-        if position is None or run is None or run.queue.name != self._queue or run.is_past(now):
+        if position is None or run is None or run.queue.name != self._queue or run.is_expired(now):
             return []
         if not self._wanted.matches(run.attributes, run.committed_at, now):
             return []
         ordinals = range(position.ordinal, position.ordinal + 1)
-        return [Seen(position.number, ordinals, run.attributes, run.committed_at)]
+        return [Slice(position.number, ordinals, run.attributes, run.committed_at)]
 
-    def _matching(self, index: Index, line: Line, now: float) -> Iterator[Seen]:
-        for run in self._in_order(index, line):
-            self._last = _standing(run)
+    def _matching(self, index: Index, queue: Queue, now: float) -> Iterator[Slice]:
+        for run in self._in_order(index, queue):
+            self._last = _sort_key(run)
             assert self._newest is not None
             if (
                 run.number <= self._newest
-                and not run.is_past(now)
+                and not run.is_expired(now)
                 and self._wanted.matches(run.attributes, run.committed_at, now)
             ):
-                yield Seen(run.number, run.ordinals, run.attributes, run.committed_at)
+                yield Slice(run.number, run.ordinals, run.attributes, run.committed_at)
 
-    def _in_order(self, index: Index, line: Line) -> Iterator[Run]:
-        """What stands behind what was seen last. Segments are read when it is their turn."""
+    def _in_order(self, index: Index, queue: Queue) -> Iterator[Run]:
+        """Merge the lists and segments of the queue behind the last key; read a segment when its first key is next."""
         last = self._last
         heap: list[_Entry] = []
-        for place, runs in enumerate([line.delayed] if self._delayed else [line.ready, line.waiting]):
+        for rank, runs in enumerate([queue.delayed] if self._delayed else [queue.ready, queue.waiting]):
             listed = None if last is None else self._as_listed(last)
-            _push(heap, -place, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
+            _push(heap, -rank, iter(runs) if last is None else runs.irange_key(listed, None, (False, True)))
         behind: deque[Segment] = deque()
-        for place, segment in enumerate(line.swept_delayed if self._delayed else line.swept, 1):
+        for rank, segment in enumerate(queue.delayed_segments if self._delayed else queue.segments, 1):
             if last is None or segment.key > last:
                 behind.append(segment)
             elif self._ends.get(segment, _NO_END) > last:
-                _push(heap, place, self._pieces(index, segment))
-        opened = len(line.segments())
+                _push(heap, rank, self._runs_of(index, segment))
+        opened = len(queue.all_segments())
         while heap or behind:
             while behind and (not heap or behind[0].key <= heap[0][0]):
                 opened += 1
-                _push(heap, opened, self._pieces(index, behind.popleft()))
+                _push(heap, opened, self._runs_of(index, behind.popleft()))
             if heap:
-                _, place, run, rest = heappop(heap)
+                _, rank, run, rest = heappop(heap)
                 yield run
-                _push(heap, place, rest)
+                _push(heap, rank, rest)
 
-    def _as_listed(self, place: Key) -> Any:
-        """By which the line's own list is sorted."""
-        return (place[0], place[1:]) if self._delayed else place
+    def _as_listed(self, key: Key) -> Any:
+        """Return what the queue's list of runs is sorted by."""
+        return (key[0], key[1:]) if self._delayed else key
 
-    def _pieces(self, index: Index, segment: Segment) -> Iterator[Run]:
-        """What is left of a segment behind what was seen last; it stays there."""
+    def _runs_of(self, index: Index, segment: Segment) -> Iterator[Run]:
+        """Return what is live in a segment behind the last key; it stays there."""
         try:
-            found = index.runs_of(segment)
+            runs = index.messages.runs_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.unread.setdefault(segment, str(error))  # it stays: a get loses it, check names it
+            self.unread.setdefault(segment, str(error))  # a get drops the segment, check names its file
             return iter(())
         if not segment.delayed:
-            for run in found:
+            for run in runs:
                 run.due = None
-        self._ends[segment] = _standing(found[-1]) if found else ()
+        self._ends[segment] = _sort_key(runs[-1]) if runs else ()
         last = self._last
-        return (run for run in found if last is None or _standing(run) > last)
+        return (run for run in runs if last is None or _sort_key(run) > last)
 
 
 _Entry = tuple[Key, int, Run, Iterator[Run]]
 _NO_END: Key = (float("inf"),)
 
 
-def _push(heap: list[_Entry], place: int, runs: Iterator[Run]) -> None:
+def _push(heap: list[_Entry], rank: int, runs: Iterator[Run]) -> None:
+    """Add what is left of ``runs``. ``rank`` decides between equal keys."""
     run = next(runs, None)
     if run is not None:
-        heappush(heap, (_standing(run), place, run, runs))
+        heappush(heap, (_sort_key(run), rank, run, runs))
 
 
-def _standing(run: Run) -> Key:
-    """By which runs and segments stand in their line."""
+def _sort_key(run: Run) -> Key:
+    """Return what the runs and segments of a cursor's half, delayed or not, are sorted by."""
     return run.key if run.due is None else (run.due, *run.key)

@@ -1,11 +1,10 @@
-"""What commits did: the queues as a pure function of the commits that were applied, in order of their numbers.
+"""The queues in memory, as a function of the commits that were applied, in the order of their sequence numbers.
 
 Neighbouring messages of one commit with the same queue and control fields are one *run*, so a commit of a thousand
-messages costs a few entries; thousands of swept messages are one *segment*. Bodies and tables stay on disk. Claims,
-prepared branches and due times decide whether a message can be taken *now*; they are asked by the caller, not stored
-here.
+messages costs a few entries; thousands of compacted messages are one *segment*. Bodies and tables stay on disk. Whether
+a message can be claimed *now* depends on claims, prepared branches and the time as well; the callers ask for those.
 
-A message is found by its position, which never changes; the file it lies in, its *source*, does.
+A message is found by its position, which never changes; the file in which it lies does.
 """
 
 from array import array
@@ -15,10 +14,19 @@ from typing import Any
 
 from spool.format.format import SectionEntry, Table
 from spool.format.schema import TOTALS_FACT
-from spool.index.commit import Commit, Part, Source
-from spool.index.files import DEQUEUED, ENQUEUED, EXPIRED, FAILED, FileState, add_tallies
-from spool.index.lookup import Contents, Tables
-from spool.index.queue import Line
+from spool.index.commit import (
+    DEQUEUED,
+    ENQUEUED,
+    EXPIRED,
+    FAILED,
+    Commit,
+    FileRef,
+    Part,
+    Retention,
+    add_tallies,
+)
+from spool.index.lookup import MessageTable, Tables
+from spool.index.queue import Queue
 from spool.index.run import Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
@@ -27,37 +35,49 @@ from spool.model.ranges import Ranges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
-_WHY = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}
-LEAST_SEGMENT = 32  # fewer swept messages are kept as runs at once
+_COUNTED_AS = {"dequeued": DEQUEUED, "failed": FAILED, "expired": EXPIRED}  # by why a message is removed
+LEAST_SEGMENT = 32  # fewer compacted messages become runs at once
 
 
-class Index(Contents):
-    """All queues of a space up to ``applied``. ``queues``: how they order their messages."""
+class Index:
+    """All queues of a space after the commit ``applied``.
 
-    def __init__(self, tables: Tables, queues: Mapping[str, QueueConfig]) -> None:
-        super().__init__(tables, queues)
+    messages: the live messages.
+    files: what keeps the files of each commit that has any.
+    restored: up to this commit, everything came from a checkpoint.
+    idle, idle_bytes: commits without live messages, which may be reclaimed; the bytes of all bodies in their files.
+    retired: those of them that reclaim has recorded as going.
+    facts: by key, (commit, value, expiry time or None), the newest of each key.
+    adopted: branches that a commit adopted, with its number.
+    captured: dropped files that a commit names as captured by an intake.
+    damage: (file, what is wrong with it) for each file that could not be read whole.
+    changed_since: while compaction works, the positions that were removed or changed since it looked; else None.
+    """
+
+    def __init__(self, tables: Tables, configs: Mapping[str, QueueConfig]) -> None:
+        self.messages = MessageTable(tables, configs, self.drop_damaged)
         self.applied = 0
-        self.restored = 0  # what is up to here came from a checkpoint
-        self.files: dict[int, FileState] = {}
+        self.restored = 0
+        self.files: dict[int, Retention] = {}
         self.idle: set[int] = set()
-        self.idle_bytes = 0  # of bodies, in those
-        self.folded: set[int] = set()  # of those, what reclaim has said it removes
+        self.idle_bytes = 0
+        self.retired: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
-        self._expiries: list[tuple[float, str]] = []  # of facts, the next first
+        self._expiries: list[tuple[float, str]] = []  # of facts: a heap of (time, key)
         self.adopted: dict[Xid, int] = {}
-        self.taken: set[tuple[str, bytes]] = set()
+        self.captured: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
-        self.touched: Ranges | None = None  # while a sweep looks: what left its place or changed since
+        self.changed_since: Ranges | None = None
 
-    # -- applying ---------------------------------------------------------------------------------------------------
+    # -- applying a commit ------------------------------------------------------------------------------------------
 
     def apply(self, commit: Commit) -> None:
-        """The next commit; its messages, then its commands, then its facts."""
+        """Apply the next commit: its messages, then its commands, then its facts."""
         header = commit.parts[0].image.header
-        state = self.files[commit.number] = FileState(tuple(commit.adopted))
+        state = self.files[commit.number] = Retention(tuple(commit.adopted))
         self.adopted.update((xid, commit.number) for xid in state.adopted)
         for name, wrong in commit.damage:
-            self.damaged(commit.number, name, wrong)
+            self.mark_damaged(commit.number, name, wrong)
         for part in commit.parts:
             self._add_messages(commit, part, state)
         for part in commit.parts:
@@ -70,266 +90,288 @@ class Index(Contents):
         if header.supersedes:
             self._supersede(commit.number, state, header.supersedes, folds=not header.messages)
         if not state.live:
-            self.rest(commit.number)
+            self.mark_idle(commit.number)
         self.applied = max(self.applied, commit.number)
 
-    def _add_messages(self, commit: Commit, part: Part, state: FileState) -> None:
-        source = part.source(commit.number)
+    def _add_messages(self, commit: Commit, part: Part, state: Retention) -> None:
+        file = part.file_ref(commit.number)
         ordinal = part.first
-        swept = any(table.origins is not None for table in part.image.tables)
-        if not swept:
+        if not any(table.origins is not None for table in part.image.tables):
             for branch in [branch for branch in part.image.header.branches if branch.count]:
                 first = part.first + branch.first
-                self.branches.add(commit.number, first, branch.id, first)
+                self.messages.branch_ids.add(commit.number, first, branch.id, first)
         for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
             if table.origins is not None and table.runs:
-                self._add_swept(source, section, entry, table, _left(part, ordinal, entry.messages), state)
+                removed = _removed_before(part, ordinal, entry.messages)
+                self._add_compacted(file, section, entry, table, removed, state)
             elif table.runs:
-                self._add_section(commit, source, section, table, ordinal, state)
-            ordinal += entry.messages  # of a table that was damaged none is known, yet the next ones keep their places
+                self._add_section(commit, file, section, table, ordinal, state)
+            ordinal += entry.messages  # the messages of a damaged table count: the next ones keep their ordinals
 
     def _add_section(
-        self, commit: Commit, source: Source, section: int, table: Table, base: int, state: FileState
+        self, commit: Commit, file: FileRef, section: int, table: Table, base: int, state: Retention
     ) -> None:
+        messages = self.messages
         lengths = lengths_of(table.lengths)
-        runs = self.runs.setdefault(commit.number, [])
+        runs = messages.runs.setdefault(commit.number, [])
         ordinal = base
-        for queue_place, attributes_place, count in table.runs:
-            queue = self.queue(table.queues[queue_place])
-            attributes = table.attributes[attributes_place]
-            run = Run(queue, source, section, base, commit.number, ordinal, count, attributes, commit.time, lengths)
+        for queue_at, attributes_at, count in table.runs:
+            queue = messages.queue(table.queues[queue_at])
+            attributes = table.attributes[attributes_at]
+            run = Run(queue.order, file, section, base, commit.number, ordinal, count, attributes, commit.time, lengths)
             runs.append(run)
-            self.stand(run)
-            self._weigh(queue, state, count, run.bytes_of(ordinal, count))
+            messages.link(run)
+            self._account(queue, state, count, run.bytes_of(ordinal, count))
             state.count(queue.name, ENQUEUED, count)
             ordinal += count
 
-    def _weigh(self, queue: Line, state: FileState, count: int, size: int) -> None:
-        """Messages came (or, below 0, went)."""
+    def _account(self, queue: Queue, state: Retention, count: int, size: int) -> None:
+        """Add to the live messages of a queue and of a commit's files; subtract, if ``count`` is below 0."""
         queue.live += count
         queue.bytes += size
         state.live += count
         state.live_bytes += size
         state.body_bytes += max(0, size)
 
-    def _command(self, state: FileState, number: int, command: list[Any]) -> None:
+    # -- commands ---------------------------------------------------------------------------------------------------
+
+    def _command(self, state: Retention, number: int, command: list[Any]) -> None:
+        """Apply one command of commit ``number``. A message that is not live was removed before; that is no error."""
         name = command[0]
         if name == "take":
-            state.taken += ((command[1], command[2]),)
-            self.taken.add((command[1], command[2]))
+            state.captured += ((command[1], command[2]),)
+            self.captured.add((command[1], command[2]))
             return
         if name == "left":
-            return  # read with the messages that it is about
+            return  # read together with the messages that it is about
         target, first, count = command[1:4]
         if target != number:
-            state.address(target)
+            state.add_target(target)
         ordinal, end = first, first + count
-        while ordinal < end:  # a message that is not there was removed before, or its file was reclaimed: nothing to do
+        while ordinal < end:
             if name == "remove":
-                queue, source, stop = self._take_out(target, ordinal, end)
+                queue, file, stop = self._remove_next(target, ordinal, end)
                 if queue is not None:
-                    self._removed(state, number, queue, source, command[4], stop - ordinal)
+                    self._count_removal(state, number, queue, file, command[4], stop - ordinal)
             else:
-                run, stop = self.pulled(target, ordinal, end)
+                run, stop = self.messages.materialize(target, ordinal, end)
                 if run is not None:
-                    if run.source.number != number:
-                        state.address(run.source.number)
+                    if run.file.number != number:
+                        state.add_target(run.file.number)
                     self._update(run, ordinal, stop - ordinal, command[4])
             ordinal = stop
 
-    def _removed(self, state: FileState, number: int, queue: Line, source: int, why: str, count: int) -> None:
-        if source != number:
-            state.address(source)
-        what = _WHY.get(why)
+    def _count_removal(self, state: Retention, number: int, queue: Queue, file: int, why: str, count: int) -> None:
+        """Count messages that commit ``number`` removed from the files of commit ``file``."""
+        if file != number:
+            state.add_target(file)
+        what = _COUNTED_AS.get(why)
         if what is not None:
-            self.files[source].count(queue.name, what, count)
+            self.files[file].count(queue.name, what, count)
         if what == DEQUEUED:
             queue.served += count
 
-    def _take_out(self, number: int, ordinal: int, end: int) -> tuple[Line | None, int, int]:
-        """Messages leave the index, wherever they are: (queue or None if the first is not there, the number of the file
-        they lay in, where to look on)."""
-        run, stop = self.run_at(number, ordinal, end)
+    def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
+        """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
+
+        Returns:
+            Their queue, the commit in whose files they lay, and the ordinal behind them. If the first is not live, the
+            queue is None, and the ordinal is the one from which to go on.
+        """
+        messages = self.messages
+        run, stop = messages.run_at(number, ordinal, end)
         if run is not None:
-            queue, source, size = run.queue, run.source.number, run.bytes_of(ordinal, stop - ordinal)
-            self.cut(run, ordinal, stop)
+            queue, file = messages.queues[run.queue.name], run.file.number
+            size = run.bytes_of(ordinal, stop - ordinal)
+            messages.remove_range(run, ordinal, stop)
         else:
-            segment, piece, stop = self.piece_at(number, ordinal, stop)
+            segment, piece, stop = messages.piece_at(number, ordinal, stop)
             if segment is None or piece is None:
                 return None, 0, stop
-            table = self.tables.table(segment.source, segment.section)
-            queue, source, stop = segment.queue, segment.source.number, ordinal + piece.length
+            table = messages.tables.table(segment.file, segment.section)
+            queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
             size = sum(table.lengths[piece.row : piece.row + piece.length])
-            self.leave(segment, piece, size)
-        self._gone(queue, source, stop - ordinal, size)
-        if self.touched is not None:
-            self.touched.append((number, ordinal, stop - ordinal))
-        return queue, source, stop
+            messages.remove_piece(segment, piece, size)
+        self._subtract(queue, file, stop - ordinal, size)
+        if self.changed_since is not None:
+            self.changed_since.append((number, ordinal, stop - ordinal))
+        return queue, file, stop
 
-    def _gone(self, queue: Line, source: int, count: int, size: int) -> None:
-        state = self.files[source]
-        self._weigh(queue, state, -count, -size)
+    def _subtract(self, queue: Queue, file: int, count: int, size: int) -> None:
+        """Account for messages that were removed from the files of commit ``file``."""
+        state = self.files[file]
+        self._account(queue, state, -count, -size)
         if not state.live:
-            self.rest(source)
+            self.mark_idle(file)
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
-        """The messages become a run of their own, with their own control fields."""
+        """Make messages of a run of the table a run of their own, with changed control fields."""
+        messages = self.messages
         attributes = updated(run.attributes, changes)
-        old, queue = run.queue, self.queue(changes.get("queue", run.queue.name))
-        state, size = self.files[run.source.number], run.bytes_of(ordinal, count)
+        old = messages.queues[run.queue.name]
+        queue = messages.queue(changes.get("queue", old.name))
+        state, size = self.files[run.file.number], run.bytes_of(ordinal, count)
         if queue is not old:
             if changes.get("failure_reason"):
-                state.count(old.name, _WHY.get(changes.get("why", ""), FAILED), count)
+                state.count(old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
             state.count(queue.name, ENQUEUED, count)
-        branch = self.branch_of(Position(run.number, ordinal))
-        if run.first == ordinal and run.live > count:  # what follows must not stand where these will
+        branch, in_branch = messages.branch_of(Position(run.number, ordinal))
+        if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
             rest = run.tail(ordinal + count)
-            self.drop(run)
-            self.insert(rest, branch[0], branch[1] + count)
+            messages.remove(run)
+            messages.insert(rest, branch, in_branch + count)
         else:
-            self.cut(run, ordinal, ordinal + count)
+            messages.remove_range(run, ordinal, ordinal + count)
         old.live -= count
         old.bytes -= size
         moved = Run(
-            queue, run.source, run.section, run.base, run.number, ordinal, count, attributes, run.committed_at,
+            queue.order, run.file, run.section, run.base, run.number, ordinal, count, attributes, run.committed_at,
             run.lengths,
         )  # fmt: skip
-        self.insert(moved, *branch)
+        messages.insert(moved, branch, in_branch)
         queue.live += count
         queue.bytes += size
-        if self.touched is not None:
-            self.touched.append((run.number, ordinal, count))
+        if self.changed_since is not None:
+            self.changed_since.append((run.number, ordinal, count))
 
-    def _fact(self, number: int, state: FileState, key: str, value: Any, expiry: float | None) -> None:
-        """The newest of its key counts; the value None means: no longer."""
+    # -- facts ------------------------------------------------------------------------------------------------------
+
+    def _fact(self, number: int, state: Retention, key: str, value: Any, expiry: float | None) -> None:
+        """Apply a fact of commit ``number``: the newest of its key counts; the value None removes it."""
         old = self.facts.pop(key, None)
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                state.address(old[0])  # or the old one would be back once this file is gone
+                state.add_target(old[0])  # otherwise the old fact would be back once this file is gone
         if value is not None:
             self.keep_fact(key, number, value, expiry)
             state.facts += 1
             if key == TOTALS_FACT:
-                self._fold(value["folded"])
+                self._record_retired(value["folded"])
 
     def keep_fact(self, key: str, number: int, value: Any, expiry: float | None) -> None:
+        """Set a fact of commit ``number``, until ``expiry``, in seconds since the epoch, if it is not None."""
         self.facts[key] = (number, value, expiry)
         if expiry is not None:
             heappush(self._expiries, (expiry, key))
 
     def forget_expired(self, now: float) -> None:
-        """Facts whose time is over keep no file any more."""
+        """Drop the facts that have expired: they keep no file any more."""
         while self._expiries and self._expiries[0][0] <= now:
             expiry, key = heappop(self._expiries)
-            owner, _, current = self.facts.get(key, (0, None, None))
+            number, _, current = self.facts.get(key, (0, None, None))
             if current == expiry:
                 del self.facts[key]
-                if owner in self.files:
-                    self.files[owner].facts -= 1
+                if number in self.files:
+                    self.files[number].facts -= 1
 
-    # -- sweeps -------------------------------------------------------------------------------------------------------
+    # -- compaction -------------------------------------------------------------------------------------------------
 
-    def _add_swept(
-        self, source: Source, section: int, entry: SectionEntry, table: Table, left: list[tuple[int, int]],
-        state: FileState,
+    def _add_compacted(
+        self, file: FileRef, section: int, entry: SectionEntry, table: Table, removed: list[tuple[int, int]],
+        state: Retention,
     ) -> None:  # fmt: skip
-        """Messages lie in a sweep's file from now on. Where they lay before, they are not any more; what is known of
-        them from there (a rebuild may not have seen it) does not matter."""
+        """Add the messages of a compacted section, and remove them from where they lay before.
+
+        ``removed``: (row, count) of those that were removed or changed before the compaction was committed. What the
+        index knows of the others from their earlier place (after a rebuild, possibly nothing) does not count.
+        """
         assert table.origins is not None
-        segment = Segment(self.queue(table.queues[table.runs[0][0]]), source, section, entry, table)
-        for row, count in left:
-            segment.leave(row, count, sum(table.lengths[row : row + count]))
+        messages = self.messages
+        queue = messages.queue(table.queues[table.runs[0][0]])
+        segment = Segment(queue.order, file, section, entry, table)
+        for row, count in removed:
+            segment.remove(row, count, sum(table.lengths[row : row + count]))
         pieces = list(segment.pieces(table))
         for piece in pieces:
             ordinal, end = piece.first, piece.first + piece.length
             while ordinal < end:
-                _, _, ordinal = self._take_out(piece.number, ordinal, end)
+                _, _, ordinal = self._remove_next(piece.number, ordinal, end)
         if not pieces:
             return
         low, high = state.span or (MAX_NUMBER, 0)
         state.span = min(low, segment.low >> ORDINAL_BITS), max(high, segment.high >> ORDINAL_BITS)
-        self._weigh(segment.queue, state, segment.live, segment.bytes)
+        self._account(queue, state, segment.live, segment.bytes)
         one_queue = len({run[0] for run in table.runs}) == 1
-        if one_queue and segment.live >= LEAST_SEGMENT and self.is_in_order(segment, table):
-            segment.queue.add_segment(segment)
-            self.segments.add(segment)
+        if one_queue and segment.live >= LEAST_SEGMENT and messages.set_sort_key(segment, table):
+            messages.add_segment(segment)
             return
         for piece in pieces:
-            self.insert_piece(segment, table, piece)
+            messages.insert_piece(segment, table, piece)
 
-    def _supersede(self, number: int, state: FileState, supersedes: tuple[int, ...], *, folds: bool) -> None:
+    def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, folds: bool) -> None:
+        """Note which commits with files commit ``number`` supersedes. ``folds``: it repeats all their commands."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
             old = self.files[known]
             old.superseded_by = number
-            if folds:  # its commands are all said again here
+            if folds:
                 for target in old.targets:
-                    state.address(target)
+                    state.add_target(target)
                 old.targets = frozenset()
         state.supersedes = array("Q", there) or None
 
-    def lose(self, segment: Segment, wrong: str) -> None:
-        """Its table cannot be read any more: its messages are not served, and it is named."""
-        number = segment.source.number
-        self.damaged(number, committed(number), wrong)
-        self._gone(segment.queue, number, segment.live, segment.bytes)
-        self.forget_segment(segment)
+    def drop_damaged(self, segment: Segment, wrong: str) -> None:
+        """Drop a segment whose table cannot be read any more, and record the damage of its file."""
+        number = segment.file.number
+        self.mark_damaged(number, committed(number), wrong)
+        self._subtract(self.messages.queues[segment.queue.name], number, segment.live, segment.bytes)
+        self.messages.remove_segment(segment)
         segment.live = 0
 
-    # -- runs ---------------------------------------------------------------------------------------------------------
+    # -- files ------------------------------------------------------------------------------------------------------
 
-    # -- files --------------------------------------------------------------------------------------------------------
-
-    def _fold(self, numbers: list[int]) -> None:
-        """Reclaim has recorded what goes. What it had recorded before, and does not name any more, is durably gone."""
-        for gone in self.folded.difference(numbers):
-            self.forget(gone)
-        for number in numbers:
-            if number in self.files:
-                self._give_up(number)
-
-    def _give_up(self, number: int) -> None:
-        """Reclaim has recorded that the number goes, since nothing in it lived: its counts are in that record now, and
-        what it holds is gone, even if somebody puts the file back and what removed it is gone as well."""
-        state = self.files[number]
-        state.tally = {}
-        self._forget_facts(number, state)
-        self.folded.add(number)
-        if state.live:
-            self._drop_messages({number})
-
-    def _drop_messages(self, numbers: set[int]) -> None:
-        """All that lies in these numbers' files."""
-        for segment in [segment for segment in self.segments if segment.source.number in numbers]:
-            self._gone(segment.queue, segment.source.number, segment.live, segment.bytes)
-            self.forget_segment(segment)
-        swept = any(self.files[number].span is not None for number in numbers)
-        places = list(self.runs) if swept else [number for number in numbers if number in self.runs]
-        for run in [run for place in places for run in self.runs[place] if run.source.number in numbers]:
-            self._take_out(run.number, run.first, run.end)
-
-    def rest(self, number: int) -> None:
-        """None of the messages in the number's files lives any more: they may go, unless one is damaged: nobody knows
-        what else it held."""
+    def mark_idle(self, number: int) -> None:
+        """Let the commit's files be reclaimed: none of their messages is live. Damaged files stay, since what else they
+        held is not known."""
         if not self.files[number].damaged and number not in self.idle:
             self.idle.add(number)
             self.idle_bytes += self.files[number].body_bytes
 
-    def damaged(self, number: int, name: str, wrong: str) -> None:
-        """One of the number's files cannot be read whole: it stays until somebody has seen to it."""
-        self.damage.append((name, wrong))
-        self._stir(number)
-        self.files[number].damaged = True
-
-    def _stir(self, number: int) -> None:
-        """It is not idle any more."""
+    def _unmark_idle(self, number: int) -> None:
         if number in self.idle:
             self.idle.remove(number)
             self.idle_bytes -= self.files[number].body_bytes
 
+    def mark_damaged(self, number: int, name: str, wrong: str) -> None:
+        """Record that the file ``name`` of a commit cannot be read whole: it stays until it is repaired."""
+        self.damage.append((name, wrong))
+        self._unmark_idle(number)
+        self.files[number].damaged = True
+
+    def _record_retired(self, numbers: list[int]) -> None:
+        """Apply reclaim's record of the commits whose files go now. Commits of its last record that this one does not
+        name have no files any more."""
+        for gone in self.retired.difference(numbers):
+            self.forget(gone)
+        for number in numbers:
+            if number in self.files:
+                self._retire(number)
+
+    def _retire(self, number: int) -> None:
+        """Drop what a commit still counts and holds: reclaim's record has its counts. The files can hold messages all
+        the same, if they were put back after what removed those messages was reclaimed."""
+        state = self.files[number]
+        state.tally = {}
+        self._forget_facts(number, state)
+        self.retired.add(number)
+        if state.live:
+            self._drop_messages({number})
+
+    def _drop_messages(self, numbers: set[int]) -> None:
+        """Remove all messages that lie in the files of these commits."""
+        messages = self.messages
+        for segment in [segment for segment in messages.segments if segment.file.number in numbers]:
+            queue = messages.queues[segment.queue.name]
+            self._subtract(queue, segment.file.number, segment.live, segment.bytes)
+            messages.remove_segment(segment)
+        compacted = any(self.files[number].span is not None for number in numbers)
+        commits = list(messages.runs) if compacted else [number for number in numbers if number in messages.runs]
+        for run in [run for commit in commits for run in messages.runs[commit] if run.file.number in numbers]:
+            self._remove_next(run.number, run.first, run.end)
+
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Forget the files of all others: they were reclaimed, so nothing in them lives, whoever took it."""
+        """Forget all other commits: their files were reclaimed, so none of their messages is live."""
         there = set(numbers)
         gone = [number for number in self.files if number not in there]
         self._drop_messages({number for number in gone if self.files[number].live})
@@ -337,42 +379,40 @@ class Index(Contents):
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """The number's files are gone."""
-        self._stir(number)
+        """Forget a commit whose files are gone."""
+        self._unmark_idle(number)
         state = self.files.pop(number)
-        self.folded.discard(number)
+        self.retired.discard(number)
         for xid in state.adopted:
             self.adopted.pop(xid, None)
         self._forget_facts(number, state)
 
-    def _forget_facts(self, number: int, state: FileState) -> None:
+    def _forget_facts(self, number: int, state: Retention) -> None:
         if state.facts:
             state.facts = 0
             for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
                 del self.facts[key]
 
     def restore(self, entry: Run | Segment) -> None:
-        """An entry of a checkpoint; the numbers' states are there already."""
-        state = self.files[entry.source.number]
+        """Add an entry of a checkpoint. ``files`` must have its commit already."""
+        state, queue = self.files[entry.file.number], self.messages.queues[entry.queue.name]
+        size = entry.bytes if isinstance(entry, Segment) else entry.bytes_of(entry.first, entry.live)
         state.live += entry.live
-        entry.queue.live += entry.live
-        if isinstance(entry, Segment):
-            entry.queue.add_segment(entry)
-            self.segments.add(entry)
-            size = entry.bytes
-        else:
-            self.enter(entry)
-            size = entry.bytes_of(entry.first, entry.live)
         state.live_bytes += size
-        entry.queue.bytes += size
+        queue.live += entry.live
+        queue.bytes += size
+        if isinstance(entry, Segment):
+            self.messages.add_segment(entry)
+        else:
+            self.messages.add(entry)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- counts -----------------------------------------------------------------------------------------------------
 
     def totals(self) -> dict[str, list[int]]:
-        """Per queue [enqueued, dequeued, failed, expired] since the space was created.
+        """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
 
-        What reclaimed files contributed is a fact, which also names the files that it covers: one of them may still
-        be there if the process died between writing the fact and removing the file.
+        The counts of reclaimed files are a fact, which also names the commits that it covers: the files of one of them
+        may still be there if the process died between writing the fact and removing them.
         """
         covered, sums = set(), {}
         if TOTALS_FACT in self.facts:
@@ -385,40 +425,43 @@ class Index(Contents):
         return sums
 
 
-# A time that is set takes the place of one that was relative to the commit.
+# A time that is set replaces one that was relative to the commit.
 _RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
 
 
 def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A message's control fields after an update: None takes a time away, and another queue knows no place of this
-    one. ``queue`` and ``why`` are the command's own."""
-    found = {**attributes, **changes}
+    """Return a message's control fields after an update.
+
+    None removes a time. ``queue`` and ``why`` are the command's own; in another queue, the message has no place at the
+    top or before another message.
+    """
+    fields = {**attributes, **changes}
     for name, relative in _RELATIVE.items():
         if name in changes:
-            found.pop(relative, None)
+            fields.pop(relative, None)
             if changes[name] is None:
-                del found[name]
-    if found.pop("queue", None) is not None:
-        found.pop("top", None)
-        found.pop("before", None)
-    found.pop("why", None)
-    return found
+                del fields[name]
+    if fields.pop("queue", None) is not None:
+        fields.pop("top", None)
+        fields.pop("before", None)
+    fields.pop("why", None)
+    return fields
 
 
-def _left(part: Part, first: int, count: int) -> list[tuple[int, int]]:
-    """(row, count) of the messages of a swept section that had left before the sweep was committed."""
-    found = []
+def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:
+    """Return (row, count) of the messages of a compacted section that were gone when the compaction was committed."""
+    spans = []
     for table in part.image.tables:
         for command in table.commands:
             if command[0] == "left":
                 start, stop = max(command[1], first), min(command[1] + command[2], first + count)
                 if start < stop:
-                    found.append((start - first, stop - start))
-    return found
+                    spans.append((start - first, stop - start))
+    return spans
 
 
 def _is_foldable(commit: Commit) -> bool:
-    """Whether a later commit may say again all that it says, once none of its messages lives (see ``sweep``)."""
+    """Return whether a later commit may repeat all that this one says, once none of its messages is live."""
     header, tables = commit.parts[0].image.header, commit.parts[0].image.tables
     if header.adopts or not tables:
         return False

@@ -1,67 +1,113 @@
-"""Where the live messages are: runs and segments by position, queues in order; ids."""
+"""Where the live messages are: runs and segments by position, queues in order, messages by id."""
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 from sortedcontainers import SortedKeyList
 
 from spool.errors import CorruptedFile
 from spool.format.format import SectionEntry, Table
-from spool.index.branches import Branches
-from spool.index.commit import Source
-from spool.index.queue import Line
+from spool.index.commit import FileRef
+from spool.index.queue import Queue
 from spool.index.run import Run
-from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, place
+from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, pack_position
 from spool.model.message import Position
 from spool.model.order import cuts
 from spool.model.settings import QueueConfig
 
-REFILL_MESSAGES = 256  # how many of a segment become runs at once
+REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 
 
 class Tables(Protocol):
-    """Where the tables of what is swept come from; CorruptedFile if they are not what they were."""
+    """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file is not what it was."""
 
-    def table(self, source: Source, section: int) -> Table: ...
+    def table(self, file: FileRef, section: int) -> Table: ...
 
-    def keys(self, source: Source, entry: SectionEntry) -> tuple[bytes, bytes]:
-        """``ids`` and ``correlations`` of a section, alone."""
+    def keys(self, file: FileRef, entry: SectionEntry) -> tuple[bytes, bytes]:
+        """Return ``ids`` and ``correlations`` of a section, without its table."""
 
 
-class Contents:
-    """All messages that live, wherever. A segment that cannot be read any more is given to ``lose``."""
+class BranchIds:
+    """The branches of the messages that lie in runs.
 
-    def __init__(self, tables: Tables, queues: Mapping[str, QueueConfig]) -> None:
-        self.queues: dict[str, Line] = {}
+    A message's id is the 96-bit id of its branch and its ordinal there. Messages of one branch keep their distance, so
+    one entry a branch is enough.
+    """
+
+    def __init__(self) -> None:
+        self.begins: dict[bytes, tuple[int, int]] = {}  # branch id: (number, ordinal there of its first message)
+        # By number, sorted: (from this ordinal on, branch id, ordinal of its first message).
+        self.in_number: dict[int, list[tuple[int, bytes, int]]] = {}
+
+    def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
+        """Note that messages from ordinal ``first`` of a commit on are of a branch whose first one is at ``begin``."""
+        self.begins[branch] = (number, begin)
+        known = self.in_number.setdefault(number, [])
+        at = bisect_right(known, first, key=_from)
+        if not at or known[at - 1][1:] != (branch, begin):
+            known.insert(at, (first, branch, begin))
+
+    def of(self, number: int, ordinal: int) -> tuple[bytes, int]:
+        """Return (branch id, ordinal in the branch) of a message."""
+        known = self.in_number[number]
+        _, branch, begin = known[bisect_right(known, ordinal, key=_from) - 1]
+        return branch, ordinal - begin
+
+    def find(self, branch: bytes, ordinal: int) -> Position | None:
+        """Return the position that a message has if it is live and lies in a run."""
+        number, begin = self.begins.get(branch, (0, 0))
+        if not number or self.of(number, begin + ordinal) != (branch, ordinal):
+            return None
+        return Position(number, begin + ordinal)
+
+    def forget(self, number: int) -> None:
+        """Drop a commit of which no message lies in a run any more."""
+        for _, branch, _ in self.in_number.pop(number, ()):
+            self.begins.pop(branch, None)
+
+
+class MessageTable:
+    """All live messages, by queue and by position.
+
+    ``configs``: the options of the queues. ``drop_damaged`` is called with each segment whose table cannot be read any
+    more, and the reason; it must remove the segment.
+    """
+
+    def __init__(
+        self, tables: Tables, configs: Mapping[str, QueueConfig], drop_damaged: Callable[[Segment, str], None]
+    ) -> None:
+        self.queues: dict[str, Queue] = {}
         self.tables = tables
-        self.runs: dict[int, list[Run]] = {}
+        self.runs: dict[int, list[Run]] = {}  # by commit, sorted by their first ordinal
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
-        self.branches = Branches()
-        self._configs = queues
+        self.branch_ids = BranchIds()
+        self._configs = configs
+        self._drop_damaged = drop_damaged
 
-    def lose(self, segment: Segment, wrong: str) -> None:
-        raise NotImplementedError
+    # -- looking up ---------------------------------------------------------------------------------------------------
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
-    def queue(self, name: str) -> Line:
-        found = self.queues.get(name)
-        if found is None:
-            found = self.queues[name] = Line(self._configs.get(name) or QueueConfig(name), self._refill)
-        return found
+    def queue(self, name: str) -> Queue:
+        """Return a queue, made if there is none of that name yet."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(self._configs.get(name) or QueueConfig(name), self._refill)
+        return queue
 
     def find(self, position: Position) -> Run | None:
-        """The run that holds a live message, or None."""
+        """Return the run that holds a live message, or None."""
         return self.run_from(position.number, position.ordinal, position.ordinal + 1)[0]
 
     def run_from(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """The run that holds a live message, and where its neighbours in it end, at most at ``end``.
+        """Find the run that holds a live message.
 
-        None if the message is not there, and where to look on. What lies in a segment stays there: its run is made for
-        the caller.
+        What lies in a segment stays there: its run is made for the caller and is not in the table.
+
+        Returns:
+            The run, and where its neighbours in the run end, at most at ordinal ``end``; or, if the message is not
+            live, None and the ordinal from which to search on.
         """
         run, stop = self.run_at(number, ordinal, end)
         if run is not None or not self.segments:
@@ -69,25 +115,25 @@ class Contents:
         segment, piece, stop = self.piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self.tables.table(segment.source, segment.section)
-        return run_of(segment, table, piece, self.queue), ordinal + piece.length
+        table = self.tables.table(segment.file, segment.section)
+        return self._run_of(segment, table, piece), ordinal + piece.length
 
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """As ``run_from``, of what lies in memory one by one."""
+        """Do as ``run_from`` with the runs alone."""
         runs = self.runs.get(number)
         if not runs:
-            return None, end  # a command may claim any count: nothing lies there
-        at = bisect_right(runs, ordinal, key=first_of) - 1
+            return None, end  # a command may name any count: nothing lies there
+        at = bisect_right(runs, ordinal, key=_first_of) - 1
         if at >= 0 and ordinal < runs[at].end:
             return runs[at], min(end, runs[at].end)
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
-        """The swept messages from a position on, and where to look on, at most at ``stop``, where a run begins."""
-        first = place(number, ordinal)
-        for segment in self.segments.irange_key(None, place(number, stop - 1), reverse=True):
+        """Do as ``run_from`` with the segments alone. ``stop``: at most where the next run begins."""
+        first = pack_position(number, ordinal)
+        for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
-                table = self.tables.table(segment.source, segment.section)
+                table = self.tables.table(segment.file, segment.section)
                 piece, after = segment.piece_at(table, number, ordinal, stop)
                 if piece is not None:
                     return segment, piece, after
@@ -95,16 +141,16 @@ class Contents:
         return None, None, stop
 
     def position_of(self, branch_id: bytes, ordinal: int) -> Position | None:
-        """Where the message with that id lies, if its branch is known and it lives."""
-        found = self.branches.find(branch_id, ordinal)
-        if found is not None and self.find(Position(*found)) is not None:
-            return Position(*found)
+        """Return the position of the live message with that id, or None."""
+        position = self.branch_ids.find(branch_id, ordinal)
+        if position is not None and self.find(position) is not None:
+            return position
         for segment in list(self.segments):
             keys = self._keys(segment)
             run = None if keys is None else find_id(keys[0], branch_id, ordinal)
             if run is None:
                 continue
-            origins = self.tables.table(segment.source, segment.section).origins
+            origins = self.tables.table(segment.file, segment.section).origins
             assert origins is not None
             position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
             if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
@@ -112,156 +158,168 @@ class Contents:
         return None
 
     def _keys(self, segment: Segment) -> tuple[bytes, bytes] | None:
-        """What a segment is searched by, or None if it is lost."""
+        """Return a segment's search keys, or None if it is damaged."""
         try:
-            return self.tables.keys(segment.source, segment.entry)
+            return self.tables.keys(segment.file, segment.entry)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.lose(segment, str(error))
+            self._drop_damaged(segment, str(error))
             return None
 
     def branch_of(self, position: Position) -> tuple[bytes, int]:
-        """(branch id, ordinal in the branch) of a live message."""
+        """Return (branch id, ordinal in the branch) of a live message."""
         if self.run_at(*position, position.ordinal + 1)[0] is None:
             segment, piece, _ = self.piece_at(*position, position.ordinal + 1)
             if segment is None or piece is None:
                 raise KeyError(position)
-            origins = self.tables.table(segment.source, segment.section).origins
+            origins = self.tables.table(segment.file, segment.section).origins
             assert origins is not None
             return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
-        return self.branches.of(*position)
+        return self.branch_ids.of(*position)
 
     def in_order(self, queue: str, now: float) -> Iterator[Run]:
-        """Runs that can be delivered now, first to last."""
-        found = self.queues.get(queue)
-        return iter(()) if found is None else found.in_order(now)
+        """Yield the runs that can be delivered now, first to last."""
+        known = self.queues.get(queue)
+        return iter(()) if known is None else known.in_order(now)
 
     def runs_of(self, segment: Segment) -> list[Run]:
-        """What lies in a segment, in order; it stays there."""
-        table = self.tables.table(segment.source, segment.section)
-        found = []
+        """Return what is live in a segment, in order; it stays there."""
+        table = self.tables.table(segment.file, segment.section)
+        queue = self.queues[segment.queue.name]
+        runs = []
         for piece in segment.pieces(table):
-            run = run_of(segment, table, piece, self.queue)
-            for ordinal in run.queue.cuts_in(run.number, run.first, run.end):
+            run = self._run_of(segment, table, piece)
+            for ordinal in queue.cuts_in(run.number, run.first, run.end):
                 rest = run.tail(ordinal)
                 run.end = ordinal
-                found.append(run)
+                runs.append(run)
                 run = rest
-            found.append(run)
-        return found
+            runs.append(run)
+        return runs
 
     def correlated(self, queue: str, correlation_id: str) -> list[Run]:
-        """Every run of the queue with that correlation id, in order, delayed ones among them."""
-        line = self.queue(queue)
-        for segment in [segment for segment in line.segments() if segment.correlated]:
+        """Return the queue's runs with that correlation id, in order, delayed ones included."""
+        known = self.queue(queue)
+        for segment in [segment for segment in known.all_segments() if segment.correlated]:
             keys = self._keys(segment)
-            wanted = set() if keys is None else set(find_correlation(keys[1], hash_of(correlation_id)))
+            wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
             if wanted:
-                table = self.tables.table(segment.source, segment.section)
+                table = self.tables.table(segment.file, segment.section)
                 for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
-                    self._pull(segment, table, piece)
-        return line.correlated(correlation_id)
+                    self._materialize(segment, table, piece)
+        return known.correlated(correlation_id)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def insert(self, run: Run, branch: bytes, in_branch: int) -> None:
-        """A run whose first message has that ordinal in its branch."""
-        self.branches.add(run.number, run.first, branch, run.first - in_branch)
-        self.enter(run)
+        """Add a run whose first message has the ordinal ``in_branch`` in its branch."""
+        self.branch_ids.add(run.number, run.first, branch, run.first - in_branch)
+        self.add(run)
 
-    def enter(self, run: Run) -> None:
-        """Whose branch is known."""
-        insort(self.runs.setdefault(run.number, []), run, key=first_of)
-        self.stand(run)
+    def add(self, run: Run) -> None:
+        """Add a run whose branch is known."""
+        insort(self.runs.setdefault(run.number, []), run, key=_first_of)
+        self.link(run)
 
-    def stand(self, run: Run) -> None:
-        """A run takes its place in its queue. None ever reaches across a message that was put before one of its own."""
-        line = run.queue
-        line.add(run)
-        if line.cuts:
-            for ordinal in line.cuts_in(run.number, run.first, run.end):
-                self._part(line, run.number, ordinal)
+    def link(self, run: Run) -> None:
+        """Add a run of the table to its queue. No run reaches across a message that was put before one of its own."""
+        queue = self.queues[run.queue.name]
+        queue.add(run)
+        if queue.cuts:
+            for ordinal in queue.cuts_in(run.number, run.first, run.end):
+                self._split_at(queue, run.number, ordinal)
             for number, ordinal in cuts(run.attributes):
-                self._part(line, number, ordinal)
+                self._split_at(queue, number, ordinal)
 
-    def _part(self, line: Line, number: int, ordinal: int) -> None:
+    def _split_at(self, queue: Queue, number: int, ordinal: int) -> None:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
-        if run is None or run.queue is not line:
+        if run is None or run.queue is not queue.order:
             return
-        if run.first == ordinal:  # its front may have left: it stands where its first message is now
-            line.drop(run)
-            run.key = line.key_of(number, ordinal, run.attributes, run.committed_at)
-            line.add(run)
+        if run.first == ordinal:  # messages at its front may have left: its key is that of its first message now
+            queue.remove(run)
+            run.key = queue.order.key_of(number, ordinal, run.attributes, run.committed_at)
+            queue.add(run)
         else:
             rest = run.tail(ordinal)
             run.end = ordinal
-            insort(self.runs[number], rest, key=first_of)
-            line.add(rest)
+            insort(self.runs[number], rest, key=_first_of)
+            queue.add(rest)
 
-    def cut(self, run: Run, ordinal: int, end: int) -> None:
-        """Messages leave a run: its front, its rear, or its middle, which splits it."""
+    def remove_range(self, run: Run, ordinal: int, end: int) -> None:
+        """Remove messages from a run: from its front, its rear, or its middle, which splits it."""
         if run.first == ordinal and run.end == end:
-            self.drop(run)
+            self.remove(run)
         elif run.first == ordinal:
             run.first = end
         else:
             if end < run.end:
                 rest = run.tail(end)
-                insort(self.runs[run.number], rest, key=first_of)
-                rest.queue.add(rest)
+                insort(self.runs[run.number], rest, key=_first_of)
+                self.queues[run.queue.name].add(rest)
             run.end = ordinal
 
-    def drop(self, run: Run) -> None:
-        run.queue.drop(run)
+    def remove(self, run: Run) -> None:
+        self.queues[run.queue.name].remove(run)
         runs = self.runs[run.number]
-        del runs[bisect_right(runs, run.first, key=first_of) - 1]
+        del runs[bisect_right(runs, run.first, key=_first_of) - 1]
         if not runs:
             del self.runs[run.number]
-            self.branches.forget(run.number)
+            self.branch_ids.forget(run.number)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def expires(self, queue: str, now: float) -> bool:
-        """Whether there is, or in a segment may be, anything that is past its time."""
-        found = self.queues.get(queue)
-        return found is not None and bool(found.expiring) and (found.expiring[0].expires or 0.0) <= now
+        """Return whether the queue has, or a segment may have, messages whose expiry time has passed."""
+        known = self.queues.get(queue)
+        return known is not None and bool(known.expiring) and (known.expiring[0].expires or 0.0) <= now
 
     def expired(self, queue: str, now: float) -> Iterator[Run]:
-        """What is past its time, in runs that are in the index from now on."""
-        line = self.queue(queue)
-        place = 0
-        while place < len(line.expiring):
-            entry = line.expiring[place]
+        """Yield what has expired, in runs of the table; those of segments are materialized."""
+        expiring = self.queue(queue).expiring
+        at = 0
+        while at < len(expiring):
+            entry = expiring[at]
             if entry.expires is None or entry.expires > now:
                 return
             if isinstance(entry, Segment):
-                self._pull_expired(entry, now)  # what comes out of it stands from here on
+                self._materialize_expired(entry, now)  # its expired runs are at this index now
             else:
                 yield entry
-                place += 1
+                at += 1
 
-    def _pull_expired(self, segment: Segment, now: float) -> None:
+    def _materialize_expired(self, segment: Segment, now: float) -> None:
         try:
-            table = self.tables.table(segment.source, segment.section)
+            table = self.tables.table(segment.file, segment.section)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.lose(segment, str(error))
+            self._drop_damaged(segment, str(error))
             return
         for piece in list(segment.pieces(table)):
-            run = run_of(segment, table, piece, self.queue)
-            if run.expires is not None and run.expires <= now:
-                self._pull(segment, table, piece)
+            if self._run_of(segment, table, piece).is_expired(now):
+                self._materialize(segment, table, piece)
         if segment.live:
-            segment.queue.drop_segment(segment)
+            queue = self.queues[segment.queue.name]
+            queue.remove_segment(segment)
             segment.expires = segment.next_expiry(table)
-            segment.queue.add_segment(segment)
+            queue.add_segment(segment)
 
     # -- segments -----------------------------------------------------------------------------------------------------
 
-    def is_in_order(self, segment: Segment, table: Table) -> bool:
-        """Whether its rows lie in its queue's order; the segment then knows where it stands."""
+    def add_segment(self, segment: Segment) -> None:
+        """Add a segment whose sort key is set."""
+        self.queues[segment.queue.name].add_segment(segment)
+        self.segments.add(segment)
+
+    def remove_segment(self, segment: Segment) -> None:
+        self.queues[segment.queue.name].remove_segment(segment)
+        self.segments.remove(segment)
+
+    def set_sort_key(self, segment: Segment, table: Table) -> bool:
+        """Set the sort key of a segment that is not in the table yet; False if its queue has another order now."""
         keys, dues = [], []
         for piece in segment.pieces(table):
-            run = run_of(segment, table, piece, self.queue)
-            if run.keeps_waiting:  # it was due when it was swept; where the clock was put back since, it is not
+            run = self._run_of(segment, table, piece)
+            # It was due when the file was written, or of no group; since then the clock was put back, or the queue is
+            # ordered. Only a run keeps its group waiting.
+            if run.blocks_group:
                 return False
             keys.append(run.key)
             if run.due is not None:
@@ -273,82 +331,84 @@ class Contents:
         return _is_sorted(keys)
 
     def _refill(self, segment: Segment) -> None:
-        """The next messages of a segment become runs."""
+        """Make runs of the next messages of a segment."""
         try:
-            table = self.tables.table(segment.source, segment.section)
+            table = self.tables.table(segment.file, segment.section)
         except (CorruptedFile, FileNotFoundError) as error:
-            self.lose(segment, str(error))
+            self._drop_damaged(segment, str(error))
             return
         done = 0
-        for piece in list(segment.pieces(table, segment.next)):
-            self._pull(segment, table, piece)
-            segment.next = piece.row + piece.length
+        for piece in list(segment.pieces(table, segment.next_row)):
+            self._materialize(segment, table, piece)
+            segment.next_row = piece.row + piece.length
             done += piece.length
             if done >= REFILL_MESSAGES:
                 break
         if segment.live:
-            following = next(segment.pieces(table, segment.next))
-            run = run_of(segment, table, following, self.queue)
-            segment.queue.drop_segment(segment)
+            run = self._run_of(segment, table, next(segment.pieces(table, segment.next_row)))
+            queue = self.queues[segment.queue.name]
+            queue.remove_segment(segment)
             segment.key = (run.due, *run.key) if segment.delayed and run.due is not None else run.key
-            segment.queue.add_segment(segment)
+            queue.add_segment(segment)
 
-    def pulled(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
-        """As ``run_from``, of a run that is in the index from now on."""
+    def materialize(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
+        """Do as ``run_from``, but what lies in a segment becomes a run of the table."""
         run, stop = self.run_at(number, ordinal, end)
         if run is not None:
             return run, stop
         segment, piece, stop = self.piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self.tables.table(segment.source, segment.section)
-        return self._pull(segment, table, piece), ordinal + piece.length
+        table = self.tables.table(segment.file, segment.section)
+        return self._materialize(segment, table, piece), ordinal + piece.length
 
-    def _pull(self, segment: Segment, table: Table, piece: Piece) -> Run:
-        """Messages of a segment become a run."""
-        self.leave(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
+    def _materialize(self, segment: Segment, table: Table, piece: Piece) -> Run:
+        """Move messages of a segment to a run."""
+        self.remove_piece(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
         return self.insert_piece(segment, table, piece)
 
     def insert_piece(self, segment: Segment, table: Table, piece: Piece) -> Run:
+        """Add messages as a run that are not, or no longer, in the segment."""
         assert table.origins is not None
-        run = run_of(segment, table, piece, self.queue)
+        run = self._run_of(segment, table, piece)
         ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
         self.insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
         return run
 
-    def leave(self, segment: Segment, piece: Piece, size: int) -> None:
-        segment.leave(piece.row, piece.length, size)
+    def remove_piece(self, segment: Segment, piece: Piece, size: int) -> None:
+        """Remove messages from a segment; ``size``: their bodies' bytes."""
+        segment.remove(piece.row, piece.length, size)
         if not segment.live:
-            self.forget_segment(segment)
+            self.remove_segment(segment)
 
-    def forget_segment(self, segment: Segment) -> None:
-        segment.queue.drop_segment(segment)
-        self.segments.remove(segment)
+    def _run_of(self, segment: Segment, table: Table, piece: Piece) -> Run:
+        """Return a piece of a segment as a run that is not in the table."""
+        assert table.origins is not None
+        queue_at, attributes_at, _ = table.runs[piece.run]
+        lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
+        return Run(
+            self.queue(table.queues[queue_at]).order, segment.file, segment.section, piece.first - piece.row,
+            piece.number, piece.first, piece.length, table.attributes[attributes_at], table.origins.times[piece.run],
+            lengths,
+        )  # fmt: skip
 
 
-def hash_of(correlation_id: str) -> bytes:
-    """As swept tables are sorted by it."""
+def correlation_hash(correlation_id: str) -> bytes:
+    """Return what compacted tables are sorted and searched by."""
     return blake2b(correlation_id.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
-
-
-def run_of(segment: Segment, table: Table, piece: Piece, queue: Any) -> Run:
-    """A piece of a segment as a run, which is not in the index yet."""
-    assert table.origins is not None
-    queue_place, attributes_place, _ = table.runs[piece.run]
-    lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
-    return Run(
-        queue(table.queues[queue_place]), segment.source, segment.section, piece.first - piece.row, piece.number,
-        piece.first, piece.length, table.attributes[attributes_place], table.origins.times[piece.run], lengths,
-    )  # fmt: skip
 
 
 def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
     return all(one < two for one, two in pairwise(keys))
 
 
-def first_of(run: Run) -> int:
+def _first_of(run: Run) -> int:
     return run.first
 
 
 def _low_of(segment: Segment) -> int:
     return segment.low
+
+
+def _from(entry: tuple[int, bytes, int]) -> int:
+    return entry[0]

@@ -317,7 +317,7 @@ class Taking:
                 for folder in (layout.ACTIVE, taken.folder):
                     self._disk.flush_directory(folder)
                 left += self._remove_first_name(taken)
-            if taken.record in self._store.view.index.taken:
+            if taken.record in self._store.view.index.captured:
                 self._remove_of_the_dead(taken)
             else:
                 left.append(taken)

@@ -13,8 +13,7 @@ from typing import Any
 import msgpack
 
 from spool.format.format import SectionEntry
-from spool.index.commit import Source
-from spool.index.files import FileState
+from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
 from spool.index.run import Lengths, Run
 from spool.index.segment import Segment
@@ -117,7 +116,7 @@ def _orders(store: Store) -> dict[str, list[Any]]:
 
 
 def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dict[str, Any]:
-    runs = [run for runs in index.runs.values() for run in runs]
+    runs = [run for runs in index.messages.runs.values() for run in runs]
     sources = {source: place for place, source in enumerate(dict.fromkeys(_sources(index, runs)))}
     lengths: dict[int, tuple[int, bytes]] = {}
     for run in runs:
@@ -132,13 +131,13 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "lengths": [packed for _, packed in lengths.values()],
         "states": {number: _packed_state(state) for number, state in index.files.items()},
         "idle": list(index.idle),
-        "folded": list(index.folded),
+        "folded": list(index.retired),
         "facts": index.facts,
-        "taken": list(index.taken),
-        "branches": [[n, *entry] for n, entries in index.branches.in_number.items() for entry in entries],
+        "taken": list(index.captured),
+        "branches": [[n, *entry] for n, entries in index.messages.branch_ids.in_number.items() for entry in entries],
         "runs": [
             [
-                run.queue.name, sources[run.source], run.section, run.base, run.number, run.first, run.live,
+                run.queue.name, sources[run.file], run.section, run.base, run.number, run.first, run.live,
                 run.attributes, run.committed_at,
                 run.lengths if isinstance(run.lengths, int) else [lengths[id(run.lengths)][0]],
             ]
@@ -146,24 +145,24 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         ],
         "segments": [
             [
-                segment.queue.name, sources[segment.source], segment.section, list(segment.entry), segment.rows,
-                segment.live, segment.bytes, bytes(segment.left), segment.next, segment.oldest, segment.low,
+                segment.queue.name, sources[segment.file], segment.section, list(segment.entry), segment.rows,
+                segment.live, segment.bytes, bytes(segment.removed), segment.next_row, segment.oldest, segment.low,
                 segment.high, segment.correlated, segment.expires, segment.delayed, list(segment.key),
             ]
-            for segment in index.segments
+            for segment in index.messages.segments
         ],
     }  # fmt: skip
 
 
-def _sources(index: Index, runs: list[Run]) -> list[Source]:
-    return [run.source for run in runs] + [segment.source for segment in index.segments]
+def _sources(index: Index, runs: list[Run]) -> list[FileRef]:
+    return [run.file for run in runs] + [segment.file for segment in index.messages.segments]
 
 
-def _packed_state(state: FileState) -> list[Any]:
+def _packed_state(state: Retention) -> list[Any]:
     return [
         [str(xid) for xid in state.adopted], state.body_bytes, list(state.targets),
-        None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span, state.taken,
-        state.facts, state.foldable, dict(state.tally),
+        None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span,
+        state.captured, state.facts, state.foldable, dict(state.tally),
     ]  # fmt: skip
 
 
@@ -172,22 +171,21 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     for number, packed in state["states"].items():
         _add_state(index, number, packed)
     for number in state["idle"]:
-        index.rest(number)
-    index.folded.update(state["folded"])
+        index.mark_idle(number)
+    index.retired.update(state["folded"])
     for key, (owner, value, expiry) in state["facts"].items():
         index.keep_fact(key, owner, value, expiry)
-    index.taken.update((directory, name) for directory, name in state["taken"])
+    index.captured.update((directory, name) for directory, name in state["taken"])
     for number, first, branch, begin in state["branches"]:
-        index.branches.add(number, first, branch, begin)
-    sources = [Source(n, a, None if x is None else Xid.parse(x), c) for n, a, x, c in state["sources"]]
+        index.messages.branch_ids.add(number, first, branch, begin)
+    sources = [FileRef(n, a, None if x is None else Xid.parse(x), c) for n, a, x, c in state["sources"]]
     lengths = [array("I", packed) for packed in state["lengths"]]
     attributes: dict[bytes, Any] = {}
     for queue, source, section, base, number, first, count, fields, at, length in state["runs"]:
         shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
         weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
-        index.restore(
-            Run(index.queue(queue), sources[source], section, base, number, first, count, shared, at, weights)
-        )
+        order = index.messages.queue(queue).order
+        index.restore(Run(order, sources[source], section, base, number, first, count, shared, at, weights))
     for packed in state["segments"]:
         _add_segment(index, sources, packed)
     return index
@@ -195,14 +193,14 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
 
 def _add_state(index: Index, number: int, packed: list[Any]) -> None:
     adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, foldable, tally = packed
-    index.files[number] = FileState(
+    index.files[number] = Retention(
         adopted=tuple(map(Xid.parse, adopted)),
         body_bytes=body_bytes,
         targets=frozenset(targets),
         supersedes=None if supersedes is None else array("Q", supersedes),
         superseded_by=superseded_by,
         span=None if span is None else (span[0], span[1]),
-        taken=tuple((directory, name) for directory, name in taken),
+        captured=tuple((directory, name) for directory, name in taken),
         facts=facts,
         foldable=foldable,
         tally=tally,
@@ -210,12 +208,12 @@ def _add_state(index: Index, number: int, packed: list[Any]) -> None:
     index.adopted.update((xid, number) for xid in index.files[number].adopted)
 
 
-def _add_segment(index: Index, sources: list[Source], packed: list[Any]) -> None:
+def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> None:
     queue, source, section, entry, *rest = packed
     segment = Segment.__new__(Segment)
-    segment.queue, segment.source, segment.section = index.queue(queue), sources[source], section
+    segment.queue, segment.file, segment.section = index.messages.queue(queue).order, sources[source], section
     segment.entry = SectionEntry(*entry)
-    segment.rows, segment.live, segment.bytes, left, segment.next, segment.oldest, *rest = rest
+    segment.rows, segment.live, segment.bytes, left, segment.next_row, segment.oldest, *rest = rest
     segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, key = rest
-    segment.left, segment.key = bytearray(left), tuple(key)
+    segment.removed, segment.key = bytearray(left), tuple(key)
     index.restore(segment)

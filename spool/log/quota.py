@@ -89,13 +89,13 @@ def sum_of(loads: Iterable[Load]) -> Load:
 
 def load_of(store: Store, queue: str, doubtful: Loads) -> Load:
     """What counts of a queue. The caller holds the mutex."""
-    line = store.view.index.queues.get(queue)
+    line = store.view.index.messages.queues.get(queue)
     there = Load() if line is None else Load(line.live, line.bytes)
     return there.plus(doubtful.get(queue, Load()))
 
 
 def load_of_all(store: Store, doubtful: Loads) -> Load:
-    lines = (Load(line.live, line.bytes) for line in store.view.index.queues.values())
+    lines = (Load(line.live, line.bytes) for line in store.view.index.messages.queues.values())
     return sum_of(lines).plus(sum_of(doubtful.values()))
 
 
@@ -172,7 +172,7 @@ def _count_command(store: Store, found: dict[str, Load], command: list[Any]) -> 
         return
     end = ordinal + count
     while ordinal < end:
-        run, stop = store.view.index.run_from(number, ordinal, end)
+        run, stop = store.view.index.messages.run_from(number, ordinal, end)
         if run is not None:
             here, size = run.queue.name, run.bytes_of(ordinal, stop - ordinal)
             found.update(joined(found, {here: Load(ordinal - stop, -size)}))

@@ -122,7 +122,7 @@ def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
             or kept(store.files.disk, name)
         ):
             continue
-        index.damaged(commit.number, name, f"branch {xid} is missing")
+        index.mark_damaged(commit.number, name, f"branch {xid} is missing")
 
 
 def being_reclaimed(store: Store, index: Index, number: int) -> bool:

@@ -137,7 +137,7 @@ def apply_own(store: Store, commit: Commit) -> None:
 def apply(store: Store, index: Index, commit: Commit) -> bool:
     """A commit that was just published; False if the index is of no use any more."""
     for part in commit.parts:
-        store.files.cache.remember(part.source(commit.number), part.image)
+        store.files.cache.remember(part.file_ref(commit.number), part.image)
     done = _applied(store, index, commit)
     for xid in commit.adopted:
         store.view.prepared.decided(xid)
@@ -148,7 +148,7 @@ def _applied(store: Store, index: Index, commit: Commit) -> bool:
     """False if a swept file that the index still counted on was reclaimed."""
     head = commit.parts[0]
     if head.image.header.supersedes:  # its tables are soon asked for, by whatever takes from it
-        store.files.cache.remember(head.source(commit.number), head.image)
+        store.files.cache.remember(head.file_ref(commit.number), head.image)
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:

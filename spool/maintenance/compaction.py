@@ -24,11 +24,11 @@ from spool.format.format import Origins, SectionEntry, Table, body_head, encode_
 from spool.format.reader import image_of
 from spool.format.schema import TOTALS_FACT
 from spool.format.writer import CommitFileWriter
-from spool.index.body_files import Sources
-from spool.index.files import FileState
+from spool.index.body_files import FileCache
+from spool.index.commit import Retention
 from spool.index.index import Index
-from spool.index.lookup import hash_of
-from spool.index.queue import Line
+from spool.index.lookup import correlation_hash
+from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
@@ -81,26 +81,26 @@ def is_slow(entries: int, served: int) -> bool:
     return entries > 2 * served
 
 
-def choose(line: Line, files: Mapping[int, FileState], served: int, held: Collection[Position]) -> list[Run]:
+def choose(line: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
     """The runs of a slow queue that are to be swept, in order: behind those that are soon wanted, and only small ones;
     a large run is as good as a segment. What was swept before stays where it is."""
     runs, skipped = [], 0
     for run in line.runs():
         if run.due is None and skipped < served + KEPT_MESSAGES:
             skipped += run.live
-        elif run.live < SMALL_RUN and files[run.source.number].span is None and not _stays(run, held):
+        elif run.live < SMALL_RUN and files[run.file.number].span is None and not _stays(run, held):
             runs.append(run)
     return runs
 
 
 def _stays(run: Run, held: Collection[Position]) -> bool:
     """What is held, and what keeps its group waiting for its next try: only in memory it does that."""
-    if run.keeps_waiting:
+    if run.blocks_group:
         return True
     return bool(held) and any(Position(run.number, ordinal) in held for ordinal in range(run.first, run.end))
 
 
-def worn(files: Mapping[int, FileState]) -> set[int]:
+def worn(files: Mapping[int, Retention]) -> set[int]:
     """The numbers whose files are to be swept whatever their queues do: those that waste most, if all together waste
     too much, and small ones of earlier sweeps, if there are many."""
     small = {number for number, state in files.items() if state.span is not None and 0 < state.live < SMALL_FILE}
@@ -148,7 +148,7 @@ class Sweeper:
     def _served_since(self) -> dict[str, int]:
         """How many messages each queue has served since the last look."""
         with self.store.view.mutex:
-            now = {name: line.served for name, line in self.store.view.index.queues.items()}
+            now = {name: line.served for name, line in self.store.view.index.messages.queues.items()}
         before, self._served = self._served, now
         return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
@@ -157,19 +157,19 @@ class Sweeper:
         with self.store.view.mutex:
             index = self.store.view.index
             worn_out = worn(index.files)
-            if not worn_out and sum(line.entries for line in index.queues.values()) < LEAST_MESSAGES:
+            if not worn_out and sum(line.entries for line in index.messages.queues.values()) < LEAST_MESSAGES:
                 return 0
             held = self._held()
-            lines = list(index.queues.values())
+            lines = list(index.messages.queues.values())
             picks = [pick for line in lines for pick in _picks(index, line, served.get(line.name, 0), held, worn_out)]
             del picks[MOST_PICKS:]
-            index.touched = []
+            index.changed_since = []
         try:
             if sum(pick.count for pick in picks) < LEAST_MESSAGES and not worn_out:
                 return 0
             return sum(self._write(index, sections) for sections in _files(picks))
         finally:
-            index.touched = None
+            index.changed_since = None
 
     def _write(self, index: Index, sections: list[list[Pick]]) -> int:
         self.store.gate.check()  # who closes the space does not wait for more than one file
@@ -218,29 +218,29 @@ def _piles_up(index: Index, number: int) -> bool:
     return bool(state.targets or state.facts) and (totals is None or totals[0] != number)
 
 
-def _picks(index: Index, line: Line, served: int, held: Collection[Position], worn_out: set[int]) -> list[Pick]:
+def _picks(index: Index, line: Queue, served: int, held: Collection[Position], worn_out: set[int]) -> list[Pick]:
     runs = choose(line, index.files, served, held) if is_slow(line.entries, served) else []
     if worn_out:
         runs = _with_worn(index, line, runs, worn_out, held)
     return [pick for run in runs for pick in _picks_of(index, run)]
 
 
-def _with_worn(index: Index, line: Line, runs: list[Run], worn_out: set[int], held: Collection[Position]) -> list[Run]:
+def _with_worn(index: Index, line: Queue, runs: list[Run], worn_out: set[int], held: Collection[Position]) -> list[Run]:
     """And all that lies in these files, in order."""
     chosen = {id(run) for run in runs}
     found = list(runs)
     for run in line.runs():
-        if run.source.number in worn_out and id(run) not in chosen and not _stays(run, held):
+        if run.file.number in worn_out and id(run) not in chosen and not _stays(run, held):
             found.append(run)
-    for segment in line.segments():
-        if segment.source.number in worn_out:
-            found += index.runs_of(segment)
+    for segment in line.all_segments():
+        if segment.file.number in worn_out:
+            found += index.messages.runs_of(segment)
     return sorted(found, key=lambda run: (run.due is not None, run.due or 0.0, run.key))
 
 
 def _picks_of(index: Index, run: Run) -> Iterator[Pick]:
     """A run as it is to lie in the file: where the last message is the first to be delivered, each by itself."""
-    branch, in_branch = index.branch_of(Position(run.number, run.first))
+    branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.backwards:
         yield Pick(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
         return
@@ -288,8 +288,8 @@ class _Sweep:
 
     def write(self) -> int:
         """1, or 0 if nothing of it can be swept."""
-        sources = {pick.run.source.number for section in self.sections for pick in section}
-        reading = Sources(self.store.files.disk)  # not the space's own, which gets share under the mutex
+        sources = {pick.run.file.number for section in self.sections for pick in section}
+        reading = FileCache(self.store.files.disk)  # not the space's own, which gets share under the mutex
         # The header is written under the number lock, and must not outgrow its room: that would move all the rest.
         with own_file(self.store, self.store.deadline(), header_room=(16 << 10) + 10 * len(sources)) as file:
             draft = CommitBatch()
@@ -303,18 +303,18 @@ class _Sweep:
             if file.handle is None:
                 return 0
             self.store.files.disk.flush(file.handle)  # the bulk, before anybody has to wait for it
-            supersedes = {pick.run.source.number for pick in self.picks}
+            supersedes = {pick.run.file.number for pick in self.picks}
             _commit(self.store, file, draft, supersedes, lambda: self._leave(draft))
         return 1
 
-    def _add(self, draft: CommitBatch, section: list[Pick], reading: Sources) -> None:
+    def _add(self, draft: CommitBatch, section: list[Pick], reading: FileCache) -> None:
         """One section, whole in the draft; what cannot be read stays where it is, for a get to set aside."""
         table = Table(queues=[section[0].run.queue.name], origins=Origins([], [], [], [], []))
         bodies: list[bytes] = []
         kept: list[Pick] = []
         for pick in section:
             try:
-                found = reading.bodies(pick.run.source, pick.run.section, pick.run.row_of(pick.first), pick.count)
+                found = reading.bodies(pick.run.file, pick.run.section, pick.run.row_of(pick.first), pick.count)
             except (CorruptedFile, FileNotFoundError) as error:
                 log.warning("a message that cannot be read is not swept: %s", error)
                 continue
@@ -340,7 +340,7 @@ class _Sweep:
             begins.setdefault(pick.run.number, []).append((ordinal, pick))
             ordinal += pick.count
         left: Ranges = []
-        for number, first, count in self.index.touched or ():
+        for number, first, count in self.index.changed_since or ():
             for begin, pick in begins.get(number, ()):
                 start, stop = max(first, pick.first), min(first + count, pick.first + pick.count)
                 if start < stop:
@@ -383,8 +383,9 @@ def _add_row(table: Table, pick: Pick) -> None:
 
 def _make_searchable(table: Table, picks: list[Pick]) -> None:
     table.ids = pack_ids([(pick.branch, pick.in_branch, run) for run, pick in enumerate(picks)])
-    keys = [pick.run.attributes.get("correlation_id") for pick in picks]
-    table.correlations = pack_correlations([(hash_of(key), run) for run, key in enumerate(keys) if key is not None])
+    ids = [pick.run.attributes.get("correlation_id") for pick in picks]
+    hashes = [(correlation_hash(id_), run) for run, id_ in enumerate(ids) if id_ is not None]
+    table.correlations = pack_correlations(hashes)
 
 
 def section_of(table: Table, bodies: list[bytes]) -> Section:

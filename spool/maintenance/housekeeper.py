@@ -44,7 +44,7 @@ class Housekeeper:
         self._sweeper = Sweeper(store)
         self._reclaimed_at = store.view.index.applied
         self._saved_at = store.view.index.restored
-        self._saved_segments = len(store.view.index.segments) if self._saved_at else 0
+        self._saved_segments = len(store.view.index.messages.segments) if self._saved_at else 0
         self._saved_files = len(store.view.index.files)
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
@@ -141,7 +141,7 @@ class Housekeeper:
         """
         index = self._store.view.index
         # No lock for a number that need not be right: who closes waits for nobody here.
-        segments = len(index.segments)
+        segments = len(index.messages.segments)
         weight = len(index.files) + _SEGMENT_COSTS * segments
         fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
         if lasting and len(index.files) != self._saved_files:

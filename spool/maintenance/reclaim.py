@@ -15,7 +15,7 @@ from spool.disk.recycler import weight
 from spool.errors import NotOpen, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.schema import TOTALS_FACT
-from spool.index.files import FileState, add_tallies
+from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
@@ -29,7 +29,7 @@ _STEP_FILES = 4
 
 
 def next_to_go(
-    files: Mapping[int, FileState], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
+    files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
 ) -> list[int]:
     """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
     durably gone.
@@ -44,27 +44,27 @@ def next_to_go(
         and number <= durable
         and number not in going
         and not files[number].facts
-        and not files[number].taken
+        and not files[number].captured
         and all(target in going or target not in files for target in files[number].targets)
         and not any(old in files and old not in going for old in files[number].supersedes or ())
         and files[number].superseded_by <= durable
-        and not files[number].readers
+        and not files[number].pinned_by
     )
 
 
-def note_readers(number: int, state: FileState, claimed: Set[int]) -> None:
+def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
     """Of a superseded file: who had claimed a message before it was swept may read it from here. Whoever claims one
     later finds it in its new place, so those count who are there at the first look, for as long as they stay.
 
     ``claimed``: the commits of which messages are claimed now.
     """
-    if state.readers is not None:
-        state.readers &= claimed
+    if state.pinned_by is not None:
+        state.pinned_by &= claimed
     elif state.span is None:
-        state.readers = frozenset((number,)) & claimed
+        state.pinned_by = frozenset((number,)) & claimed
     else:
         low, high = state.span
-        state.readers = frozenset(one for one in claimed if low <= one <= high)
+        state.pinned_by = frozenset(one for one in claimed if low <= one <= high)
 
 
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
@@ -116,7 +116,7 @@ def _plan(store: Store, newest: int) -> list[list[int]]:
         superseded = [number for number in index.idle if index.files[number].superseded_by]
         claimed = store.shared.claims.numbers() if superseded else set()
         for number in superseded:
-            note_readers(number, index.files[number], claimed)
+            note_pins(number, index.files[number], claimed)
         while len(going) < _BATCH_FILES and (
             level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
         ):
@@ -147,7 +147,7 @@ def _finish_taken(store: Store) -> None:
     """A commit that took a dropped file is needed until that file is durably gone. Only an intake removes it: it knows
     whether the file may still have a writer."""
     with store.view.mutex:
-        noted = [(number, list(state.taken)) for number, state in store.view.index.files.items() if state.taken]
+        noted = [(number, list(state.captured)) for number, state in store.view.index.files.items() if state.captured]
     pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
     if not pending:
         return
@@ -159,8 +159,8 @@ def _finish_taken(store: Store) -> None:
         for number, taken in pending:
             state = store.view.index.files.get(number)
             if state is not None:
-                state.taken = tuple(one for one in state.taken if one not in taken)
-            store.view.index.taken.difference_update(taken)
+                state.captured = tuple(one for one in state.captured if one not in taken)
+            store.view.index.captured.difference_update(taken)
 
 
 def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
@@ -172,7 +172,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
     """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
     with store.view.mutex:
         index = store.view.index
-        fresh = [number for number in batch if number not in index.folded]
+        fresh = [number for number in batch if number not in index.retired]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever

@@ -219,7 +219,7 @@ def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position
             ordinal, end = max(first, done if number == seen else 0), first + count
             seen, done = number, max(ordinal, end)
             while ordinal < end:
-                run, stop = store.view.index.run_from(number, ordinal, end)
+                run, stop = store.view.index.messages.run_from(number, ordinal, end)
                 if run is not None:
                     found += [Position(number, one) for one in range(ordinal, stop)]
                 ordinal = stop

@@ -28,7 +28,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
     done = 0
     while True:
         with store.view.mutex:
-            if not store.view.index.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
+            if not store.view.index.messages.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
                 return done
             claimed = _claim_expired(store, queue)
         if not claimed:
@@ -51,7 +51,7 @@ def _lacks_its_error_queue(store: Store, queue: str) -> bool:
 
 def _claim_expired(store: Store, queue: str) -> Ranges:
     got: Ranges = []
-    for run in islice(store.view.index.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
+    for run in islice(store.view.index.messages.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
         got += [(run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)]
     return got
 
@@ -62,8 +62,10 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):
-            run = store.view.index.find(position)
-            if run is None or run.queue.name != queue or not run.is_past(now) or position in store.view.prepared.held:
+            run = store.view.index.messages.find(position)
+            if run is None or run.queue.name != queue or not run.is_expired(now):
+                continue
+            if position in store.view.prepared.held:
                 continue
             ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
             append(ranges, position.number, position.ordinal, 1)

@@ -92,7 +92,7 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
 
 def add_failure_outcome(draft: CommitBatch, store: Store, position: Position, reason: str) -> None:
     """Write a live message's fate into a draft; the caller holds the mutex."""
-    run = store.view.index.find(position)
+    run = store.view.index.messages.find(position)
     if run is None:
         return
     queue = run.queue.name

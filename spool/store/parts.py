@@ -13,7 +13,7 @@ from spool.disk.recycler import Pool
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
 from spool.index import Index
-from spool.index.body_files import Sources
+from spool.index.body_files import FileCache
 from spool.index.commit import Commit
 from spool.model import layout
 from spool.model.message import Position
@@ -36,7 +36,7 @@ class Files:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.mirror: Mirror | None = None
-        self.cache = Sources(disk)
+        self.cache = FileCache(disk)
 
     def open(self, config: SpaceConfig) -> None:
         """Open the mirror, and list the recycled files."""

@@ -99,12 +99,13 @@ class Store:
         with self.view.mutex:
             if version < self.settings_version:
                 return  # another thread was faster, and read what came later
-            changed = [name for name, queue in config.queues.items() if self.view.index.queue(name).differs(queue)]
+            queues = {name: self.view.index.messages.queue(name) for name in config.queues}
+            changed = [name for name, queue in queues.items() if queue.order.differs(config.queues[name])]
             self.config = config
             if changed and self.order_changed is not None:
                 self.order_changed()
             for name in changed:
-                self.view.index.queue(name).configure(config.queues[name])
+                queues[name].configure(config.queues[name])
             self.settings_version = version
             self.settings_cells = page.settings_cells
 

@@ -51,7 +51,7 @@ def claim(
     store.view.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # or what a branch held that was rolled back since would still look taken
-    line = store.view.index.queues.get(wanted.queue)
+    line = store.view.index.messages.queues.get(wanted.queue)
     if line is not None and line.expiring:
         expire(store, wanted.queue, deadline)
     skip: Places = set(wanted.passed)
@@ -143,11 +143,11 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
     found = []
     with store.view.mutex:
         for position in positions(ranges):
-            run = store.view.index.find(position)
+            run = store.view.index.messages.find(position)
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
-            branch_id, ordinal = store.view.index.branch_of(position)
-            source, row = run.source, run.row_of(position.ordinal)
+            branch_id, ordinal = store.view.index.messages.branch_of(position)
+            source, row = run.file, run.row_of(position.ordinal)
             name = layout.committed(source.number, source.adoption)
             found.append(
                 HeldMessage(
@@ -195,7 +195,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_loo
     with store.view.mutex:
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.view.index.run_from(number, ordinal, first + count)
+            run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
             if run is None:
                 raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
             found += _read_run(store, run, ordinal, stop - ordinal, only_looked_at)
@@ -204,8 +204,8 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_loo
 
 
 def _read_run(store: Store, run: Run, ordinal: int, count: int, only_looked_at: bool) -> list[Message]:
-    raws = store.files.cache.bodies(run.source, run.section, run.row_of(ordinal), count)
-    branch_id, place = store.view.index.branch_of(Position(run.number, ordinal))
+    raws = store.files.cache.bodies(run.file, run.section, run.row_of(ordinal), count)
+    branch_id, place = store.view.index.messages.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - place, queue, run.number, run.committed_at, attributes)
@@ -238,15 +238,15 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
     The file there is one msgpack map: what ``put`` was told, with the body's bytes as they lie, if they can be read.
     """
     with store.view.mutex:
-        run = store.view.index.find(position)
+        run = store.view.index.messages.find(position)
         if run is None:
             return
-        branch_id, place = store.view.index.branch_of(position)
+        branch_id, place = store.view.index.messages.branch_of(position)
         id_, queue = message_id(branch_id, place), run.queue.name
-        name = layout.committed(run.source.number, run.source.adoption)
+        name = layout.committed(run.file.number, run.file.adoption)
         described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
-            described["body"] = store.files.cache.unproven(run.source, run.section, run.row_of(position.ordinal))
+            described["body"] = store.files.cache.unproven(run.file, run.section, run.row_of(position.ordinal))
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"
@@ -261,7 +261,7 @@ def find_message(store: Store, wanted_id: str) -> Message:
     """A message by id, wherever it is, without claiming it; BadMessageId if there is none."""
     catch_up(store)
     with store.view.mutex:
-        position = store.view.index.position_of(*parse_message_id(wanted_id))
+        position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
     found = None if position is None else peek(store, position)
     if found is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
@@ -276,7 +276,7 @@ def peek(store: Store, position: Position) -> Message | None:
     problem: Exception | None = None
     for _ in range(2):
         with store.view.mutex:
-            if store.view.index.find(position) is None:
+            if store.view.index.messages.find(position) is None:
                 return None
             try:
                 return read_messages(store, position.number, position.ordinal, 1, only_looked_at=True)[0]
@@ -284,10 +284,10 @@ def peek(store: Store, position: Position) -> Message | None:
                 problem = error
         catch_up(store)
     with store.view.mutex:
-        run = store.view.index.find(position)
+        run = store.view.index.messages.find(position)
         if run is None:
             return None
-        id_, queue = message_id(*store.view.index.branch_of(position)), run.queue.name
+        id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
     place = f"{position.number}/{position.ordinal}"
     raise CorruptedFile(f"message {id_} of queue {queue} (position {place}) is damaged: {problem}; {WHAT_TO_DO}")
 
@@ -346,5 +346,5 @@ def patience(store: Store, wanted: Wanted, short: float) -> float:
     if is_there(store, wanted):
         return short
     with store.view.mutex:
-        due = None if wanted.by_key else store.view.index.queue(wanted.queue).next_due()
+        due = None if wanted.by_key else store.view.index.messages.queue(wanted.queue).next_due()
     return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - store.clock.now()))

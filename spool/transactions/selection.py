@@ -94,8 +94,8 @@ def _in_turn(store: Store, queue: str, group: str | None) -> Iterator[tuple[int,
     """The places of a group's messages, in the order of delivery."""
     assert group is not None
     now = store.clock.now()
-    for run in store.view.index.queue(queue).in_group(group):
-        if run.is_past(now):
+    for run in store.view.index.messages.queue(queue).in_group(group):
+        if run.is_expired(now):
             return  # whoever lets it go makes way
         for ordinal in run.ordinals:
             yield run.number, ordinal
@@ -112,14 +112,15 @@ def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
     """Runs, and which of their messages are asked for (first, count), in the order of delivery."""
     index, now = store.view.index, store.clock.now()
     if wanted.message_id is not None:
-        position = index.position_of(*parse_message_id(wanted.message_id))
-        run = None if position is None else index.find(position)
-        if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_past(now):
+        position = index.messages.position_of(*parse_message_id(wanted.message_id))
+        run = None if position is None else index.messages.find(position)
+        if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_expired(now):
             yield run, position.ordinal, 1
         return
     # By its key a delayed message is taken at once.
     by_key = wanted.correlation_id
-    for run in index.in_order(wanted.queue, now) if by_key is None else index.correlated(wanted.queue, by_key):
+    messages = index.messages
+    for run in messages.in_order(wanted.queue, now) if by_key is None else messages.correlated(wanted.queue, by_key):
         if run.expires is None or run.expires > now:
             yield run, run.first, run.end - run.first
 
@@ -139,7 +140,7 @@ def still_there(store: Store, wanted: Wanted, got: Ranges, holds: GroupHolds) ->
         pieces: Ranges = []
         ordinal = first
         while ordinal < first + count:
-            run, stop = store.view.index.run_from(number, ordinal, first + count)
+            run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
             if (
                 run is not None
                 and run.queue.name == wanted.queue
@@ -179,12 +180,12 @@ def groups_of(store: Store, ranges: Ranges) -> set[Name]:
     """The groups of messages that are there."""
     found = set()
     for position in positions(ranges):
-        run = store.view.index.find(position)
+        run = store.view.index.messages.find(position)
         if run is not None and run.group is not None:
             found.add((run.queue.name, run.group))
     return found
 
 
 def _group(store: Store, position: Position) -> str | None:
-    run = store.view.index.find(position)
+    run = store.view.index.messages.find(position)
     return None if run is None else run.group

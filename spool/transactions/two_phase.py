@@ -366,7 +366,7 @@ def describe(store: Store, xid: Xid) -> InDoubt:
     takes: Counter[str] = Counter()
     with store.view.mutex:
         for position in targets(image):
-            run = store.view.index.find(position)
+            run = store.view.index.messages.find(position)
             if run is not None:
                 takes[run.queue.name] += 1
     for table in image.tables:

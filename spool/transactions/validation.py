@@ -115,9 +115,9 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
         except OSError as error:
             raise store.spoken("looking for the message to put this one before", error) from error
         with store.view.mutex:
-            position = store.view.index.position_of(*parse_message_id(message_id))
-            run = None if position is None else store.view.index.find(position)
-            if position is None or run is None or run.queue.name != config.name or run.is_past(store.clock.now()):
+            position = store.view.index.messages.position_of(*parse_message_id(message_id))
+            run = None if position is None else store.view.index.messages.find(position)
+            if position is None or run is None or run.queue.name != config.name or run.is_expired(store.clock.now()):
                 raise BadMessageId(f"there is no message {message_id} in queue {config.name} to put another before")
             attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)
 

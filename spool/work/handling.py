@@ -125,7 +125,7 @@ class Handling(Transaction):
     def _fate_of_it(self) -> Effect:
         """What the rollback made of the message: a last try moves or drops it."""
         with self._store.view.mutex:
-            run = self._store.view.index.find(self._held.position)
+            run = self._store.view.index.messages.find(self._held.position)
         if run is None:
             return Effect.DROPPED
         return Effect.RETRIED if run.queue.name == self._held.queue else Effect.DEAD_LETTERED

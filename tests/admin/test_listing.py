@@ -180,12 +180,12 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
         for _ in range(8):
             space.put("orders", b"x")
         space._housekeeper.sweep()
-        segments = list(space._store.view.index.segments)
+        segments = list(space._store.view.index.messages.segments)
 
         def unreadable(_: object) -> list[object]:
             raise spool.CorruptedFile("its table is damaged")
 
-        monkeypatch.setattr(space._store.view.index, "runs_of", unreadable)
+        monkeypatch.setattr(space._store.view.index.messages, "runs_of", unreadable)
         found = [entry.damage for entry in space.entries("orders") if entry.state == "damaged"]
     assert len(found) == len(segments) > 0
     for segment, damage in zip(sorted(segments, key=lambda one: one.key), found, strict=True):
@@ -207,7 +207,7 @@ def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
             other.purge("orders")
             raise FileNotFoundError(f"{segment}: reclaimed")
 
-        monkeypatch.setattr(space._store.view.index, "runs_of", gone)
+        monkeypatch.setattr(space._store.view.index.messages, "runs_of", gone)
         assert "damaged" not in states(space)
 
 

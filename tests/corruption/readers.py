@@ -140,7 +140,7 @@ def try_index(table: Table, entry: SectionEntry) -> None:
     for number in (3, 5):
         index.apply(Commit(number, [Part(0, None, 0, image)]))
     for queue in table.queues:
-        list(index.in_order(queue, 1e9))
+        list(index.messages.in_order(queue, 1e9))
     index.totals()
     for _ in targets(image):
         pass

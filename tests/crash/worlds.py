@@ -116,8 +116,9 @@ def look(space: spool.Space) -> World:
 def _held(space: spool.Space) -> list[str]:
     """The queue of each message that a branch in doubt holds, or would add."""
     store = space._store
-    runs = [store.view.index.find(place) for image in store.view.prepared.images.values() for place in targets(image)]
-    tables = [table for image in store.view.prepared.images.values() for table in image.tables]
+    images = store.view.prepared.images.values()
+    runs = [store.view.index.messages.find(place) for image in images for place in targets(image)]
+    tables = [table for image in images for table in image.tables]
     added = [table.queues[place] for table in tables for place, _, count in table.runs for _ in range(count)]
     return [run.queue.name for run in runs if run is not None] + added
 

@@ -12,7 +12,7 @@ from spool.disk import Disk
 from spool.format.batch import CommitBatch, Section
 from spool.format.format import Adoption, BranchEntry, Header, Origins, Table, stamp
 from spool.format.writer import CommitFileWriter
-from spool.index.lookup import hash_of
+from spool.index.lookup import correlation_hash
 from spool.index.segment import pack_correlations, pack_ids
 from spool.maintenance.compaction import section_of
 from spool.model.xid import FORMAT_LOCAL, Xid
@@ -71,7 +71,7 @@ def swept_section() -> Section:
         checksums=array("I", map(zlib.crc32, bodies)),
         origins=Origins([7, 9], [3, 0], [1790000000.25, 1790000000.5], [first, second], [3, 0]),
         ids=pack_ids([(first, 3, 0), (second, 0, 1)]),
-        correlations=pack_correlations([(hash_of("c-1"), 1)]),
+        correlations=pack_correlations([(correlation_hash("c-1"), 1)]),
     )
     return section_of(table, bodies)
 

@@ -9,11 +9,11 @@ import pytest
 
 import spool
 from spool.errors import CorruptedFile
-from spool.index.files import FileState
+from spool.index.commit import Retention
 from spool.index.segment import find_correlation, find_id
 from spool.maintenance import compaction
 from spool.maintenance.compaction import KEPT_MESSAGES, is_slow, worn
-from spool.maintenance.reclaim import next_to_go, note_readers, reclaim
+from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -83,8 +83,8 @@ def test_s01_the_housekeeper_looks_every_five_seconds(space: spool.Space) -> Non
 def test_s02_what_was_served_and_five_more_stay_in_memory(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    line = space._store.view.index.queue("orders")
-    assert (line.entries, sum(segment.live for segment in line.swept)) == (KEPT_MESSAGES, MANY - KEPT_MESSAGES)
+    line = space._store.view.index.messages.queue("orders")
+    assert (line.entries, sum(segment.live for segment in line.segments)) == (KEPT_MESSAGES, MANY - KEPT_MESSAGES)
     drain_some = [space.get("orders").body for _ in range(KEPT_MESSAGES)]
     fill(space, many=MANY)
     tidy(space)
@@ -107,7 +107,7 @@ def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
     with swept_by_few():
         fill(space, many=60)
         tidy(space)
-        line = space._store.view.index.queue("orders")
+        line = space._store.view.index.messages.queue("orders")
         for n in range(60):
             assert space.get("orders").body == b"%d" % n
             assert line.entries <= 4
@@ -181,7 +181,7 @@ def test_s05_delayed_messages_are_swept_and_come_when_they_are_due(space: spool.
     for n in range(MANY):
         space.put("orders", b"%d" % n, not_before=now + 1000 + MANY - n)
     tidy(space)
-    line = space._store.view.index.queue("orders")
+    line = space._store.view.index.messages.queue("orders")
     assert (line.entries, space.stats("orders").delayed, space.stats("orders").ready) == (0, MANY, 0)
     with pytest.raises(spool.Empty):
         space.get("orders")
@@ -244,8 +244,8 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
 
 
 def test_files_that_waste_too_much_are_swept_whatever_their_queues_do() -> None:
-    def state(live: int, ever: int, swept: bool = False) -> FileState:
-        return FileState(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if swept else None)
+    def state(live: int, ever: int, swept: bool = False) -> Retention:
+        return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if swept else None)
 
     full, half, empty = state(64 << 20, 64 << 20), state(20 << 20, 60 << 20), state(1, 60 << 20)
     assert worn({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
@@ -317,12 +317,12 @@ def test_a_body_that_is_damaged_is_left_where_it_is(space: spool.Space) -> None:
 def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: spool.Space) -> None:
     fill(space)
     tidy(space)
-    (segment,) = space._store.view.index.queue("orders").swept
-    with open(f"{space.path}/{layout.committed(segment.source.number)}", "r+b") as file:
+    (segment,) = space._store.view.index.messages.queue("orders").segments
+    with open(f"{space.path}/{layout.committed(segment.file.number)}", "r+b") as file:
         file.seek(segment.entry.offset)
         file.write(bytes(segment.entry.table_bytes))
     with spool.open(space.path) as other:
-        assert any(f"{segment.source.number:016d}" in finding.name for finding in other.check())
+        assert any(f"{segment.file.number:016d}" in finding.name for finding in other.check())
         assert drain(other) == bodies(range(KEPT_MESSAGES))
     space._store.files.cache.close()
     space._store.files.cache._tables.clear()
@@ -359,22 +359,22 @@ def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(
     tidy(space)
     more = fill(space)
     tidy(space)
-    first, _ = space._store.view.index.queue("orders").swept
-    with open(f"{space.path}/{layout.committed(first.source.number)}", "r+b") as file:
+    first, _ = space._store.view.index.messages.queue("orders").segments
+    with open(f"{space.path}/{layout.committed(first.file.number)}", "r+b") as file:
         file.seek(first.entry.offset + 20)
         file.write(b"\xff" * 20)
     with pytest.raises(spool.BadMessageId):
         space.show(ids[100])
     assert space.show(more[100]).body == b"100"
-    assert [name for name, _ in space._store.view.index.damage] == [layout.committed(first.source.number)]
+    assert [name for name, _ in space._store.view.index.damage] == [layout.committed(first.file.number)]
 
 
 def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
     fill(space, many=2)
     sources = space._store.files.cache
-    (run, other) = space._store.view.index.queue("orders").ready
+    (run, other) = space._store.view.index.messages.queue("orders").ready
     with pytest.raises(CorruptedFile):
-        sources._read_header(run.source._replace(checksum=other.source.checksum))
+        sources._read_header(run.file._replace(checksum=other.file.checksum))
 
 
 def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
@@ -426,12 +426,12 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Spa
 
 
 def test_a_superseded_file_waits_for_those_who_had_claimed_before_and_for_nobody_else() -> None:
-    state = FileState(superseded_by=9, span=(3, 7))
-    note_readers(8, state, {1, 4, 6})
-    assert state.readers == {4, 6}
-    note_readers(8, state, {4, 5})
-    assert state.readers == {4}
+    state = Retention(superseded_by=9, span=(3, 7))
+    note_pins(8, state, {1, 4, 6})
+    assert state.pinned_by == {4, 6}
+    note_pins(8, state, {4, 5})
+    assert state.pinned_by == {4}
     assert next_to_go({8: state}, {8}, 10, 10) == []
-    note_readers(8, state, {5, 6})
+    note_pins(8, state, {5, 6})
     assert next_to_go({8: state}, {8}, 10, 8) == [], "the sweep is not durable"
     assert next_to_go({8: state}, {8}, 10, 10) == [8]

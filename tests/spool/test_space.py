@@ -464,7 +464,7 @@ def test_a_rollback_of_many_messages_is_one_command(space: spool.Space) -> None:
     with space.transaction() as tx:
         tx.get_many("many", 400)
         tx.set_rollback_only()
-    assert space._store.view.index.queue("many").entries == 2
+    assert space._store.view.index.messages.queue("many").entries == 2
     assert [message.attempts for message in space.get_many("many", 500)] == [1] * 400 + [0] * 100
 
 
