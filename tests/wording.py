@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("spool", "xa", "recovery", "forwarder", "scripts", "bench")
 PEOPLE = r"(?:user|administrator|operator|owner|person|people|reader|newcomer|engineer|author|developer|colleague)s?"
 _PERSONS = re.compile(
-    r"(?<![\w-])(?:who|whoever|whom|somebody|someone|nobody|anybody|everybody|everyone|anyone"
+    r"(?<![\w-])(?:who|whoever|whom|somebody|someone|nobody|anybody|everybody"
     r"|he|him|his|himself|she|her|hers|herself)(?![\w'])",
     re.IGNORECASE,
 )
