@@ -136,7 +136,7 @@ class Space(Administration):
         """Checked and encoded."""
         content_type = options.pop("content_type", None)
         store = self._store
-        line = self._engine.group_commit.line
+        line = self._engine.group_commit.queue
         page = line.page
         if page is None or queue not in store.config.queues:
             page = store.check_usable()

@@ -10,7 +10,7 @@ from unittest import mock
 
 import spool
 from spool.disk.disk import Disk, FlushFailed
-from spool.log.commit_queue import CommitQueue, Work
+from spool.log.commit_queue import CommitQueue, CommitRequest
 from tests.at_once import AT_ONCE
 
 PATIENT_SECONDS = 60
@@ -48,7 +48,7 @@ class HeldDisk(Disk):
 def committed_here(space: spool.Space) -> Iterator[None]:
     """What is submitted inside is committed together, at the end, by this thread."""
     group = space.engine.group_commit
-    with mock.patch.object(group, "_start"), mock.patch.object(group.line, "_wake"):
+    with mock.patch.object(group, "_start"), mock.patch.object(group.queue, "_wake"):
         try:
             yield
         finally:
@@ -68,7 +68,7 @@ class Gathering:
         self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
         add = CommitQueue._add
 
-        def adding(line: CommitQueue, work: Work) -> None:
+        def adding(line: CommitQueue, work: CommitRequest) -> None:
             add(line, work)
             self.came[threading.current_thread()].set()
 

@@ -8,7 +8,7 @@ from spool.admin.holders import claimed_positions
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
 from spool.index.run import Run
-from spool.log.quota import Load, in_doubt
+from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Position
 from spool.store.store import Store
@@ -43,7 +43,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     list_prepared(store)
     with store.view.mutex:
         now = store.clock.now()
-        claimed, held, added = _claimed(store), _held_in_doubt(store), in_doubt(store)
+        claimed, held, added = _claimed(store), _held_in_doubt(store), prepared_usage(store)
         taken = claimed + held
         totals = store.view.index.totals()
         found = {}
@@ -60,7 +60,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
             gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
             found[name] = QueueStats(
                 ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
-                in_doubt=_of(held, line) + added.get(name, Load()).messages,
+                in_doubt=_of(held, line) + added.get(name, Usage()).messages,
                 bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
                 expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - line.live),

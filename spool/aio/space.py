@@ -30,7 +30,7 @@ from spool.aio import worker
 from spool.aio.administration import Administration
 from spool.aio.tasks import Opening, finish
 from spool.errors import Empty
-from spool.log.commit_queue import PutRequest, Work
+from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
 from spool.model.options import PutOptions, SpaceOptions
 from spool.model.xid import Xid
@@ -118,18 +118,18 @@ class Space(Administration):
         work = self.sync._puts(queue, bodies, **options)
         work.future = future = self._loop.create_future()
         work.begin = lambda: not future.cancelled()
-        work.told = self._told
+        work.on_done = self._on_done
         self.sync.engine.group_commit.send(work)
         return work
 
-    def _told(self, works: Sequence[Work]) -> None:
+    def _on_done(self, works: Sequence[CommitRequest]) -> None:
         """In another thread; of all that one commit did."""
         try:
             self._loop.call_soon_threadsafe(self._resolve, works)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
-    def _resolve(self, works: Sequence[Work]) -> None:
+    def _resolve(self, works: Sequence[CommitRequest]) -> None:
         for work in works:
             if work.future.done():
                 continue  # cancelled, too late

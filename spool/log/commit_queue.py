@@ -1,10 +1,10 @@
-"""The line of what waits to be committed: who commits it, together with what, and who hears of it.
+"""The queue of what waits to be committed: which thread commits it, and together with what.
 
-One at a time *leads*: he takes what has gathered and commits it, for all. Who comes while nobody leads, leads at once,
-in his own thread; nobody waits for company. Who comes meanwhile waits until his work is done or the lead is handed to
-him. Work that nobody waits for (``put``) is led by a thread of its own, which is woken for it.
+One thread at a time leads: it takes what has come by then and commits it, for all. A thread that comes while no other
+leads, leads at once and waits for no others. A thread that comes while another leads waits until its request is done or
+the lead is handed to it. For requests without a waiting thread (``add``), a thread of the store's is woken to lead.
 
-State and decisions only; ``group`` does what there is to do.
+State and decisions only; ``group_commit`` does what there is to do.
 """
 
 import threading
@@ -18,82 +18,84 @@ from typing import Any
 from spool.coordination.counters import Page
 from spool.errors import NotOpen
 from spool.format.batch import CommitBatch
-from spool.log.quota import Load, Loads, change_by
+from spool.log.quota import Usage, UsageByQueue, change_by
 from spool.store.store import Store, targets_of
 
-# What may wait, and what one commit carries at most; one piece of work that is larger goes alone.
+# What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20
 MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 
 CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
-# As long as this who leads lets those come whom the last commits woke, if there were any; about half a flush.
-PATIENCE_SECONDS = 0.0002
+# The leader thread lets the threads that the last commits woke come again for so long at most: about half a flush.
+LINGER_SECONDS = 0.0002
 
 
 class Stage(Enum):
     WAITING = "waiting"
-    LEADING = "waiting, and its waiter leads"
+    LEADING = "waiting, and its thread leads"
     TAKEN = "taken"
     DONE = "done"
 
 
-class Work:
-    """One caller's part of a commit. ``number``: of the commit, once it may be there; ``error``: why it is not.
+class CommitRequest:
+    """One caller's part of a commit.
 
-    ``begin`` is asked as it is taken, and says no if it was cancelled; ``told`` is called once with all of its works
-    that are done together; ``future`` is the teller's business.
+    ``number``: of the commit, once its file has it. ``error``: why the request was not committed, or may not have been.
+    ``begin`` is called when the request is taken, and returns False if it was cancelled. ``on_done`` is called once,
+    with all requests that share it and are done together. ``future`` is for the caller's own use.
     """
 
     __slots__ = (
-        "begin", "branch", "bytes", "caller", "error", "first", "future", "messages", "number", "page",
-        "signal", "stage", "told",
+        "begin", "branch", "bytes", "caller", "error", "first", "future", "messages", "number", "on_done", "page",
+        "signal", "stage",
     )  # fmt: skip
 
     def __init__(self, page: Page | None, messages: int, size: int) -> None:
-        self.page = page  # the counters, as its caller has read them
+        self.page = page  # the counters, as the caller has read them
         self.messages = messages
         self.bytes = size
-        self.branch = ""  # its messages' branch, in hex, and the ordinal of the first one in it
+        self.branch = ""  # of its messages, as hex; ``first``: the ordinal of the first one in it
         self.first = 0
         self.number: int | None = None
         self.error: BaseException | None = None
-        self.caller = 0  # the thread that waits, if one does
+        self.caller = 0  # the thread that waits, or 0
         self.stage = Stage.WAITING
         self.signal: threading.Lock | None = None
         self.begin: Callable[[], bool] = _yes
-        self.told: Callable[[Sequence[Work]], None] | None = None
+        self.on_done: Callable[[Sequence[CommitRequest]], None] | None = None
         self.future: Any = None
 
     @property
     def empty(self) -> bool:
+        """Whether there is nothing to commit."""
         return not self.messages
 
     def targets(self) -> Iterable[str]:
-        """The queues into which it puts, or moves, messages."""
+        """The queues into which it puts or moves messages."""
         return ()
 
-    def usage(self, _store: Store) -> Loads:
-        """By queue, what it adds, less what it takes away."""
+    def usage(self, _store: Store) -> UsageByQueue:
+        """How it changes the usage of each queue."""
         return {}
 
     def append_to(self, batch: CommitBatch) -> None:
-        """Add its content to a batch, behind what is there."""
+        """Add its content to a batch, behind what is there. Its messages have their ids then."""
 
     @property
     def ids(self) -> list[str]:
-        """Of its messages, once it has its place."""
+        """The ids of its messages, once they are in a batch."""
         return [f"{self.branch}{ordinal:08x}" for ordinal in range(self.first, self.first + self.messages)]
 
     @property
     def id(self) -> str:
-        """Of its first message."""
+        """The id of its first message."""
         return f"{self.branch}{self.first:08x}"
 
 
-class PutRequest(Work):
-    """Messages of one queue, as ``validation.encoded`` groups them; neighbours in the line share a branch."""
+class PutRequest(CommitRequest):
+    """Messages for one queue, as ``validation.encoded`` groups them; neighbours in a commit share a branch."""
 
     __slots__ = ("groups", "queue")
 
@@ -109,8 +111,8 @@ class PutRequest(Work):
     def targets(self) -> Iterable[str]:
         return (self.queue,)
 
-    def usage(self, _store: Store) -> Loads:
-        return {self.queue: Load(self.messages, self.bytes)}
+    def usage(self, _store: Store) -> UsageByQueue:
+        return {self.queue: Usage(self.messages, self.bytes)}
 
     def append_to(self, batch: CommitBatch) -> None:
         self.branch, self.first = batch.shared_branch()
@@ -118,53 +120,53 @@ class PutRequest(Work):
             batch.put(self.queue, bodies, attributes)
 
 
-class BranchRequest(Work):
-    """A transaction's draft."""
+class BranchRequest(CommitRequest):
+    """The batch of one transaction. ``branch``: its branch's id, as hex."""
 
-    __slots__ = ("draft",)
+    __slots__ = ("batch",)
 
-    def __init__(self, page: Page, branch: str, draft: CommitBatch) -> None:
-        super().__init__(page, draft.messages, draft.size)
+    def __init__(self, page: Page, branch: str, batch: CommitBatch) -> None:
+        super().__init__(page, batch.messages, batch.size)
         self.branch = branch
-        self.draft = draft
+        self.batch = batch
 
     @property
     def empty(self) -> bool:
-        return self.draft.empty
+        return self.batch.empty
 
     def targets(self) -> Iterable[str]:
-        return targets_of(self.draft.tables)
+        return targets_of(self.batch.tables)
 
-    def usage(self, store: Store) -> Loads:
-        return change_by(store, self.draft.tables)
+    def usage(self, store: Store) -> UsageByQueue:
+        return change_by(store, self.batch.tables)
 
     def append_to(self, batch: CommitBatch) -> None:
-        batch.append(self.draft)
+        batch.append(self.batch)
 
 
 class CommitQueue:
-    """All that waits, first come, first served. ``wake`` is called when work is there that no caller leads."""
+    """Requests in the order in which they came. ``wake`` is called when there are some and no thread leads."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._new_signal = threading.Lock  # held until the one who waits is called
+        self._new_signal = threading.Lock  # held until the waiting thread may go on
         self._mutex = threading.Lock()
         self._room = threading.Condition(self._mutex)
-        self._works: deque[Work] = deque()
+        self._requests: deque[CommitRequest] = deque()
         self._led = False
-        self._ended: str | None = None  # why no more may be put
+        self._ended: str | None = None  # why no more may be added
         self._messages = 0
         self._bytes = 0
         self._page: Page | None = None
-        self._callers: set[int] = set()  # who waited for the last commit, and for the one before
+        self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
 
-    # -- the counters: who comes while others wait need not read them again ------------------------------------------
+    # -- the counters: a thread that comes while others wait need not read them again --------------------------------
 
     @property
     def page(self) -> Page | None:
-        """As they were read since the last commit was taken, if somebody waits."""
-        return self._page if self._works else None
+        """The counters as they were read since the last batch was taken, if a request waits."""
+        return self._page if self._requests else None
 
     @page.setter
     def page(self, page: Page) -> None:
@@ -172,144 +174,147 @@ class CommitQueue:
 
     @property
     def waiting(self) -> int:
-        """How many messages."""
+        """How many messages wait."""
         return self._messages
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
-    def join(self, work: Work) -> bool:
-        """By a caller who waits. True: he leads; False: he has to ``wait``."""
-        work.caller = get_ident()
+    def join(self, request: CommitRequest) -> bool:
+        """Add the request of a thread that waits for it. True: the thread leads; False: it has to ``wait``."""
+        request.caller = get_ident()
         with self._mutex:
-            self._add(work)
+            self._add(request)
             if not self._led:
                 self._led = True
                 return True
-            work.signal = self._new_signal()
-            work.signal.acquire()
+            request.signal = self._new_signal()
+            request.signal.acquire()
             return False
 
-    def put(self, work: Work) -> None:
-        """By a caller who does not wait. NotOpen once the line has ended."""
+    def add(self, request: CommitRequest) -> None:
+        """Add a request that no thread waits for. Raises NotOpen once the queue was closed."""
         with self._mutex:
             if self._ended is not None:
                 raise NotOpen(self._ended)
-            self._add(work)
+            self._add(request)
             if self._led:
                 return
             self._led = True
         self._wake()
 
-    def wait_for_room(self, work: Work, check: Callable[[], None]) -> None:
-        """Until there is room for it; a piece that is larger than all room waits until the line is empty.
+    def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
+        """Wait until there is room for the request; one that is larger than all room waits until the queue is empty.
 
-        ``check`` is called now and then, and raises if there is nothing to wait for any more.
+        ``check`` is called now and then; what it raises ends the wait.
         """
-        while not self._has_room(work):  # most callers need no lock to see it
+        while not self._has_room(request):  # nearly always there is, and no lock is needed to see it
             with self._room:
-                if not self._has_room(work):
+                if not self._has_room(request):
                     self._room.wait(LOOK_SECONDS)
             check()
 
-    def _has_room(self, work: Work) -> bool:
+    def _has_room(self, request: CommitRequest) -> bool:
         return (
-            self._messages + work.messages <= MOST_WAITING and self._bytes + work.bytes <= MOST_WAITING_BYTES
-        ) or not self._works
+            self._messages + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
+        ) or not self._requests
 
-    def _add(self, work: Work) -> None:
-        self._works.append(work)
-        self._messages += work.messages
-        self._bytes += work.bytes
+    def _add(self, request: CommitRequest) -> None:
+        self._requests.append(request)
+        self._messages += request.messages
+        self._bytes += request.bytes
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def wait(self, work: Work, check: Callable[[], None]) -> bool:
-        """Until the work is done (False), or the lead is the waiter's (True). While it has not been taken, ``check``
-        is called now and then; if it raises, the work is withdrawn, and nothing of it happens."""
+    def wait(self, request: CommitRequest, check: Callable[[], None]) -> bool:
+        """Wait until the request is done (False) or this thread leads (True).
+
+        While the request has not been taken, ``check`` is called now and then. If it raises, the request is withdrawn,
+        and nothing of it happens.
+        """
         raised: BaseException | None = None
-        assert work.signal is not None
-        while not work.signal.acquire(timeout=LOOK_SECONDS):
-            if work.stage is Stage.WAITING and raised is None:
+        assert request.signal is not None
+        while not request.signal.acquire(timeout=LOOK_SECONDS):
+            if request.stage is Stage.WAITING and raised is None:
                 try:
                     check()
                 except BaseException as error:
-                    if self._withdraw(work):
+                    if self._withdraw(request):
                         raise
-                    raised = error  # it was taken in this instant: it happens, whole
+                    raised = error  # the request was taken in this instant: it happens, whole
         if raised is not None and not isinstance(raised, Exception):
             raise raised
-        return work.stage is Stage.LEADING
+        return request.stage is Stage.LEADING
 
-    def _withdraw(self, work: Work) -> bool:
+    def _withdraw(self, request: CommitRequest) -> bool:
         with self._mutex:
-            if work.stage not in (Stage.WAITING, Stage.LEADING):
+            if request.stage not in (Stage.WAITING, Stage.LEADING):
                 return False
-            self._works.remove(work)
-            self._gone(work)
-            leads = work.stage is Stage.LEADING
+            self._requests.remove(request)
+            self._subtract(request)
+            leads = request.stage is Stage.LEADING
         if leads:
-            self.hand_on()
+            self.hand_over_lead()
         return True
 
-    def _gone(self, work: Work) -> None:
-        self._messages -= work.messages
-        self._bytes -= work.bytes
+    def _subtract(self, request: CommitRequest) -> None:
+        self._messages -= request.messages
+        self._bytes -= request.bytes
 
     # -- leading ----------------------------------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        """By who leads: callers who waited for the last two commits are just going on, and likely to come again.
+    def linger(self) -> None:
+        """Let threads that waited for the last two commits come again before a batch is taken. The leader calls this.
 
-        Who was alone in both never waits here.
+        A thread that was alone in both never waits here.
         """
         wanted = len(self._callers | self._callers_before)
-        if wanted > 1 and len(self._works) < wanted:
-            until = time.monotonic() + PATIENCE_SECONDS
-            while len(self._works) < wanted and time.monotonic() < until:
-                time.sleep(0)  # lets them run
+        if wanted > 1 and len(self._requests) < wanted:
+            until = time.monotonic() + LINGER_SECONDS
+            while len(self._requests) < wanted and time.monotonic() < until:
+                time.sleep(0)  # lets other threads run
 
-    def take(self) -> list[Work]:
-        """By who leads: what is committed together next; [] if there is nothing."""
-        taken: list[Work] = []
+    def take_batch(self) -> list[CommitRequest]:
+        """Take what is committed together next; [] if nothing waits. The leader calls this."""
+        taken: list[CommitRequest] = []
         messages = size = 0
         with self._mutex:
-            while self._works:
-                work = self._works[0]
-                messages += work.messages
-                size += work.bytes
+            while self._requests:
+                request = self._requests[0]
+                messages += request.messages
+                size += request.bytes
                 if taken and (messages > MOST_TOGETHER or size > MOST_TOGETHER_BYTES):
                     break
-                self._works.popleft()
-                self._gone(work)
-                if work.begin():
-                    work.stage = Stage.TAKEN
-                    taken.append(work)
+                self._requests.popleft()
+                self._subtract(request)
+                if request.begin():
+                    request.stage = Stage.TAKEN
+                    taken.append(request)
                 else:
-                    messages -= work.messages
-                    size -= work.bytes
+                    messages -= request.messages
+                    size -= request.bytes
             self._page = None
             self._room.notify_all()
             self._callers_before = self._callers
-            self._callers = {work.caller for work in taken if work.caller}
+            self._callers = {request.caller for request in taken if request.caller}
         return taken
 
-    def put_back(self, works: Sequence[Work]) -> None:
-        """By who leads and must give up before anything of it happened: they come first again."""
+    def requeue(self, requests: Sequence[CommitRequest]) -> None:
+        """Put back, in front, what was taken and of which nothing has happened. The leader calls this."""
         with self._mutex:
-            for work in reversed(works):
-                work.stage = Stage.WAITING
-                work.begin = _yes  # it has begun
-                self._works.appendleft(work)
-                self._messages += work.messages
-                self._bytes += work.bytes
+            for request in reversed(requests):
+                request.stage = Stage.WAITING
+                request.begin = _yes  # it has begun
+                self._requests.appendleft(request)
+                self._messages += request.messages
+                self._bytes += request.bytes
 
-    def hand_on(self) -> None:
-        """The leader's work is done: who is next leads, if anybody waits."""
+    def hand_over_lead(self) -> None:
+        """Let the thread of the first request lead, if any waits. The leader calls this when its request is done."""
         with self._mutex:
-            if not self._works:
+            if not self._requests:
                 self._led = False
                 return
-            first = self._works[0]
+            first = self._requests[0]
             if first.signal is not None:
                 first.stage = Stage.LEADING
                 first.signal.release()
@@ -318,16 +323,16 @@ class CommitQueue:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, because: str = CLOSED) -> None:
-        """Nobody may ``put`` any more; what waits is still committed."""
+    def close(self, because: str = CLOSED) -> None:
+        """Refuse more requests without a waiting thread; what waits is still committed."""
         with self._mutex:
             self._ended = because
 
-    def abandon(self) -> list[Work]:
-        """What waits, and will never be committed."""
+    def abandon(self) -> list[CommitRequest]:
+        """Take what waits and will never be committed, and refuse more."""
         with self._mutex:
-            left = list(self._works)
-            self._works.clear()
+            left = list(self._requests)
+            self._requests.clear()
             self._messages = self._bytes = 0
             self._ended = CLOSED
             self._room.notify_all()
@@ -338,14 +343,14 @@ def _yes() -> bool:
     return True
 
 
-def tell(works: Sequence[Work]) -> None:
-    """They are done: each hears of it, once, those with a common ear in one call."""
-    ears: dict[Callable[[Sequence[Work]], None], list[Work]] = {}
-    for work in works:
-        work.stage = Stage.DONE
-        if work.signal is not None:
-            work.signal.release()
-        elif work.told is not None:
-            ears.setdefault(work.told, []).append(work)
-    for told, theirs in ears.items():
-        told(theirs)
+def complete(requests: Sequence[CommitRequest]) -> None:
+    """Mark requests done and wake or call each caller once; requests that share a callback are passed in one call."""
+    callbacks: dict[Callable[[Sequence[CommitRequest]], None], list[CommitRequest]] = {}
+    for request in requests:
+        request.stage = Stage.DONE
+        if request.signal is not None:
+            request.signal.release()
+        elif request.on_done is not None:
+            callbacks.setdefault(request.on_done, []).append(request)
+    for on_done, done in callbacks.items():
+        on_done(done)

@@ -1,10 +1,11 @@
 """Group commit: what threads, tasks and coroutines commit at the same time shares one numbered file and one flush.
 
-A caller who finds nobody committing commits at once, in his own thread: nothing is handed over, and no timer makes him
-wait for company. What comes while a flush is under way is the next commit's. A failure is everybody's who was in the
-file: before it has its number they are rolled back, after that nobody knows, and each hears so of his own messages.
+A thread that finds no other committing commits at once: nothing is handed over, and no timer makes it wait for others.
+What comes while a flush is under way goes into the next commit. A failure concerns all requests in the file: before the
+file has its number all are rolled back, behind that the outcome is unknown, and each caller is told the ids of its own
+messages.
 
-What streams, and what adopts prepared branches, has a file of its own (see ``transaction``).
+A transaction that was streamed to its own file, and a commit that adopts prepared branches, are not joined with others.
 """
 
 import copy
@@ -21,7 +22,7 @@ from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_queue import CLOSED, CommitQueue, PutRequest, Stage, Work, tell
+from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
 from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import interrupts
@@ -32,81 +33,82 @@ log = logging.getLogger("spool")
 
 
 class _NoRoomError(Exception):
-    """These works do not fit; each has its error."""
+    """These requests do not fit into their quotas; each has its error."""
 
-    def __init__(self, works: list[Work]) -> None:
-        self.works = works
+    def __init__(self, requests: list[CommitRequest]) -> None:
+        self.requests = requests
 
 
 class GroupCommit:
-    """All of one open space that commit together. ``committed`` is called by its own thread behind its commits.
+    """Joins the commits of one open space.
 
-    ``make_room``: called once if the disk is full. ``failed``: how many messages that no caller waited for were not
-    committed.
+    ``committed`` is called by the store's thread behind each of its commits. ``failed``: how many messages that no
+    caller waited for were not committed.
     """
 
     def __init__(self, store: Store, make_room: Callable[[], object]) -> None:
+        """``make_room`` is called once for a commit that finds the disk full."""
         self.store = store
         self._make_room = make_room
         self.committed: Callable[[], None] = _nothing
         self.failed = 0
-        self.line = CommitQueue(self._wake)
+        self.queue = CommitQueue(self._wake)
         self._name: Xid | None = None  # of the file in active/, one at a time; its byte is held
         self._wakes = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    # -- for who waits ----------------------------------------------------------------------------------------------
+    # -- for callers that wait --------------------------------------------------------------------------------------
 
-    def commit(self, work: Work) -> None:
-        """Durable and visible when this returns; inside a step. Raises what kept it from that."""
-        line = self.line
-        if line.join(work) or line.wait(work, self._look_up):
+    def commit(self, request: CommitRequest) -> None:
+        """Commit the request: durable and visible when this returns. Raises what kept it from that."""
+        queue = self.queue
+        if queue.join(request) or queue.wait(request, self._check_interrupts):
             try:
-                line.gather()
-                while work.stage is not Stage.DONE:
-                    self._commit(line.take(), work)
+                queue.linger()
+                while request.stage is not Stage.DONE:
+                    self._commit(queue.take_batch(), request)
             finally:
-                line.hand_on()
-        if work.error is not None:
-            raise work.error
+                queue.hand_over_lead()
+        if request.error is not None:
+            raise request.error
 
-    def _look_up(self) -> None:
+    def _check_interrupts(self) -> None:
         interrupts.admit()
         self.store.gate.check()
 
-    # -- for who does not -------------------------------------------------------------------------------------------
+    # -- for callers that do not ------------------------------------------------------------------------------------
 
-    def submit(self, work: Work) -> None:
-        """``work.told`` hears of it when it is durable and visible, or has failed. Waits while too much is waiting."""
-        self.line.wait_for_room(work, self._look_up)
-        self.send(work)
+    def submit(self, request: CommitRequest) -> None:
+        """Call ``request.on_done`` when it is durable and visible, or has failed. Waits while too much is waiting."""
+        self.queue.wait_for_room(request, self._check_interrupts)
+        self.send(request)
 
-    def send(self, work: Work) -> None:
-        """The same without waiting, for who bounds what he sends."""
+    def send(self, request: CommitRequest) -> None:
+        """Like ``submit``, but never wait. The caller limits how much it sends: asyncio, one request a task."""
         if self._thread is None:
             self._start()
-        self.line.put(work)
+        self.queue.add(request)
 
-    def future(self, work: PutRequest) -> "Future[str]":
-        """Submit it; a future of its first message's id."""
-        work.future = future = Future[str]()
-        work.begin = future.set_running_or_notify_cancel
-        work.told = self._tell_futures
-        self.submit(work)
+    def future(self, request: PutRequest) -> "Future[str]":
+        """Submit the request; returns a future of its first message's id."""
+        request.future = future = Future[str]()
+        request.begin = future.set_running_or_notify_cancel
+        request.on_done = self._resolve_futures
+        self.submit(request)
         return future
 
-    def _tell_futures(self, works: Sequence[Work]) -> None:
-        for work in works:
-            if work.error is None:
-                work.future.set_result(work.id)
+    def _resolve_futures(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            if request.error is None:
+                request.future.set_result(request.id)
                 continue
-            self.failed += work.messages
-            if work.number is not None or work.future.running() or work.begin():
-                work.future.set_exception(self.spoken(work.error))
+            self.failed += request.messages
+            if request.number is not None or request.future.running() or request.begin():
+                request.future.set_exception(self.spoken(request.error))
 
     def spoken(self, error: BaseException) -> BaseException:
-        """The error as a caller is to see it, for who is not there to catch it himself."""
+        """The error as a caller is to see it that did not wait for it."""
         return self.store.spoken("committing", error) if isinstance(error, OSError) else error
 
     def _start(self) -> None:
@@ -121,7 +123,7 @@ class GroupCommit:
         self._wakes.release()
 
     def _run(self) -> None:
-        """The store's thread: leads when it is woken, until nothing waits."""
+        """Lead whenever woken, until nothing waits: the store's thread."""
         while True:
             self._wakes.acquire()
             try:
@@ -135,114 +137,114 @@ class GroupCommit:
 
     def _lead(self) -> None:
         try:
-            while works := self.line.take():
-                self._commit(works)
+            while requests := self.queue.take_batch():
+                self._commit(requests)
         finally:
-            self.line.hand_on()
+            self.queue.hand_over_lead()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
         """How many messages are not committed yet."""
-        return self.line.waiting
+        return self.queue.waiting
 
     def drain(self, because: str = CLOSED) -> None:
-        """What was accepted is committed when this returns, or has failed; inside a step. No more is accepted."""
-        self.line.end(because)
+        """Commit what was accepted, and accept no more. All of it is committed when this returns, or has failed."""
+        self.queue.close(because)
         if self._thread is not None:
-            self.commit(Work(None, 0, 0))  # the last in the line
+            self.commit(CommitRequest(None, 0, 0))  # the last in the queue
 
     def end(self) -> None:
-        """The space is closed: nobody leads any more, and the thread goes."""
-        left = self.line.abandon()
-        for work in left:
-            work.error = NotOpen("the space was closed before this was committed: nothing of it happened")
-        tell(left)
+        """End the store's thread and fail what still waits: the space is closed."""
+        left = self.queue.abandon()
+        for request in left:
+            request.error = NotOpen("the space was closed before this was committed: nothing of it happened")
+        complete(left)
         self._wakes.release()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
-    def _commit(self, works: list[Work], own: Work | None = None) -> None:
-        """All in one file, and each is told. ``own``: the leader's, who hears of it by himself."""
+    def _commit(self, requests: list[CommitRequest], own: CommitRequest | None = None) -> None:
+        """Commit requests in one file and complete each. ``own``: the leader's, which is not requeued."""
         try:
-            while works and (failed := self._try(works)):
+            while requests and (failed := self._try(requests)):
                 out = set(map(id, failed))
-                works = [work for work in works if id(work) not in out]
-                tell(failed)
+                requests = [request for request in requests if id(request) not in out]
+                complete(failed)
         except BaseException as error:  # a signal, in the leader's thread
-            if any(work.number is not None for work in works):
+            if any(request.number is not None for request in requests):
                 text = f"its commit was interrupted by {type(error).__name__}: open the space again and look"
-                for work in works:
-                    work.error = CommitUnknown(text, tuple(work.ids))
-                tell(works)
+                for request in requests:
+                    request.error = CommitUnknown(text, tuple(request.ids))
+                complete(requests)
             else:
-                self.line.put_back([work for work in works if work is not own])
+                self.queue.requeue([request for request in requests if request is not own])
                 if own is not None:
-                    tell([own])
+                    complete([own])
             raise
-        tell(works)
+        complete(requests)
 
-    def _try(self, works: list[Work]) -> list[Work]:
-        """Commit them; those that failed and are to be left out when the others are tried again, or []: all is said."""
-        busy = [work for work in works if not work.empty]
+    def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
+        """Commit requests; returns those that failed and without which the others are to be tried again, or []."""
+        busy = [request for request in requests if not request.empty]
         try:
             if busy:
                 self._write(busy)
         except CommitUnknown as error:
-            for work in busy:
-                work.error = CommitUnknown(str(error), tuple(work.ids))
-                work.error.__cause__ = error.__cause__
+            for request in busy:
+                request.error = CommitUnknown(str(error), tuple(request.ids))
+                request.error.__cause__ = error.__cause__
         except _NoRoomError as error:
-            return error.works if len(error.works) < len(busy) else []
+            return error.requests if len(error.requests) < len(busy) else []
         except Exception as error:
-            failed = self._to_blame(error, busy) or busy
+            failed = self._failed_alone(error, busy) or busy
             failed[0].error = error
-            for work in failed[1:]:
-                work.error = copy.copy(error)  # each is raised in a thread of its own
-                work.error.__cause__ = error
+            for request in failed[1:]:
+                request.error = copy.copy(error)  # each is raised in a thread of its own
+                request.error.__cause__ = error
             return failed if len(failed) < len(busy) else []
         return []
 
-    def _to_blame(self, error: Exception, works: Sequence[Work]) -> list[Work]:
-        """Without whom the others may commit; [] if that is nobody in particular."""
+    def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+        """The requests without which the others may be committed; [] if the error concerns all alike."""
         if isinstance(error, QueueNotFound):
             queues = self.store.config.queues
-            return [work for work in works if not all(queue in queues for queue in work.targets())]
-        # On a full disk what only removes must still be able to.
+            return [request for request in requests if not all(queue in queues for queue in request.targets())]
+        # On a full disk a commit that only removes must still be possible.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
-        return [work for work in works if work.messages] if full else []
+        return [request for request in requests if request.messages] if full else []
 
-    def _write(self, works: Sequence[Work]) -> None:
-        """One numbered file, durable and visible."""
+    def _write(self, requests: Sequence[CommitRequest]) -> None:
+        """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._file_name())
-        batch = batch_of(works)
+        batch = batch_of(requests)
         deadline = self.store.deadline()
-        check = partial(self._check_room, works, deadline)
+        check = partial(self._check_room, requests, deadline)
         try:
-            commit(self.store, file, batch, deadline, check=check, page=works[-1].page, make_room=self._make_room)
+            commit(self.store, file, batch, deadline, check=check, page=requests[-1].page, make_room=self._make_room)
         except BaseException:
             self._forget_name()
             raise
         finally:
             if file.number is not None:
-                for work in works:
-                    work.number = file.number
+                for request in requests:
+                    request.number = file.number
 
-    def _check_room(self, works: Sequence[Work], deadline: Deadline) -> None:
-        """Under the number lock: if anything has a limit, those that do not fit are left out."""
+    def _check_room(self, requests: Sequence[CommitRequest], deadline: Deadline) -> None:
+        """Raise _NoRoomError for requests that do not fit into a quota. Caller holds the number lock."""
         if not self.store.config.limited:
             return
-        quota.see_all(self.store, deadline)
-        together: dict[str, quota.Load] = {}
+        quota.settle_and_catch_up(self.store, deadline)
+        added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
-            doubtful = quota.in_doubt(self.store)
-        failed = [work for work in works if not _fits(self.store, work, together, doubtful)]
+            prepared = quota.prepared_usage(self.store)
+        failed = [request for request in requests if not _fits(self.store, request, added, prepared)]
         if failed:
             raise _NoRoomError(failed)
 
     def _file_name(self) -> Xid:
-        """A name in ``active/`` whose byte this process holds: a cleaner removes only what is free."""
+        """A name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule 6)."""
         if self._name is None:
             name = new_local_xid()
             self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
@@ -250,7 +252,7 @@ class GroupCommit:
         return self._name
 
     def _forget_name(self) -> None:
-        """A file may be left under it."""
+        """Take another name for the next file: one may be left under this."""
         if self._name is not None:
             name, self._name = self._name, None
             with suppress(OSError):
@@ -261,23 +263,25 @@ def _nothing() -> None:
     pass
 
 
-def _fits(store: Store, work: Work, together: dict[str, quota.Load], doubtful: quota.Loads) -> bool:
-    """Behind those that fit, ``together``, which grows by this one; else it has its error."""
-    change = work.usage(store)
-    grown = quota.joined(together, change)
+def _fits(
+    store: Store, request: CommitRequest, added: dict[str, quota.Usage], prepared: quota.UsageByQueue
+) -> bool:
+    """Whether a request fits behind those that do, ``added``, which grows by it; if not, it gets its error."""
+    change = request.usage(store)
+    grown = quota.combined(added, change)
     try:
-        if any(load.messages > 0 for load in change.values()):
-            quota.check_room(store, grown, doubtful)
+        if any(usage.messages > 0 for usage in change.values()):
+            quota.check_room(store, grown, prepared)
     except Full as error:
-        work.error = error
+        request.error = error
         return False
-    together.update(grown)
+    added.update(grown)
     return True
 
 
-def batch_of(works: Sequence[Work]) -> CommitBatch:
-    """All of them, in their order."""
+def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
+    """One batch of all requests, in their order."""
     batch = CommitBatch()
-    for work in works:
-        work.append_to(batch)
+    for request in requests:
+        request.append_to(batch)
     return batch

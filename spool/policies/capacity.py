@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
-from spool.log.quota import Load, in_doubt, load_of, see_all
+from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.marks import fullness, parse_mark
 from spool.model.settings import QueueConfig
@@ -37,18 +37,18 @@ def look_at_marks(store: Store) -> None:
         if config.capacity_high is None:
             continue
         with store.view.mutex:
-            load = load_of(store, config.name, in_doubt(store))
-        is_high = _crossed(store, config, load)
+            usage = usage_of(store, config.name, prepared_usage(store))
+        is_high = _crossed(store, config, usage)
         if is_high is not None and _note(store, config, is_high) and is_high and config.capacity_command is not None:
-            run_command(store.files.disk.root, config, load)
+            run_command(store.files.disk.root, config, usage)
 
 
-def _crossed(store: Store, config: QueueConfig, load: Load) -> bool | None:
+def _crossed(store: Store, config: QueueConfig, usage: Usage) -> bool | None:
     """Whether the queue has become full (True), or no longer is (False); None: it is as it was."""
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
-    level = fullness(high.unit, load.messages, load.bytes, config.max_messages, config.max_bytes)
+    level = fullness(high.unit, usage.messages, usage.bytes, config.max_messages, config.max_bytes)
     was_high = _fact_key(config.name) in store.view.index.facts
     if not was_high and level >= high.amount:
         return True
@@ -62,9 +62,9 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
     deadline = store.deadline()
 
     def check() -> None:
-        see_all(store, deadline)
+        settle_and_catch_up(store, deadline)
         with store.view.mutex:
-            if _crossed(store, config, load_of(store, config.name, in_doubt(store))) is not is_high:
+            if _crossed(store, config, usage_of(store, config.name, prepared_usage(store))) is not is_high:
                 raise _Unchanged
 
     draft = CommitBatch()
@@ -80,19 +80,19 @@ def _fact_key(queue: str) -> str:
     return f"capacity:{queue}"
 
 
-def run_command(space: str, config: QueueConfig, load: Load) -> None:
+def run_command(space: str, config: QueueConfig, usage: Usage) -> None:
     """In a thread of its own. The program goes on until it ends or its time is over, whoever closes the space."""
-    threading.Thread(target=_run, args=(space, config, load), name="xaspool capacity").start()
+    threading.Thread(target=_run, args=(space, config, usage), name="xaspool capacity").start()
 
 
-def _run(space: str, config: QueueConfig, load: Load) -> None:
+def _run(space: str, config: QueueConfig, usage: Usage) -> None:
     assert config.capacity_command is not None
     environment = {
         **os.environ,
         "SPOOL_SPACE": space,
         "SPOOL_QUEUE": config.name,
-        "SPOOL_MESSAGES": str(load.messages),
-        "SPOOL_BYTES": str(load.bytes),
+        "SPOOL_MESSAGES": str(usage.messages),
+        "SPOOL_BYTES": str(usage.bytes),
     }
     what = f"the capacity command of queue {config.name}"
     try:

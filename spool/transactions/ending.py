@@ -24,7 +24,7 @@ from spool.errors import (
 )  # fmt: skip
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import commit
-from spool.log.commit_queue import BranchRequest, Work
+from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.log.quota import room_for
 from spool.model.xid import Xid
@@ -153,7 +153,7 @@ class Ending:
             if self._branch.file is not None:
                 self._commit_alone(page, self._branch.file)
             elif not self._branch.empty:
-                self._commit_in_line(page)
+                self._commit_in_group(page)
             self._end(State.COMMITTED)
 
     @step
@@ -171,23 +171,23 @@ class Ending:
                 self.commit()
                 future.set_result(None)
                 return future
-            work = self._work(page)
-            work.future, work.told = future, self._hear
+            request = self._request(page)
+            request.future, request.on_done = future, self._on_committed
             self.state = State.COMMITTING
             with self._undo_on_failure("committing"):
-                self._engine.group_commit.submit(work)
+                self._engine.group_commit.submit(request)
         return future
 
-    def _hear(self, works: Sequence[Work]) -> None:
-        """From who has committed it, in his thread, or failed to."""
-        [work] = works
-        self.number = work.number
+    def _on_committed(self, requests: Sequence[CommitRequest]) -> None:
+        """End the transaction as its commit has ended: called by the leader thread."""
+        [request] = requests
+        self.number = request.number
         failed: BaseException | None = None
         with self._lock:
             try:
                 with self._undo_on_failure("committing"):
-                    if work.error is not None:
-                        raise work.error
+                    if request.error is not None:
+                        raise request.error
                     self._end(State.COMMITTED)
             except Exception as error:
                 failed = error
@@ -195,21 +195,21 @@ class Ending:
                 self.state = State.ROLLED_BACK
                 self._keep_promises("the space was closed")
         if failed is None:
-            work.future.set_result(None)
+            request.future.set_result(None)
         else:
-            self._engine.group_commit.failed += work.messages
-            work.future.set_exception(failed)
+            self._engine.group_commit.failed += request.messages
+            request.future.set_exception(failed)
 
-    def _work(self, page: Page) -> BranchRequest:
+    def _request(self, page: Page) -> BranchRequest:
         return BranchRequest(page, self._branch.id.hex(), self._branch.draft)
 
-    def _commit_in_line(self, page: Page) -> None:
+    def _commit_in_group(self, page: Page) -> None:
         """Together with what others commit now."""
-        work = self._work(page)
+        request = self._request(page)
         try:
-            self._engine.group_commit.commit(work)
+            self._engine.group_commit.commit(request)
         finally:
-            self.number = work.number
+            self.number = request.number
 
     def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
         """In the file to which it was written already, because it is large."""

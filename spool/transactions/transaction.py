@@ -83,10 +83,10 @@ class Transaction(Ending):
         """Full if these can never fit as things stand: whether they do is known when the transaction ends."""
         catch_up(self._store, list_prepared(self._store))
         raws = [raw for some, _ in groups for raw in some]
-        more = {queue: quota.Load(len(raws), sum(map(len, raws)))}
+        more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         file = self._branch.file
         tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
-        quota.check_room(self._store, quota.joined(quota.change_by(self._store, tables), more))
+        quota.check_room(self._store, quota.combined(quota.change_by(self._store, tables), more))
 
     @step
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":

@@ -22,7 +22,7 @@ from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.index.index import Index
 from spool.log.commit import commit, commit_batch, own_file
-from spool.log.quota import added_by, check_adoption, see_all
+from spool.log.quota import added_by, check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, prepared_image, revalidate
 from spool.model import layout
@@ -119,13 +119,13 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
     still_prepared = _still_prepared(store, xids, images, deadline)
     # A task of a round does not know the space; whoever else voted was asked then, and nothing is refused after a vote.
     voted = zip(xids, images, strict=True)
-    unasked = [table for xid, image in voted if xid.format_id == FORMAT_ROUND for table in image.tables]
+    unchecked = [table for xid, image in voted if xid.format_id == FORMAT_ROUND for table in image.tables]
 
     def check() -> None:
         still_prepared()
         if store.config.limited:
-            see_all(store, deadline)
-            check_adoption(store, file.tables, unasked)
+            settle_and_catch_up(store, deadline)
+            check_adoption(store, file.tables, unchecked)
 
     return commit(store, file, batch, deadline, check=check)
 

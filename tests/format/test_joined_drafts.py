@@ -10,7 +10,7 @@ from spool.coordination.counters import Page
 from spool.format import batch, schema
 from spool.format.batch import CommitBatch
 from spool.format.format import decode_table
-from spool.log.commit_queue import BranchRequest, PutRequest, Work
+from spool.log.commit_queue import BranchRequest, CommitRequest, PutRequest
 from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
@@ -71,7 +71,7 @@ def test_joined_drafts_are_one_behind_the_other(given_: list[Any]) -> None:
         mock.patch.object(batch, "MOST_ADDRESSED", 6),
         mock.patch.object(schema, "MOST_ADDRESSED", 6),
     ):
-        works: list[Work] = []
+        works: list[CommitRequest] = []
         wanted: list[Message] = []
         removed: list[tuple[int, int]] = []
         told: list[tuple[str, int]] = []

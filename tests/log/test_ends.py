@@ -95,8 +95,8 @@ def test_a_process_of_multiprocessing_commits_what_it_submitted(path: Path) -> N
 @pytest.fixture
 def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
     """What is submitted waits until no more is accepted."""
-    line, wakes = space.engine.group_commit.line, []
-    wake, end = line._wake, line.end
+    line, wakes = space.engine.group_commit.queue, []
+    wake, end = line._wake, line.close
 
     def end_and_wake(because: str) -> None:
         end(because)
@@ -104,7 +104,7 @@ def asleep(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> spool.Space:
             wake()
 
     monkeypatch.setattr(line, "_wake", lambda: wakes.append(None))
-    monkeypatch.setattr(line, "end", end_and_wake)
+    monkeypatch.setattr(line, "close", end_and_wake)
     return space
 
 

@@ -362,7 +362,7 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
     wait_for_room = gathered.threading.Condition.wait
 
     def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition is space.engine.group_commit.line._room:
+        if condition is space.engine.group_commit.queue._room:
             blocked.set()
         return wait_for_room(condition, timeout)
 
@@ -372,7 +372,7 @@ def test_a_producer_that_outruns_the_disk_is_held_back(
         producer.start()
         assert blocked.wait(PATIENT_SECONDS)
         assert producer.is_alive()
-        assert len(space.engine.group_commit.line._works) == 4
+        assert len(space.engine.group_commit.queue._requests) == 4
     producer.join(PATIENT_SECONDS)
     assert not producer.is_alive()
     space.engine.group_commit.drain()

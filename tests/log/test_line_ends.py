@@ -60,7 +60,7 @@ def test_a_torn_step_fails_what_waits_and_closes(gathering: Gathering, monkeypat
         write = space.engine.group_commit._write
         tears = iter([SystemExit()])
 
-        def torn(works: list[gathered.Work]) -> None:
+        def torn(works: list[gathered.CommitRequest]) -> None:
             for error in tears:
                 raise error
             write(works)
@@ -171,7 +171,7 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
     leads = threading.Event()
     attempt = space.engine.group_commit._try
 
-    def trying(works: list[gathered.Work]) -> list[gathered.Work]:
+    def trying(works: list[gathered.CommitRequest]) -> list[gathered.CommitRequest]:
         if threading.current_thread() is main and not leads.is_set():
             assert len(works) == 3
             leads.set()
@@ -200,25 +200,25 @@ def test_ctrl_c_in_a_leader_gives_back_what_he_took_of_others(
 def test_who_is_handed_the_lead_as_he_gives_up_hands_it_on() -> None:
     woken: list[str] = []
     waiting = CommitQueue(lambda: woken.append("the store's thread"))
-    first, second, third, fourth = (gathered.Work(None, 0, 0) for _ in range(4))
+    first, second, third, fourth = (gathered.CommitRequest(None, 0, 0) for _ in range(4))
     assert waiting.join(first)
     assert not waiting.join(second)
     assert not waiting.join(third)
-    waiting.put(fourth)
-    assert waiting.take() == [first, second, third, fourth]
-    waiting.put_back([second, third, fourth])
+    waiting.add(fourth)
+    assert waiting.take_batch() == [first, second, third, fourth]
+    waiting.requeue([second, third, fourth])
 
     def give_up() -> None:
-        waiting.hand_on()  # in the very moment
+        waiting.hand_over_lead()  # in the very moment
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
         waiting.wait(second, give_up)
     assert waiting.wait(third, give_up)
-    assert waiting.take() == [third, fourth]
-    waiting.put_back([fourth])
+    assert waiting.take_batch() == [third, fourth]
+    waiting.requeue([fourth])
     assert woken == []
-    waiting.hand_on()
+    waiting.hand_over_lead()
     assert woken == ["the store's thread"]
 
 
