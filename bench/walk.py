@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -88,11 +89,11 @@ class Tracer:
         return self._layers[module.partition(".")[0]]
 
 
-def traced(step: Callable[[], object]) -> Walk:
-    """The leanest of some times, the first of which warm up."""
+def traced(ready: Callable[[], Callable[[], object]]) -> Walk:
+    """The leanest of some times, the first of which warm up. ``ready``, called before each, returns what to trace."""
     walks = []
     for _ in range(_TIMES):
-        tracer = Tracer()
+        step, tracer = ready(), Tracer()
         sys.setprofile(tracer)
         try:
             step()
@@ -102,15 +103,21 @@ def traced(step: Callable[[], object]) -> Walk:
     return min(walks, key=lambda walk: walk.frames + walk.c_calls)
 
 
-def steps(space: spool.Space) -> dict[str, Callable[[], object]]:
+def steps(space: spool.Space) -> dict[str, Callable[[], Callable[[], object]]]:
     def move() -> None:
         with space.transaction() as transaction:
             transaction.put("replies", transaction.get("orders").body)
 
+    def begun() -> Callable[[], object]:
+        transaction = space.transaction()
+        transaction.put("replies", transaction.get("orders").body)
+        return transaction.commit
+
     return {
-        "put": lambda: space.put("orders", _BODY),
-        "get": lambda: space.get("orders"),
-        "transaction of a get and a put": move,
+        "put": lambda: partial(space.put, "orders", _BODY),
+        "get": lambda: partial(space.get, "orders"),
+        "transaction of a get and a put": lambda: move,
+        "the commit of such a transaction": begun,
     }
 
 
@@ -119,9 +126,9 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
     with spool.create(f"{directory}/space", flush=flush) as space:
         for queue in ("orders", "replies"):
             space.create_queue(queue)
-        for _ in range(3 * _TIMES):
+        for _ in range(4 * _TIMES):
             space.put("orders", _BODY)
-        return {name: traced(step) for name, step in steps(space).items()}
+        return {name: traced(ready) for name, ready in steps(space).items()}
 
 
 def table(found: dict[str, Walk]) -> str:
