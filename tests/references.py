@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -116,6 +116,13 @@ def _is_known(name: str, module: Module, is_reference: bool) -> bool:
     if is_reference:
         return name in _defined() | _stems()
     return name in _used_beside(module.path.parent) | _defined() | _fields() | _stems()
+
+
+def unknown_words(words: Iterable[str]) -> list[str]:
+    """Of a page's words in backticks: names that no module has. (File names with an ending are no names.)"""
+    known = _defined() | _fields() | _stems() | {name for module in modules() for name in module.used}
+    names = [word.removesuffix("()") for word in words if _NAME.fullmatch(word)]
+    return [name for name in names if name.rpartition(".")[2] not in known | {"md", "py", "toml"}]
 
 
 @cache

@@ -275,6 +275,10 @@ def test_names_that_the_architecture_places_in_a_file_are_in_it() -> None:
             assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path}: {name}"
 
 
+def test_the_architecture_names_nothing_that_is_not_there() -> None:
+    assert not references.unknown_words(inline(ROOT / "docs" / "architecture.md"))
+
+
 def test_the_rules_of_the_architecture_are_numbered_and_those_that_are_named_are_there() -> None:
     assert list(references.rules()) == list(range(1, len(references.rules()) + 1))
     assert len(references.rules()) >= 8
