@@ -25,8 +25,8 @@ from spool.model.message import Position
 from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store.store import Store
-from spool.transactions.consume import HeldMessage, set_aside
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.delivery import HeldMessage, set_aside
 from spool.transactions.two_phase import resolve_orphans
 from spool.work.effects import Effect, Rules
 

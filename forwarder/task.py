@@ -20,7 +20,7 @@ from spool.model import codecs
 from spool.model.message import Message, Position
 from spool.model.outcome import Retried
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
-from spool.transactions.consume import HeldMessage
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
 from spool.work.effects import Effect, Rules, record
 

@@ -22,7 +22,7 @@ from spool.maintenance.reclaim import balance
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.store import Store, log
-from spool.transactions import consume
+from spool.transactions import claiming, delivery
 from spool.transactions.two_phase import finish_moves
 
 _SECONDS = 30.0
@@ -167,10 +167,10 @@ def _set_aside(store: Store, problem: Problem) -> str:
             if store.view.index.messages.find(position) is None:
                 done += 1
             elif position not in store.view.prepared.held:
-                consume.set_aside(store, position, problem.finding.detail, deadline)
+                delivery.set_aside(store, position, problem.finding.detail, deadline)
                 done += 1
         finally:
-            consume.release(store, [(position.number, first, count) for first, count in got])
+            claiming.release(store, [(position.number, first, count) for first, count in got])
     held = len(problem.positions) - done
     return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
 

@@ -20,7 +20,7 @@ from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime.gate import step
 from spool.store.store import Store, speaking
-from spool.transactions import consume
+from spool.transactions import delivery
 from spool.transactions.validation import check_queue
 
 log = logging.getLogger("spool")
@@ -192,7 +192,7 @@ class Administration:
     @speaking("looking for a message")
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
-        return consume.find_message(self._store, message_id)
+        return delivery.find_message(self._store, message_id)
 
     @step
     @speaking("looking at the queue")
@@ -210,7 +210,7 @@ class Administration:
     @speaking("deleting a message")
     def delete(self, message_id: str) -> Message:
         """A message goes, as it was; BadMessageId, MessageInUse."""
-        message = consume.find_message(self._store, message_id)
+        message = delivery.find_message(self._store, message_id)
         bulk.act_on(self._store, self._undertaker, message_id, bulk.delete)
         return message
 
@@ -220,7 +220,7 @@ class Administration:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
         check_queue(self._store, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._undertaker, message_id, bulk.move_to(queue))
-        return consume.find_message(self._store, message_id)
+        return delivery.find_message(self._store, message_id)
 
     @step
     @speaking("changing a message")
@@ -239,7 +239,7 @@ class Administration:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
         bulk.act_on(self._store, self._undertaker, message_id, bulk.change_to(changes))
-        return consume.find_message(self._store, message_id)
+        return delivery.find_message(self._store, message_id)
 
     @step
     @speaking("purging a queue")

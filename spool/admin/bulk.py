@@ -21,9 +21,8 @@ from spool.model.message import parse_message_id
 from spool.model.ranges import Ranges, append, positions
 from spool.policies.claim_journal import OrphanReaper
 from spool.store.store import Store
-from spool.transactions import consume
-from spool.transactions.groups import GroupHolds
-from spool.transactions.selection import Wanted
+from spool.transactions import claiming
+from spool.transactions.selection import GroupLocks, Wanted
 from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
@@ -86,15 +85,15 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
-    claimed, groups = Ranges(), GroupHolds(store.shared.xids, [])
+    claimed, groups = Ranges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = consume.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
+        claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, do)
     finally:
-        consume.release(store, claimed)
-        groups.let_go()
+        claiming.release(store, claimed)
+        groups.release()
 
 
 def _no_note(_: Ranges) -> None:
@@ -171,7 +170,7 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
         revalidate(store, store.deadline())
         return _commit(store, claimed, do, bulk)
     finally:
-        consume.release(store, claimed)
+        claiming.release(store, claimed)
 
 
 def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:

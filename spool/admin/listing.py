@@ -11,7 +11,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.message import Message, Position, due_time, message_id, parse_message_id
 from spool.store.store import Store
-from spool.transactions import consume
+from spool.transactions import delivery
 
 READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 
@@ -67,7 +67,7 @@ def _entry(store: Store, queue: str, position: Position, held: Mapping[Position,
 def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
     """None if it has left meanwhile."""
     try:
-        message = consume.peek(store, position)
+        message = delivery.peek(store, position)
     except CorruptedFile as error:
         return _damaged(store, position, str(error))
     if message is None:
@@ -100,7 +100,7 @@ def unread(store: Store, look: Cursor, queue: str) -> list[QueueEntry]:
             DAMAGED,
             damage=f"{segment.live} of the messages of queue {queue} cannot be read: their table in "
             f"{layout.committed(segment.file.number, segment.file.adoption)} is damaged ({why}); "
-            f"{consume.WHAT_TO_DO}",
+            f"{delivery.WHAT_TO_DO}",
         )
         for segment, why in lost
     ]

@@ -36,7 +36,7 @@ from spool.model.options import PutOptions, SpaceOptions
 from spool.model.xid import Xid
 from spool.runtime.gate import step
 from spool.space import JOIN, _Join
-from spool.transactions.consume import IDLE_SECONDS, patience
+from spool.transactions.claiming import IDLE_SECONDS, pause_seconds
 from spool.transactions.selection import Wanted
 from spool.transactions.validation import check_wanted, listed
 
@@ -233,7 +233,7 @@ class Space(Administration):
 
     @step
     def _patience(self, wanted: Wanted, short: float) -> float:
-        return patience(self._store, wanted, short)
+        return pause_seconds(self._store, wanted, short)
 
     async def _hear(self, seconds: float) -> None:
         """Until something may have come, or the time is over. One thread listens for all tasks."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Retried, of_error, of_value
-from spool.transactions.consume import IDLE_SECONDS
+from spool.transactions.claiming import IDLE_SECONDS
 from spool.transactions.ending import State
 from spool.transactions.selection import Wanted
 from spool.work.call_threads import CallThreads

@@ -2,7 +2,7 @@
 
 Whoever publishes a commit writes to ``run/counters``, and the kernel tells who watches that file. One watch serves all
 threads of an open space: one of those that wait listens, the others wait for what it hears. It is a hint and no
-promise: events may be lost, or never come, so who waits looks by himself now and then (see ``consume.wait_for``).
+promise: events may be lost, or never come, so who waits looks by himself now and then (see ``claiming.wait_for``).
 """
 
 import threading

@@ -66,7 +66,7 @@ class Store:
         self.view = View(self.new_index())
         self.order_changed: Callable[[], None] | None = None  # called before what is swept comes back into memory
         self.raw_bodies = False  # who only shows messages needs no codecs
-        self.turns: dict[str, threading.Lock] = {}  # by queue, whose turn it is to look, of those that wait
+        self.polling: dict[str, threading.Lock] = {}  # by queue: held by the one thread that looks for all that wait
         self.settings_version = -1
         self.settings_cells = b""  # the version, as the counters have it
         self.settings_seen: tuple[int, int, int] | None = None  # which file was read last: inode, size, time

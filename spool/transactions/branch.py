@@ -24,8 +24,8 @@ from spool.policies.claim_journal import ClaimJournal
 from spool.policies.deduplication import Keys
 from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
-from spool.transactions import consume
-from spool.transactions.groups import GroupHolds
+from spool.transactions import claiming
+from spool.transactions.selection import GroupLocks
 
 log = logging.getLogger("spool")
 
@@ -41,7 +41,7 @@ class Branch:
         self.draft.begin_branch(self.xid, self.id)
         self.file: CommitFileWriter | None = None
         self.claims: Ranges = []
-        self.groups = GroupHolds(store.shared.xids, self.claims)
+        self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: Keys | None = None
         self._store = store
         self._noted = noted
@@ -157,9 +157,9 @@ class Branch:
             log.warning("a note of claims stays behind: %s", error)
         claims = self.claims[:]
         self.claims.clear()
-        consume.release(self._store, claims)
+        claiming.release(self._store, claims)
         if self.groups.names:
-            self.groups.let_go()
+            self.groups.release()
         if self._keys is not None:
             self._keys.let_go()
         if self._locked:

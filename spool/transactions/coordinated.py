@@ -9,8 +9,8 @@ from dataclasses import replace
 from spool.log.quota import room_for
 from spool.model.xid import Xid
 from spool.runtime.gate import step
-from spool.transactions import consume, two_phase
-from spool.transactions.consume import HeldMessage
+from spool.transactions import claiming, delivery, two_phase
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.ending import State
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_wanted
@@ -36,11 +36,11 @@ class CoordinatedTransaction(Transaction):
         wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True, passed=passed)
         with self._lock:
             deadline = self._store.deadline(timeout)
-            got = consume.wait_for(
+            got = claiming.wait_for(
                 self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
             )
             self._branch.claims += got
-            return consume.held_messages(self._store, got)
+            return delivery.held_messages(self._store, got)
 
     @step
     def prepare(self) -> bool:

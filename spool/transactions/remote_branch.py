@@ -19,7 +19,7 @@ from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.runtime.gate import step
 from spool.store.store import Store
-from spool.transactions.consume import HeldMessage
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
 
 

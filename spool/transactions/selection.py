@@ -1,25 +1,34 @@
-"""Which messages a get may have: in order, past what others hold, of a group only what is first of it.
+"""Which messages a get may have: in order, past those that are held; of a group, only the next ones.
 
-Asked twice: before the claim, of what looks free; and after it, of what was claimed, once everything is known that
-could have removed or held it before.
+Selected twice: before the claim, among what looks free; and after it, among what was claimed, once everything is known
+that could have removed or held it before.
+
+Messages of one group are delivered one transaction at a time and in order; groups are delivered side by side. A queue
+that is ``ordered`` is one group. A group is held as a byte lock, from the claim of its first message to the end of the
+transaction, so the kernel releases it when the process dies. By its id or correlation id a message is taken out of
+order, but never while another transaction holds its group.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 
+from spool.coordination.locks import LockFile, group_byte
 from spool.index.run import Run
 from spool.model.message import Position, parse_message_id
 from spool.model.ranges import Ranges, append, positions
 from spool.store.store import Store
-from spool.transactions.groups import GroupHolds, Name
 
-Places = set[tuple[int, int]]
+PositionSet = set[tuple[int, int]]
+GroupName = tuple[str, str]  # queue, group
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a get asks for: the front of a queue, one message by id, or the first with a correlation id. ``spread``:
-    messages that are not to be handled in turn, so one at most of each group. ``passed``: not these."""
+    """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
+
+    ``spread``: at most one message of each group, since the messages will not be handled in order. ``passed``: messages
+    that are not wanted.
+    """
 
     queue: str
     count: int = 1
@@ -33,22 +42,57 @@ class Wanted:
         return self.message_id is not None or self.correlation_id is not None
 
 
-def candidates(store: Store, wanted: Wanted, missing: int, skip: Places, holds: GroupHolds) -> Ranges:
-    """Up to ``missing`` messages that look free, front first. The caller holds the mutex."""
+class GroupLocks:
+    """The groups that one transaction holds. ``claims``: the list in which the transaction keeps its claims. (The
+    branch itself would be a reference cycle, which lives until Python's collector runs.)"""
+
+    __slots__ = ("_claims", "_held", "_locks", "names")
+
+    def __init__(self, locks: LockFile, claims: Ranges) -> None:
+        self._locks = locks
+        self._claims = claims
+        self._held: dict[GroupName, int] = {}
+        self.names: Collection[GroupName] = self._held.keys()
+
+    def claimed(self) -> PositionSet:
+        """Return the positions of all messages that the transaction has claimed."""
+        return set(positions(self._claims))
+
+    def acquire(self, name: GroupName) -> bool:
+        """Lock a group; False if another transaction holds it."""
+        if name in self._held:
+            return True
+        byte = group_byte(*name)
+        if not self._locks.try_lock(byte):
+            return False
+        self._held[name] = byte
+        return True
+
+    def release(self, but: Collection[GroupName] = ()) -> None:
+        """Unlock all groups but these."""
+        for name in [name for name in self._held if name not in but]:
+            self._locks.unlock(self._held.pop(name))
+
+
+# -- before the claim -------------------------------------------------------------------------------------------------
+
+
+def candidates(store: Store, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks) -> Ranges:
+    """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
     found: Ranges = []
-    for run, first, count in _in_line(store, wanted):
+    for run, first, count in _asked_for(store, wanted):
         if run.attributes or not run.queue.is_plain:
             group, backwards = run.group, run.backwards
         else:
             group, backwards = None, False
         claimed = store.shared.claims.held(run.number)
         if group is not None:
-            if holds.hold((wanted.queue, group)):
-                missing -= _add_of_group(store, wanted, (run, first, count), missing, skip, holds, found)
+            if groups.acquire((wanted.queue, group)):
+                missing -= _add_of_group(store, wanted, (run, first, count), missing, skip, groups, found)
         elif not (claimed or skip or store.view.prepared.held or backwards):
-            taken = min(count, missing)
-            append(found, run.number, first, taken)
-            missing -= taken
+            added = min(count, missing)
+            append(found, run.number, first, added)
+            missing -= added
         else:
             ordinals = range(first, first + count)
             for ordinal in reversed(ordinals) if backwards else ordinals:
@@ -63,82 +107,87 @@ def candidates(store: Store, wanted: Wanted, missing: int, skip: Places, holds: 
 
 
 def _add_of_group(
-    store: Store, wanted: Wanted, asked: tuple[Run, int, int], missing: int, skip: Places, holds: GroupHolds,
+    store: Store, wanted: Wanted, asked: tuple[Run, int, int], missing: int, skip: PositionSet, groups: GroupLocks,
     found: Ranges,
 ) -> int:  # fmt: skip
-    """Messages of a group that is ours, behind those that are ours already; how many. What is not free keeps all
-    behind it waiting."""
+    """Add messages of a group that this transaction holds to ``found``; return how many.
+
+    They come behind those that it has claimed already. A message that is not free keeps all behind it waiting.
+    """
     run, first, count = asked
-    mine = holds.claims()
+    claimed = groups.claimed()
     added = 0
-    places = (
+    members = (
         ((run.number, ordinal) for ordinal in range(first, first + count))
         if wanted.by_key
-        else _in_turn(store, wanted.queue, run.group)
+        else _in_group_order(store, wanted.queue, run.group)
     )
-    for place in places:
-        if place in mine and not wanted.spread:
+    for position in members:
+        if position in claimed and not wanted.spread:
             continue
-        if not _is_free(store, *place, skip):
+        if not _is_free(store, *position, skip):
             if wanted.by_key:
                 continue
             break
-        append(found, *place, 1)
+        append(found, *position, 1)
         added += 1
         if added == missing or wanted.spread:
             break
     return added
 
 
-def _in_turn(store: Store, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
-    """The places of a group's messages, in the order of delivery."""
+def _in_group_order(store: Store, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
+    """Yield the positions of a group's messages, in the order of delivery, up to the first one that has expired."""
     assert group is not None
     now = store.clock.now()
     for run in store.view.index.messages.queue(queue).in_group(group):
         if run.is_expired(now):
-            return  # whoever lets it go makes way
+            return  # those behind it wait until it is removed
         for ordinal in run.ordinals:
             yield run.number, ordinal
 
 
-def _is_free(store: Store, number: int, ordinal: int, skip: Places) -> bool:
-    place = (number, ordinal)
+def _is_free(store: Store, number: int, ordinal: int, skip: PositionSet) -> bool:
+    position = (number, ordinal)
     return (
-        ordinal not in store.shared.claims.held(number) and place not in skip and place not in store.view.prepared.held
+        ordinal not in store.shared.claims.held(number)
+        and position not in skip
+        and position not in store.view.prepared.held
     )
 
 
-def _in_line(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
-    """Runs, and which of their messages are asked for (first, count), in the order of delivery."""
-    index, now = store.view.index, store.clock.now()
+def _asked_for(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
+    """Yield runs with what is asked for of them, as (run, first ordinal, count), in the order of delivery."""
+    messages, now = store.view.index.messages, store.clock.now()
     if wanted.message_id is not None:
-        position = index.messages.position_of(*parse_message_id(wanted.message_id))
-        run = None if position is None else index.messages.find(position)
+        position = messages.position_of(*parse_message_id(wanted.message_id))
+        run = None if position is None else messages.find(position)
         if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_expired(now):
             yield run, position.ordinal, 1
         return
-    # By its key a delayed message is taken at once.
+    # By its correlation id, as by its id, a delayed message is taken at once.
     by_key = wanted.correlation_id
-    messages = index.messages
     for run in messages.in_order(wanted.queue, now) if by_key is None else messages.correlated(wanted.queue, by_key):
         if run.expires is None or run.expires > now:
             yield run, run.first, run.end - run.first
 
 
 def is_there(store: Store, wanted: Wanted) -> bool:
-    """Whether there is such a message, free or not."""
+    """Return whether there is such a message, free or held."""
     with store.view.mutex:
-        return any(True for _ in _in_line(store, wanted))
+        return any(True for _ in _asked_for(store, wanted))
 
 
-def still_there(store: Store, wanted: Wanted, got: Ranges, holds: GroupHolds) -> Ranges:
-    """Of what was claimed, what may be delivered after looking again: pieces of ``got``, in order. The caller holds the
-    mutex."""
+# -- after the claim --------------------------------------------------------------------------------------------------
+
+
+def still_there(store: Store, wanted: Wanted, got: Ranges, groups: GroupLocks) -> Ranges:
+    """Return what of the claimed messages ``got`` may be delivered, in order. Caller holds the mutex (rule 4)."""
     kept: Ranges = []
     now = store.clock.now()
     for number, first, count in got:
-        pieces: Ranges = []
         ordinal = first
+        pieces: Ranges = []
         while ordinal < first + count:
             run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
             if (
@@ -155,35 +204,35 @@ def still_there(store: Store, wanted: Wanted, got: Ranges, holds: GroupHolds) ->
                             append(pieces, number, one, 1)
             ordinal = stop
         kept += pieces
-    return _in_turn_only(store, wanted, kept, holds) if holds.names and not wanted.by_key else kept
+    return _without_overtakers(store, wanted, kept, groups) if groups.names and not wanted.by_key else kept
 
 
-def _in_turn_only(store: Store, wanted: Wanted, kept: Ranges, holds: GroupHolds) -> Ranges:
-    """Without those of a group that are not next in it: one before them came back while they were being claimed."""
-    mine, next_ones, wrong = holds.claims(), set(positions(kept)), set[Position]()
+def _without_overtakers(store: Store, wanted: Wanted, kept: Ranges, groups: GroupLocks) -> Ranges:
+    """Return the messages but those that are not next in their group: one before them came back meanwhile."""
+    claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
     for _, group in groups_of(store, kept):
         allowed = set()
-        for place in _in_turn(store, wanted.queue, group):
-            if place in next_ones:
-                allowed.add(place)
-            elif place not in mine:
+        for position in _in_group_order(store, wanted.queue, group):
+            if position in next_ones:
+                allowed.add(position)
+            elif position not in claimed:
                 break
-        wrong.update(place for place in next_ones if _group(store, place) == group and place not in allowed)
+        wrong.update(one for one in next_ones if _group(store, one) == group and one not in allowed)
     right: Ranges = []
-    for place in positions(kept):
-        if place not in wrong:
-            append(right, *place, 1)
+    for position in positions(kept):
+        if position not in wrong:
+            append(right, *position, 1)
     return right if wrong else kept
 
 
-def groups_of(store: Store, ranges: Ranges) -> set[Name]:
-    """The groups of messages that are there."""
-    found = set()
+def groups_of(store: Store, ranges: Ranges) -> set[GroupName]:
+    """Return the groups of the messages that are there."""
+    names = set()
     for position in positions(ranges):
         run = store.view.index.messages.find(position)
         if run is not None and run.group is not None:
-            found.add((run.queue.name, run.group))
-    return found
+            names.add((run.queue.name, run.group))
+    return names
 
 
 def _group(store: Store, position: Position) -> str | None:

@@ -26,7 +26,7 @@ from spool.runtime.clock import WaitExpired
 from spool.runtime.context import associate, dissociate
 from spool.runtime.gate import step
 from spool.store.store import speaking
-from spool.transactions import consume
+from spool.transactions import claiming, delivery
 from spool.transactions.ending import Ending, State
 from spool.transactions.selection import Wanted
 from spool.transactions.validation import check_queue, check_wanted, described, encoded, listed
@@ -137,19 +137,19 @@ class Transaction(Ending):
         deadline = self._store.deadline(timeout)
         with self._lock:
             while True:
-                got = consume.wait_for(
+                got = claiming.wait_for(
                     self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
                 )
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 try:
                     with self._store.disk_errors(f"reading messages of queue {queue}"):
-                        found, bad = consume.messages(self._store, got, self._store.deadline())
+                        found, bad = delivery.messages(self._store, got, self._store.deadline())
                 except BaseException:
-                    consume.release(self._store, got)
+                    claiming.release(self._store, got)
                     raise
                 good = subtract(got, bad)
-                consume.release(self._store, bad)
+                claiming.release(self._store, bad)
                 self._branch.take(good)
                 if found:
                     return found
@@ -158,7 +158,7 @@ class Transaction(Ending):
         page = self._check_queue(wanted.queue)
         with self._store.disk_errors(f"taking from queue {wanted.queue}"):
             try:
-                got = consume.claim(
+                got = claiming.claim(
                     self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
                     self._branch.write_note, self._branch.groups,
                 )  # fmt: skip

@@ -15,7 +15,7 @@ from spool.model.message import Message
 from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.model.settings import QueueConfig
 from spool.policies.retries import fate, moved_to, tries
-from spool.transactions.consume import HeldMessage
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.validation import with_first_delay
 
 log = logging.getLogger("spool")

@@ -14,8 +14,8 @@ from spool.model.outcome import Outcome, Rejected, Retried, one_line
 from spool.model.ranges import Ranges, positions
 from spool.policies.retries import add_failure_outcome, with_error_queue
 from spool.runtime.gate import step
-from spool.transactions import consume
-from spool.transactions.consume import HeldMessage
+from spool.transactions import claiming, delivery
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.ending import State
 from spool.transactions.selection import Wanted
 from spool.transactions.transaction import Transaction
@@ -69,26 +69,26 @@ class Handling(Transaction):
             deadline = self._store.deadline(seconds)
             got: Ranges = []
             with suppress(_Stopped):
-                got = consume.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check)
+                got = claiming.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check)
             if not got:
                 return None
             self._branch.claims += got
             with self._store.disk_errors(f"reading a message of queue {queue}"):
-                [self._held] = consume.held_messages(self._store, got)
+                [self._held] = delivery.held_messages(self._store, got)
                 try:
                     self.message = self._read(got)
                 except CorruptedFile as error:
-                    consume.set_aside(self._store, self._held.position, str(error), self._store.deadline())
+                    delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
                     return Effect.SET_ASIDE
             return None
 
     def _read(self, got: Ranges) -> Message:
         [(number, first, _)] = got
         try:
-            return consume.read_messages(self._store, number, first, 1)[0]
+            return delivery.read_messages(self._store, number, first, 1)[0]
         except UnknownCodec as error:
             self.unreadable = one_line(error)
-            return consume.read_messages(self._store, number, first, 1, only_looked_at=True)[0]
+            return delivery.read_messages(self._store, number, first, 1, only_shown=True)[0]
 
     @step
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:

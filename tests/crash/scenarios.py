@@ -16,8 +16,8 @@ from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions import remote_branch, two_phase
-from spool.transactions.consume import HeldMessage
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
 from tests.crash.book import DONE, NOTHING, Book, Deed, text
 from tests.crash.interleave import Scenario, Stage

@@ -14,7 +14,7 @@ from spool.policies import capacity
 from spool.store.edits import notice_edits, replace_file
 from spool.store.settings import read_settings_text
 from spool.transactions import two_phase
-from spool.transactions.consume import peek
+from spool.transactions.delivery import peek
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
 from tests.simdisk import ROOT

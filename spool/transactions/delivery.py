@@ -1,0 +1,209 @@
+"""Delivering claimed messages: from a claim to the message with its body; and showing messages without a claim.
+
+A damaged body is never delivered: its message goes to quarantine, with the reason.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.disk.quarantine import quarantine_bytes
+from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
+from spool.format.batch import CommitBatch
+from spool.format.reader import BodyPlace
+from spool.index.run import Run
+from spool.log.commit import commit_batch
+from spool.log.visibility import catch_up
+from spool.model import codecs, layout
+from spool.model.message import Message, Origin, Position, message_id, neighbours, parse_message_id
+from spool.model.ranges import Ranges, positions
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
+
+# The advice about a damaged message that was shown and not claimed.
+WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, with the reason"
+
+
+# -- without bodies ---------------------------------------------------------------------------------------------------
+
+
+class HeldMessage(NamedTuple):
+    """A claimed message without its body, for a process that has not opened the space.
+
+    ``names``: where its file may be, relative to the space, in the direction in which files move. ``body``: where the
+    body lies in it, in bytes.
+    """
+
+    id: str
+    queue: str
+    position: Position
+    enqueued_at: float
+    attributes: Mapping[str, Any]
+    names: tuple[str, ...]
+    body: BodyPlace
+
+
+def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
+    """Return where the bodies of claimed messages lie, in order."""
+    found = []
+    with store.view.mutex:
+        for position in positions(ranges):
+            run = store.view.index.messages.find(position)
+            if run is None:
+                raise SystemFailure(f"message {position} left the index while it was held")
+            branch_id, ordinal = store.view.index.messages.branch_of(position)
+            file, row = run.file, run.row_of(position.ordinal)
+            name = layout.committed(file.number, file.adoption)
+            found.append(
+                HeldMessage(
+                    message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
+                    _with_defaults(store, run.queue.name, run.attributes),
+                    (name,) if file.xid is None else (layout.prepared(file.xid), name),
+                    store.files.cache.place(file, run.section, row),
+                )
+            )  # fmt: skip
+    return found
+
+
+# -- with bodies ------------------------------------------------------------------------------------------------------
+
+
+def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Message], Ranges]:
+    """Return the claimed messages, and the claims of those that are not delivered.
+
+    A message is not delivered if its body is damaged (then it goes to quarantine), or if it comes after one that no
+    codec here can read.
+
+    Raises:
+        UnknownCodec: no codec here can read the first one.
+    """
+    found: list[Message] = []
+    bad: Ranges = []
+    for at, (number, first, count) in enumerate(ranges):
+        try:
+            found += read_messages(store, number, first, count)
+        except (CorruptedFile, UnknownCodec):
+            for ordinal in range(first, first + count):
+                try:
+                    found += read_messages(store, number, ordinal, 1)
+                except CorruptedFile as error:
+                    set_aside(store, Position(number, ordinal), str(error), deadline)
+                    bad.append((number, ordinal, 1))
+                except UnknownCodec:
+                    if not found:
+                        raise
+                    return found, [*bad, (number, ordinal, first + count - ordinal), *ranges[at + 1 :]]
+    return found, bad
+
+
+def read_messages(store: Store, number: int, first: int, count: int, *, only_shown: bool = False) -> list[Message]:
+    """Read neighbouring live messages with their bodies.
+
+    Raises:
+        CorruptedFile: a body is damaged.
+        UnknownCodec: no codec here can read a body. With ``only_shown``, the message has the bytes as they are stored.
+    """
+    found: list[Message] = []
+    with store.view.mutex:
+        ordinal = first
+        while ordinal < first + count:
+            run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
+            if run is None:
+                raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
+            found += _read_run(store, run, ordinal, stop - ordinal, only_shown)
+            ordinal = stop
+    return found
+
+
+def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool) -> list[Message]:
+    raws = store.files.cache.bodies(run.file, run.section, run.row_of(ordinal), count)
+    branch_id, in_branch = store.view.index.messages.branch_of(Position(run.number, ordinal))
+    codec, queue = run.attributes.get("codec"), run.queue.name
+    attributes = _with_defaults(store, queue, run.attributes)
+    origin = Origin(branch_id.hex(), ordinal - in_branch, queue, run.number, run.committed_at, attributes)
+    if codec is None or store.raw_bodies:
+        return neighbours(origin, ordinal, raws)
+    bodies: list[Any] = []
+    for raw in raws:
+        try:
+            bodies.append(codecs.decode(raw, codec))
+        except UnknownCodec as error:
+            if not only_shown:
+                id_ = message_id(branch_id, in_branch + len(bodies))
+                raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
+            bodies.append(raw)
+    return neighbours(origin, ordinal, bodies)
+
+
+def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
+    config = store.config.queues.get(queue)
+    if config is None or (config.reply_queue is None and config.failure_queue is None):
+        return attributes
+    defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
+    return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
+
+
+def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:
+    """Move a message whose body is damaged from its queue to quarantine, with the reason.
+
+    The file there is one msgpack map: the message's control fields, and the body's bytes as they lie, if they can be
+    read. Caller holds the claim.
+    """
+    with store.view.mutex:
+        run = store.view.index.messages.find(position)
+        if run is None:
+            return
+        id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
+        name = layout.committed(run.file.number, run.file.adoption)
+        described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
+        try:
+            described["body"] = store.files.cache.unproven(run.file, run.section, run.row_of(position.ordinal))
+        except (CorruptedFile, OSError) as error:
+            described["body"] = None
+            reason = f"{reason}; its bytes cannot be read: {error}"
+    text = f"message {id_} of queue {queue} was not delivered: {reason}; put it again"
+    quarantine_bytes(store.files.disk, f"{name}.{position.ordinal}", msgpack.packb(described), text)
+    batch = CommitBatch()
+    batch.remove(position.number, position.ordinal, 1, "failed")
+    commit_batch(store, batch, deadline, flush=True)
+
+
+# -- without a claim --------------------------------------------------------------------------------------------------
+
+
+def find_message(store: Store, wanted_id: str) -> Message:
+    """Return the message with that id, from any queue, without a claim; BadMessageId if there is none."""
+    catch_up(store)
+    with store.view.mutex:
+        position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
+    found = None if position is None else peek(store, position)
+    if found is None:
+        raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
+    return found
+
+
+def peek(store: Store, position: Position) -> Message | None:
+    """Return a message without a claim, or None if it is gone; CorruptedFile if it is damaged.
+
+    Other processes may remove it, and reclaim or recycle its file, during the read: then catching up shows that it is
+    gone.
+    """
+    problem: Exception | None = None
+    for _ in range(2):
+        with store.view.mutex:
+            if store.view.index.messages.find(position) is None:
+                return None
+            try:
+                return read_messages(store, position.number, position.ordinal, 1, only_shown=True)[0]
+            except (CorruptedFile, FileNotFoundError) as error:
+                problem = error
+        catch_up(store)
+    with store.view.mutex:
+        run = store.view.index.messages.find(position)
+        if run is None:
+            return None
+        id_, queue = message_id(*store.view.index.messages.branch_of(position)), run.queue.name
+    where = f"{position.number}/{position.ordinal}"
+    raise CorruptedFile(f"message {id_} of queue {queue} (position {where}) is damaged: {problem}; {WHAT_TO_DO}")
