@@ -1,8 +1,8 @@
-"""A checkpoint of the index: what a space's files came to, so that the next opener need not read them all.
+"""The checkpoint of the index, so that the next opener need not read all commit files.
 
-Disposable: it lies in ``run/``, is never flushed, and is believed only if its own checksum is right, if every file of
-the commits that it covers is there with the inode, size and time that it had, and no other, and if all of them had been
-flushed, so that no power cut can have changed them. Else the files are read, as if there had been none.
+It may be lost at any time: it lies in ``run/`` and is never flushed. It is believed only if its own checksum is right,
+if the files of the commits that it covers are there, each with the inode, size and time that it had, and no others, and
+if all of them had been flushed, so that no power cut can have changed them. Otherwise the files are read.
 """
 
 import zlib
@@ -29,7 +29,7 @@ Identities = dict[str, list[int]]
 
 
 def save(store: Store) -> bool:
-    """Write one of the index as it is; False if it is not worth believing. The caller holds the reclaim lock."""
+    """Write a checkpoint of the index; False if it could not be believed. Caller holds the reclaim lock."""
     page = store.shared.counters.read()
     with store.view.mutex:
         index = store.view.index
@@ -37,7 +37,7 @@ def save(store: Store) -> bool:
             return False
         files = _identities(store, store.files.disk.names(layout.COMMITTED), index.applied)
         if _expected(index) != set(files):
-            return False  # an adopted branch has not been moved yet, or somebody was at the files
+            return False  # an adopted branch has not been moved yet, or files were changed from outside
         packed: bytes = msgpack.packb(_state(index, files, _orders(store)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
     if store.files.disk.exists(_TEMPORARY):
@@ -52,7 +52,7 @@ def save(store: Store) -> bool:
 
 
 def load(store: Store) -> Index | None:
-    """The index of the checkpoint, if there is one to be believed."""
+    """Read the index from the checkpoint; None if there is none that can be believed."""
     page = store.shared.counters.read()
     if page.suspect or page.stopped:
         return None
@@ -88,7 +88,7 @@ def _read(store: Store) -> dict[str, Any] | None:
 
 
 def _identities(store: Store, names: Iterable[str], applied: int) -> Identities:
-    """By name, what tells whether a file is as it was, for the commits up to ``applied``."""
+    """What tells whether a file is as it was, by name, for the commits up to ``applied``."""
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)

@@ -1,6 +1,6 @@
-"""What becomes of work that was submitted if the program ends without closing its space.
+"""Committing what was submitted when the program ends without closing its space.
 
-It is committed as the interpreter ends, as futures of ``concurrent.futures`` are.
+It is committed as the interpreter ends, like futures of ``concurrent.futures``.
 """
 
 import atexit

@@ -1,6 +1,6 @@
-"""One published commit, read by name with the branches that it adopted.
+"""Reading one published commit from its files: the numbered file and the branches that it adopted.
 
-Names can carry other content at any time: what is moved is looked for in the direction in which it moves, and only the
+A name may carry other content at any time. So a branch is looked for in the direction in which it moves, and only the
 bytes that belong under a name count.
 """
 
@@ -24,14 +24,14 @@ _TRIES_ON_BAD_BYTES = 3
 
 
 class Listing(NamedTuple):
-    """What was there at a look. ``names``: of prepared branches and of committed files."""
+    """The names that were there at a look: of prepared branches and of committed files; ``numbers`` of the latter."""
 
     names: frozenset[str]
     numbers: list[int]
 
     @classmethod
     def of(cls, store: Store) -> "Listing":
-        """An adopted branch moves from one directory to the other: whoever lists them in this order sees it."""
+        """List both directories, in the order in which an adopted branch moves: it is seen in one of them."""
         names = [f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED)]
         committed = store.files.disk.names(layout.COMMITTED)
         names += [f"{layout.COMMITTED}/{name}" for name in committed]
@@ -45,10 +45,14 @@ class Listing(NamedTuple):
 def read_commit(
     store: Store, number: int, *, listing: Listing | None = None, last_resort: bool = False
 ) -> Commit | None:
-    """A published commit with its adopted branches, or None if something it needs is not where it was.
+    """Read a published commit with its adopted branches.
 
-    ``listing``: a branch that is not in it was reclaimed, and is empty. ``last_resort``: what is foreign or damaged is
-    named in the commit, and served without.
+    Args:
+        listing: a branch that is not in it was reclaimed, and counts as empty.
+        last_resort: name what is foreign or damaged in the commit, and return it without that.
+
+    Returns:
+        None if a file of it is not where it was, or cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
     image, wrong = _numbered_image(store, number)
@@ -75,9 +79,9 @@ def read_commit(
 
 
 def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str | None]:
-    """(image or None, what is wrong or None). None, None: there is no such file.
+    """Read a numbered file: (contents or None, what is wrong or None). None, None: there is no such file.
 
-    The name can carry other bytes at any time, so bad ones are read again by name before they are believed.
+    The name may carry other bytes at any time, so bad ones are read again by name before they are believed.
     """
     name = layout.committed(number)
     image, wrong = None, None
@@ -97,7 +101,7 @@ def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str
 
 
 def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileContents | None:
-    """The branch's file, in the direction files move; only the bytes that the head adopted will do."""
+    """Read an adopted branch, in the direction in which files move; None unless it has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
             image = image_of(store.files.disk, name)
@@ -110,7 +114,7 @@ def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) ->
 
 
 def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
-    """Of a commit that nobody is reclaiming: adopted branches that were nowhere to be read, and not named already."""
+    """Mark adopted branches as damage that were not found anywhere, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
     for place, xid in enumerate(commit.adopted, 1):
@@ -126,7 +130,7 @@ def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
 
 
 def being_reclaimed(store: Store, index: Index, number: int) -> bool:
-    """Whether a commit is just going, or gone: its adopted branches go before it, after the fact that counts them."""
+    """Whether a commit is being removed or is gone. Its branches go before it, after the record that counts them."""
     totals = index.facts.get(TOTALS_FACT)
     return (totals is not None and number in totals[1]["folded"]) or not store.files.disk.exists(
         layout.committed(number)

@@ -1,10 +1,15 @@
-"""Numbers: how a commit is issued, published, and finished if its writer dies.
+"""Sequence numbers: which were issued and published, and what becomes of a number whose writer died.
 
-Its rules stand in docs/architecture.md, "The rules that keep processes apart".
+A number is issued and published by ``commit``. Here is what all processes do with the numbers of others.
 
-A number is *issued* under the number lock, in this order: hold its byte, stamp the file, rename it without replacing,
-store issued. It is *published* in order, after its flush. A dead writer's number is *finished* by who gets its byte.
-Each rule here, left out, loses or doubles messages; the model checker shows the trace.
+Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
+
+1. Numbers are published in order: one is published only when all before it are (rule 2).
+2. A number is finished for its writer only by the process that holds its byte, which the kernel took from a dead writer
+   (rules 3 and 6).
+3. The bytes of a dead writer's file prove nothing, even when they read well: they are copied and flushed before the
+   number is published, or replaced by an empty commit (rule 3).
+4. Every issued number has a file: no number is issued twice.
 """
 
 from contextlib import ExitStack
@@ -25,6 +30,7 @@ _COPY_BYTES = 1 << 20
 
 
 def with_number_lock(store: Store, deadline: Deadline) -> None:
+    """Take the number lock, which the caller lets go of. Raises TransactionTimeout if it does not become free."""
     try:
         store.shared.control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
@@ -32,8 +38,14 @@ def with_number_lock(store: Store, deadline: Deadline) -> None:
 
 
 def highest_issued(store: Store, page: Page) -> int:
-    """The highest number given out, with ``page`` just read; exact under the number lock, at least what this process
-    may have seen without."""
+    """The highest sequence number that any process has issued.
+
+    A writer may have died between the rename and the store of *issued*, so files beyond the counter count. Exact if the
+    caller holds the number lock; otherwise a lower bound that includes every number this process has seen.
+
+    Args:
+        page: the counters, just read.
+    """
     number = page.issued
     while store.files.disk.exists(layout.committed(number + 1)):
         number += 1
@@ -41,16 +53,24 @@ def highest_issued(store: Store, page: Page) -> int:
 
 
 def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
-    """Wait for every earlier number, then make this one visible. The caller holds the number's byte."""
+    """Wait until all earlier numbers are published, then publish this one. Caller holds the number's byte. Rule 2."""
     page = settle_to(store, number - 1, deadline)
-    if page.published < number:  # never back, whatever became of run/
+    if page.published < number:  # never back, whatever happened to run/
         store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
 def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
-    """Wait for each writer up to ``number`` to publish, and finish the dead ones'; WaitExpired names a slow writer.
+    """Wait until every number up to this one is published; finish those of dead writers. Rule 3.
 
-    ``page``: the counters, just read. Returns them as they were then, of a space that has not stopped.
+    Args:
+        page: the counters, if they have just been read.
+
+    Returns:
+        The counters as they are then.
+
+    Raises:
+        WaitExpired: a writer that lives did not publish in time; the text names it.
+        SpaceStopped: a flush failed in some process.
     """
     for _ in deadline.polls():
         while True:
@@ -69,23 +89,24 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
 
 
 def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:
-    """Every number that may have been given out is published when this returns, with the counters as they are then.
+    """Wait until every number that was issued before this call is published. See ``settle_to``.
 
-    ``page``: the counters, read after the caller's look began.
+    Args:
+        page: the counters, if they have been read since the caller's look began.
     """
     page = page or store.shared.counters.read()
     return settle_to(store, highest_issued(store, page), deadline, page)
 
 
 def finish_dead_writer(store: Store, number: int) -> None:
-    """A writer died between its rename and its publication. The caller holds the number's byte.
+    """Publish a number whose writer died between its rename and its publication. Caller holds the number's byte.
 
-    The bytes in the page cache prove nothing (a failed flush drops them silently), so a whole file is copied to a new
-    inode and flushed there; the second flush makes the new name durable. Every issued number gets a file, so that no
-    number is ever issued twice.
+    The bytes in the page cache prove nothing: a failed flush may have dropped them silently. So a whole file is copied
+    to a new inode and flushed there; a second flush makes the new name durable. A file that is not whole is replaced by
+    an empty commit.
     """
     if store.shared.counters.read().published >= number:
-        return  # somebody finished it between our look and our lock
+        return  # another process finished it between the look at the counters and the lock
     name = layout.committed(number)
     try:
         if _is_whole(store, number):
@@ -102,7 +123,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
 
 
 def _is_whole(store: Store, number: int) -> bool:
-    """Whether the number's file is there and proven. What is not goes to quarantine: nobody was promised it."""
+    """Whether the number's file is there and is proven whole. If it is not, it goes to quarantine."""
     name = layout.committed(number)
     identity = store.files.disk.identity(name)
     if identity is None:
@@ -125,7 +146,7 @@ def _is_whole(store: Store, number: int) -> bool:
 
 
 def write_empty(store: Store, number: int) -> None:
-    """A commit that did nothing. The caller holds the number's byte, or keeps reclaim from a published one."""
+    """Write a commit that does nothing. Caller holds the number's byte, or keeps reclaim from a published number."""
     xid = new_local_xid()
     encoded = bytearray(encode_header(store.header()))
     offset, stamped = stamp(number)
@@ -141,7 +162,7 @@ def write_empty(store: Store, number: int) -> None:
 
 
 def copy_over(store: Store, name: str) -> None:
-    """The same bytes under the same name, on a new inode, durable."""
+    """Put the same bytes under the same name on a new inode, durably."""
     copy = layout.copy(new_local_xid())
     with ExitStack() as opened:
         source = store.files.disk.open(name)

@@ -1,10 +1,14 @@
-"""What this process may believe: catching up with published commits, and looking again after a claim.
+"""What this process sees: following published commits, and the second look after a claim.
 
-Its rules stand in docs/architecture.md, "The rules that keep processes apart".
+Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-A claim only proves that nobody else holds the message now. Whether it is still there is known after looking where its
-removal may lie, in the direction in which files move: prepared branches, then published commits, then every number that
-was issued. Only then is a message delivered.
+1. The index is a function of the published commits up to ``index.applied``, each applied once and in order.
+2. A claim proves only that no other process holds the message now. It is delivered after a second look where its
+   removal may lie, in the direction in which files move: prepared branches, published commits, every issued number
+   (rule 4).
+3. A file that cannot be read is not taken for absent: it is read again by name, and damage is named (rule 8).
+4. A commit file that is listed and gone when it is read was reclaimed. What there is to read is listed again, and what
+   is not there any more is forgotten, before reading goes on.
 """
 
 import logging
@@ -27,19 +31,24 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-# Who met it so often that a swept file went while he read on, or that a listed file is not there, has an error to show.
-_PATIENT_STARTS = 20
-# A file that is listed and cannot be read, so often, is damaged.
+# Give up after so many restarts. Reclaim may delete a file between listing and reading, so a restart is normal; twenty
+# in a row mean a directory that does not show what is there.
+_MAX_RESTARTS = 20
+# A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
-# Commits of this process that it need not read again.
-_MOST_OWN = 64
+# Commits of this process that are kept until the commits before them are applied.
+_MAX_OWN = 64
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
 def revalidate(store: Store, deadline: Deadline) -> None:
-    """After a lock on a message was taken: see everything that could have removed or held it before.
+    """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
 
-    One look at the counters serves all three questions: whoever held the message stored what he did before he let go.
+    One read of the counters answers all three questions: the process that held the message stored what it did before it
+    let go of it.
+
+    Raises:
+        WaitExpired: a writer that lives did not publish its number in time.
     """
     catch_up(store, settle_all(store, deadline, list_prepared(store)))
 
@@ -48,11 +57,17 @@ def revalidate(store: Store, deadline: Deadline) -> None:
 
 
 def list_prepared(store: Store, page: Page | None = None) -> Page:
-    """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing; returns the counters as
-    they are then: a branch that was gone from the list had been committed before. ``page``: counters, just read.
+    """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
-    The version may be read without the byte: whoever prepared a branch bumped it before letting go of the claims that
-    we hold now. The listing itself needs the byte, or it might see the new version and not yet the new name.
+    The version may be read without the list's byte: a process that prepared a branch raised it before it let go of the
+    claims that this process holds now. The listing itself takes the byte, or it might see the new version and not yet
+    the new name.
+
+    Args:
+        page: the counters, if they have just been read.
+
+    Returns:
+        The counters as they are after the listing: a branch that was gone from the list had been committed before.
     """
     page = page or store.shared.counters.read()
     if page.prepared == store.view.prepared.version:
@@ -76,7 +91,7 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
 
 
 def prepared_image(store: Store, xid: Xid) -> FileContents | None:
-    """None if the branch is not in ``prepared/`` (any more), or damaged (the recovery scan says so)."""
+    """Read header and tables of a prepared branch; None if it is not there, or damaged (recovery reports that)."""
     known = store.view.prepared.images.get(xid)
     try:
         image = image_of(store.files.disk, layout.prepared(xid), known=known)
@@ -87,8 +102,8 @@ def prepared_image(store: Store, xid: Xid) -> FileContents | None:
 
 
 def carries(header: Header, xid: Xid) -> bool:
-    """Content is bound to its name: a branch's file says which branch it is, and has no number. (-1: the
-    bytes for one were damaged; all others are proven.)"""
+    """Whether a file in ``prepared/`` is the branch that its name says: the header names that branch alone, and has no
+    number. (-1: the bytes for a number are damaged; all other bytes are proven.)"""
     return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
 
 
@@ -96,15 +111,16 @@ def carries(header: Header, xid: Xid) -> bool:
 
 
 def catch_up(store: Store, page: Page | None = None) -> None:
-    """Apply every published commit that this process has not seen, each read by name.
+    """Apply every published commit that this process has not applied yet, each read by name.
 
-    ``page``: counters that were read when the caller's look began, or later.
+    Args:
+        page: the counters, if they have been read since the caller's look began.
     """
     apply_up_to(store, (page or store.shared.counters.read().check()).published)
 
 
 def apply_up_to(store: Store, published: int) -> None:
-    """Apply what this process has not seen of the commits up to a published number."""
+    """Apply the commits up to a published number that this process has not applied yet."""
     if published <= store.view.index.applied:
         return
     with store.view.mutex:
@@ -113,14 +129,17 @@ def apply_up_to(store: Store, published: int) -> None:
                 store, store.view.index.applied + 1
             )
             if commit is None:
-                _go_on(store)
+                _resume(store)
             elif not apply(store, store.view.index, commit):
                 rebuild(store)
 
 
 def apply_own(store: Store, commit: Commit) -> None:
-    """A commit of this process, just published. Who is behind others stays so until he wants to know what there is: a
-    process that only puts need not follow them."""
+    """Apply a commit that this process has just published.
+
+    If commits of other processes before it are not applied yet, it is kept in ``view.own`` until they are: a process
+    that only puts need not read what others wrote. Errors are logged: the commit is done.
+    """
     try:
         with store.view.mutex:
             if commit.number == store.view.index.applied + 1:
@@ -128,14 +147,14 @@ def apply_own(store: Store, commit: Commit) -> None:
                     rebuild(store)
             elif commit.number > store.view.index.applied:
                 store.view.own[commit.number] = commit
-                if len(store.view.own) > _MOST_OWN:
+                if len(store.view.own) > _MAX_OWN:
                     del store.view.own[next(iter(store.view.own))]
-    except (OSError, SpoolError) as error:  # it is done, whatever happens to this look
+    except (OSError, SpoolError) as error:  # the commit is done, whatever happens to this look
         log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
 
 
 def apply(store: Store, index: Index, commit: Commit) -> bool:
-    """A commit that was just published; False if the index is of no use any more."""
+    """Apply a commit that was just published. False: the index must be rebuilt. Caller holds the mutex."""
     for part in commit.parts:
         store.files.cache.remember(part.file_ref(commit.number), part.image)
     done = _applied(store, index, commit)
@@ -145,9 +164,9 @@ def apply(store: Store, index: Index, commit: Commit) -> bool:
 
 
 def _applied(store: Store, index: Index, commit: Commit) -> bool:
-    """False if a swept file that the index still counted on was reclaimed."""
+    """Apply a commit to an index. False: a compacted file that the index needs for it was reclaimed."""
     head = commit.parts[0]
-    if head.image.header.supersedes:  # its tables are soon asked for, by whatever takes from it
+    if head.image.header.supersedes:  # its tables are needed as soon as a message is taken from it
         store.files.cache.remember(head.file_ref(commit.number), head.image)
     try:
         index.apply(commit)
@@ -160,27 +179,32 @@ def _applied(store: Store, index: Index, commit: Commit) -> bool:
 # -- what reclaim has overtaken ---------------------------------------------------------------------------------------
 
 
-def _go_on(store: Store) -> None:
-    """Some of what is next has been reclaimed: go on with what is there, or start anew."""
-    if _read_on(store, store.view.index):
-        _have_skipped(store)
+def _resume(store: Store) -> None:
+    """Go on with the files that are there: the next commits have been reclaimed. Caller holds the mutex."""
+    if _replay(store, store.view.index):
+        _after_skipping(store)
     else:
         rebuild(store)
 
 
 def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None:
-    """Start from what is there: files that were missing have been reclaimed, so nothing of theirs lives.
+    """Build the index anew from the files that are there. A file that is missing was reclaimed: nothing of it lives.
 
-    ``alone``: nobody moves files meanwhile, so what is missing or foreign is damage at the first look. ``opening``: a
-    checkpoint may tell what the files hold.
+    Args:
+        alone: no other process moves files meanwhile: what is missing or foreign is damage at the first look.
+        opening: a checkpoint may be used.
     """
     with store.view.mutex:
         store.view.index = read_all(store, alone=alone, from_checkpoint=opening)
-        _have_skipped(store)
+        _after_skipping(store)
 
 
-def _have_skipped(store: Store) -> None:
-    """Branches were adopted by commits that are gone: nobody has said so. And some of our own may have been read."""
+def _after_skipping(store: Store) -> None:
+    """Drop what is known beside the index after commits were skipped or read anew. Caller holds the mutex.
+
+    Own commits that are kept are in the index now. Prepared branches are listed again, because the commits that adopted
+    some of them may have been reclaimed before they were read.
+    """
     store.view.own.clear()
     store.view.prepared.version = -1
     list_prepared(store)
@@ -189,23 +213,29 @@ def _have_skipped(store: Store) -> None:
 def read_all(
     store: Store, *, alone: bool = False, published: int | None = None, from_checkpoint: bool = False
 ) -> Index:
-    """An index as of a published number. ``published``: by who knows better than the counters. ``from_checkpoint``:
-    what that covers is not read again, if there is one to be believed."""
-    for _ in range(_PATIENT_STARTS):
+    """Read the files into a new index.
+
+    Args:
+        alone: see ``rebuild``.
+        published: the last number to read, if the caller knows it better than the counters do.
+        from_checkpoint: do not read what a checkpoint covers, if there is one that can be believed.
+    """
+    for _ in range(_MAX_RESTARTS):
         index = (checkpoint.load(store) if from_checkpoint else None) or store.new_index()
-        if _read_on(store, index, alone=alone, published=published):
+        if _replay(store, index, alone=alone, published=published):
             return index
         from_checkpoint = False
     raise SystemFailure(_TOO_FAST)
 
 
-def _read_on(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
-    """Apply what there is beyond ``index.applied``, and forget what has gone; False if the index is of no use any more.
+def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
+    """Apply the files beyond ``index.applied`` and forget those that are gone. False: the index must be rebuilt.
 
-    Three looks, in this order: the published number, the names to be read, the names that are there. What was gone at
-    the second had lost all that it removed before, so nothing of that is there at the third: without it a message could
-    stay whose removal is never read. What was there at the second and is gone when it is read has been overtaken once
-    more, and the looks are taken anew; each time fewer names are left of those that were there.
+    Three looks, in this order: the published number, the names to be read, the names that are there. A commit whose
+    file was gone at the second look had lost all that it removed before that, so nothing of it is there at the third.
+    Without the third look a message could stay whose removal is never read. If a file was there at the second look and
+    is gone when it is read, reclaim has overtaken the reader once more: the looks are taken anew. Each time fewer names
+    are left of those that were there.
     """
     failed: Counter[int] = Counter()
     heads: list[Commit] = []
@@ -229,7 +259,7 @@ def _read_on(store: Store, index: Index, *, alone: bool = False, published: int 
                 name_absent_branches(store, index, head)
             return True
         failed[stuck] += 1
-        if failed[stuck] > _PATIENT_STARTS:
+        if failed[stuck] > _MAX_RESTARTS:
             raise SystemFailure(
                 f"{layout.committed(stuck)} is listed and cannot be found: look at the disk, then try again"
             )

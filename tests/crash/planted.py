@@ -72,7 +72,7 @@ BUGS = (
         "prepare, take, commit by another"),
     Bug("an adoption that does not settle", two_phase._still_prepared, ((_SETTLES, ""),),
         "commit, rollback and commit race"),
-    Bug("a rebuild past the published", visibility._read_on,
+    Bug("a rebuild past the published", visibility._replay,
         (("index.applied < number <= last)", "index.applied < number)"),), "an opener beside a new number"),
     Bug("heads go before their branches", reclaim._remove,
         (("for name in (layout.prepared(xid), layout.committed(number, place)):",
