@@ -1,18 +1,15 @@
-"""fsck for a space: read every byte, name what is wrong, and say what would mend it. Also the tests' oracle.
+"""Check a space as fsck checks a file system: read every byte, name what is wrong, and choose a remedy.
 
-``look`` reads and changes nothing; ``recovery.repair`` does what the problems ask for.
+Nothing is changed here: `recovery.repair` applies the remedies. The tests use the check as their oracle.
 """
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from recovery.problem import Problem, Remedy, distinct
 from recovery.proof import Proof, examine
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE
-from spool.disk.quarantine import MAX_REASON_BYTES, REASON_SUFFIX, kept
-from spool.errors import CorruptedFile
-from spool.format.reader import open_file
+from spool.disk.quarantine import REASON_SUFFIX, kept
 from spool.format.schema import TOTALS_FACT
 from spool.index import Index
 from spool.log.replay import being_reclaimed
@@ -27,72 +24,33 @@ from spool.names import plural
 from spool.store.store import Store
 
 
-class Mend(enum.Enum):
-    """What makes a problem go away. Nothing is deleted: what cannot be mended lies in quarantine afterwards."""
-
-    NOTHING = enum.auto()
-    CUT = enum.auto()  # the bytes behind the file's end
-    STAMP = enum.auto()  # write the number again, which is known from the name
-    EMPTY = enum.auto()  # quarantine a numbered file; its number becomes an empty commit
-    KEEP_COPY = enum.auto()  # a copy to quarantine, while the file goes on to serve what is whole
-    RECORD = enum.auto()  # nothing is left of the file: say so in quarantine
-    QUARANTINE = enum.auto()  # move it there
-    SET_ASIDE = enum.auto()  # messages whose bodies are damaged
-    BALANCE = enum.auto()  # begin a new account of what is gone
-    MAKE_QUEUE = enum.auto()
-    MAKE_DIRECTORY = enum.auto()
-    CLOSE = enum.auto()  # to others: owner's access only
+def check(store: Store) -> list[Finding]:
+    """Return every finding of a space, damage first. Nothing is changed."""
+    return distinct([problem.finding for problem in find_problems(store)])
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A finding, and what mends it: the file that it names, or these messages, queue or numbers."""
+def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Problem]:
+    """Return everything that is wrong, and the remedy of each problem.
 
-    finding: Finding
-    mend: Mend = Mend.NOTHING
-    number: int = 0
-    xid: Xid | None = None
-    positions: tuple[Position, ...] = ()
-    queue: str = ""
-
-
-def check(store: Store, *, repair: bool = False) -> list[Finding]:
-    """Every finding, worst first. ``repair``: each with what was done about it."""
-    if repair:
-        from recovery.repair import repair as mended
-
-        return told(mended(store))
-    return told([problem.finding for problem in look(store)])
-
-
-def told(findings: list[Finding]) -> list[Finding]:
-    """Each file once, the worst first; of the settings, each queue that they have lost."""
-
-    def key(finding: Finding) -> tuple[str, ...]:
-        return (finding.kind, finding.name, finding.detail if finding.name == layout.SETTINGS else "")
-
-    unique = {key(finding): finding for finding in reversed(findings)}
-    return sorted(unique.values(), key=lambda finding: (finding.kind is not Kind.DAMAGED, finding.name))
-
-
-def look(store: Store, *, ours: bool | None = None) -> list[Problem]:
-    """Everything that is wrong. ``ours``: whether reclaim is kept away by the caller; None: try it."""
+    Args:
+        reclaim_locked: the caller holds the reclaim lock. Otherwise it is taken for the comparison of the files with
+            their digest; if another process holds it, that comparison is left out.
+    """
     catch_up(store)
     with store.view.mutex:
         files = {number: state.adopted for number, state in store.view.index.files.items()}
         damage = list(store.view.index.damage)
-    problems = [problem for number in sorted(files) for problem in _number(store, number)]
-    problems += _prepared(store)
+    problems = [problem for number in sorted(files) for problem in _commit_problems(store, number)]
+    problems += _prepared_branches(store)
     problems += _strays(store)
-    problems += _strangers(store)
+    problems += _foreign_files(store)
     problems += lost_queues(store)
     problems += _directories(store)
-    if ours is None:
-        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as nobody_reclaims:
-            ours = nobody_reclaims
-            problems += _account_now(store) if ours else []
-    elif ours:
-        problems += _account_now(store)
+    if reclaim_locked:
+        problems += _missing_files_now(store)
+    else:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:
+            problems += _missing_files_now(store) if locked else []
     named = {problem.finding.name for problem in problems}
     return problems + [
         Problem(_damaged(name, wrong))
@@ -108,54 +66,62 @@ def _damaged(name: str, wrong: str) -> Finding:
 # -- committed files --------------------------------------------------------------------------------------------------
 
 
-def _number(store: Store, number: int) -> Iterator[Problem]:
-    """A numbered file and what it adopts. A number that is reclaimed while we look is no problem."""
+def _commit_problems(store: Store, number: int) -> Iterator[Problem]:
+    """Check a numbered file and the branches that it adopts.
+
+    A number that is reclaimed during the check is no problem.
+    """
     name = layout.committed(number)
     proof = examine(store.files.disk, name)
-    found = list(_numbered(store, number, name, proof))
+    problems = list(_numbered_file(store, number, name, proof))
     header = proof.header
-    for place, adoption in enumerate(header.adopts if header is not None else (), 1):
-        found += _adopted(store, CommittedName(number, place), adoption.xid, adoption.checksum, adoption.first)
-    if found and _still_there(store, number):
-        yield from found
+    for ordinal, adoption in enumerate(header.adopts if header is not None else (), 1):
+        branch = CommittedName(number, ordinal)
+        problems += _adopted_branch(store, branch, adoption.xid, adoption.checksum, adoption.first)
+    if problems and _still_needed(store, number):
+        yield from problems
 
 
-def _numbered(store: Store, number: int, name: str, proof: Proof) -> Iterator[Problem]:
+def _numbered_file(store: Store, number: int, name: str, proof: Proof) -> Iterator[Problem]:
     header = proof.header
     if header is None or header.number not in (number, -1):
         wrong = f"it carries the number {header.number}" if header is not None else proof.wrong
-        yield Problem(_damaged(name, wrong), Mend.NOTHING if proof.missing else Mend.EMPTY, number)
+        yield Problem(_damaged(name, wrong), Remedy.NONE if proof.missing else Remedy.REPLACE_BY_EMPTY, number)
         return
     if header.number == -1:
-        yield Problem(_damaged(name, "its number does not match its checksum"), Mend.STAMP, number)
+        yield Problem(_damaged(name, "its number does not match its checksum"), Remedy.WRITE_NUMBER, number)
     yield from _content(store, name, proof, number, 0)
     if proof.bad_tables and not kept(store.files.disk, name):
-        yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Mend.KEEP_COPY)
+        yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Remedy.KEEP_COPY)
 
 
-def _adopted(store: Store, place: CommittedName, xid: Xid, checksum: int, first: int) -> Iterator[Problem]:
-    name = layout.committed(*place)
+def _adopted_branch(store: Store, branch: CommittedName, xid: Xid, checksum: int, first: int) -> Iterator[Problem]:
+    name = layout.committed(*branch)
     proof = examine(store.files.disk, name)
     if proof.missing and store.files.disk.exists(layout.prepared(xid)):
         name = layout.prepared(xid)
         proof = examine(store.files.disk, name)
     if proof.missing:
         if not kept(store.files.disk, name):
-            yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Mend.RECORD)
+            yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Remedy.RECORD)
         return
     wrong = proof.wrong or next(iter(proof.bad_tables), "")
     if proof.header is not None and proof.header.checksum != checksum:
         wrong = "it is not the branch that was committed"
     if wrong:
-        yield Problem(_damaged(name, f"{wrong} (branch {xid})"), Mend.QUARANTINE)
+        yield Problem(_damaged(name, f"{wrong} (branch {xid})"), Remedy.QUARANTINE)
         return
-    yield from _content(store, name, proof, place.number, first)
+    yield from _content(store, name, proof, branch.number, first)
     if proof.header is not None and proof.header.number != 0:
-        yield Problem(_damaged(name, f"a branch has no number (branch {xid})"), Mend.STAMP)
+        yield Problem(_damaged(name, f"a branch has no number (branch {xid})"), Remedy.WRITE_NUMBER)
 
 
 def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
-    """Bodies that are damaged, of messages that are still there; and what follows the file's end."""
+    """Check the bodies of messages that are still in a queue, and the file's length.
+
+    Args:
+        first: the ordinal of the file's first message within its commit.
+    """
     with store.view.mutex:
         live = [
             (position, wrong)
@@ -164,47 +130,53 @@ def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> 
         ]
     if live:
         positions = tuple(position for position, _ in live)
-        yield Problem(_damaged(name, live[0][1]), Mend.SET_ASIDE, positions=positions)
+        yield Problem(_damaged(name, live[0][1]), Remedy.SET_ASIDE, positions=positions)
     if proof.surplus:
-        yield Problem(_damaged(name, _surplus(proof)), Mend.CUT)
+        yield Problem(_damaged(name, _surplus(proof)), Remedy.TRUNCATE)
 
 
 def _surplus(proof: Proof) -> str:
     return f"{plural(proof.surplus, 'byte follows', 'bytes follow')} its end; all before is whole"
 
 
-def _still_there(store: Store, number: int) -> bool:
+def _still_needed(store: Store, number: int) -> bool:
+    """Tell whether a commit has live messages, or is not being reclaimed."""
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
         return state is not None and (state.live > 0 or not being_reclaimed(store, store.view.index, number))
 
 
-def _account_now(store: Store) -> list[Problem]:
+def _missing_files_now(store: Store) -> list[Problem]:
     catch_up(store)
-    return account(store, store.view.index)
+    return missing_files(store, store.view.index)
 
 
-def account(store: Store, index: Index) -> list[Problem]:
-    """Files that were deleted or put back from outside. The caller keeps reclaim away."""
+def missing_files(store: Store, index: Index) -> list[Problem]:
+    """Find files that were deleted or put back by another program, by the digest of retired numbers.
+
+    The caller holds the reclaim lock, or is alone.
+    """
     with store.view.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
-    found = difference(applied, numbers_there(store), totals)
-    if found is None:
+    change = difference(applied, committed_numbers(store), totals)
+    if change is None:
         return []
-    many, number = found
+    missing, number = change
     name = f"{layout.COMMITTED}/" if number is None else layout.committed(number)
-    if many > 0:
-        text = "it is missing" if number is not None else f"{plural(many, 'file is', 'files are')} missing"
-        wrong = f"{text}, and reclaim has not removed {'it' if many == 1 else 'them'}"
+    if missing > 0:
+        text = "it is missing" if number is not None else f"{plural(missing, 'file is', 'files are')} missing"
+        wrong = f"{text}, and reclaim has not removed {'it' if missing == 1 else 'them'}"
     else:
-        text = "it was" if number is not None else plural(-many, "file was", "files were") if many else "others were"
+        others = plural(-missing, "file was", "files were") if missing else "others were"
+        text = "it was" if number is not None else others
         wrong = f"{text} reclaimed, and what had been consumed was put back"
-    return [Problem(_damaged(name, wrong), Mend.BALANCE)]
+    return [Problem(_damaged(name, wrong), Remedy.RESET_DIGEST)]
 
 
-def numbers_there(store: Store) -> list[int]:
+def committed_numbers(store: Store) -> list[int]:
+    """List the sequence numbers that have a file in committed/."""
     parsed = map(layout.parse_committed, store.files.disk.names(layout.COMMITTED))
     return [name.number for name in parsed if name is not None and not name.adoption]
 
@@ -212,7 +184,7 @@ def numbers_there(store: Store) -> list[int]:
 # -- everything else --------------------------------------------------------------------------------------------------
 
 
-def _prepared(store: Store) -> Iterator[Problem]:
+def _prepared_branches(store: Store) -> Iterator[Problem]:
     for entry in sorted(store.files.disk.names(layout.PREPARED)):
         xid, name = layout.parse_xid(entry), f"{layout.PREPARED}/{entry}"
         if xid is None or xid in store.view.index.adopted:
@@ -220,26 +192,27 @@ def _prepared(store: Store) -> Iterator[Problem]:
         proof = examine(store.files.disk, name)
         header = proof.header
         if proof.missing:
-            continue  # decided meanwhile
+            continue  # it was decided meanwhile
         wrong = proof.wrong or next(iter((*proof.bad_tables, *(why for _, why in proof.bad_bodies))), "")
         if header is not None and not carries(header, xid):
             wrong = "it is another branch's file"
         if wrong or header is None:
-            yield Problem(_damaged(name, wrong), Mend.QUARANTINE, xid=xid)
+            yield Problem(_damaged(name, wrong), Remedy.QUARANTINE, xid=xid)
             continue
         waiting = plural(header.messages, "message waits", "messages wait")
         yield Problem(Finding(Kind.IN_DOUBT, name, f"{waiting} for a decision"))
         if header.number != 0:
-            yield Problem(_damaged(name, "the bytes for its number are damaged; all others are whole"), Mend.STAMP)
+            wrong = "the bytes for its number are damaged; all others are whole"
+            yield Problem(_damaged(name, wrong), Remedy.WRITE_NUMBER)
         if proof.surplus:
-            yield Problem(_damaged(name, _surplus(proof)), Mend.CUT)
+            yield Problem(_damaged(name, _surplus(proof)), Remedy.TRUNCATE)
 
 
 def _strays(store: Store) -> Iterator[Problem]:
-    """What no rule knows, where only a space's own files belong."""
+    """Find entries of the space's own directories that are none of its files."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(store.files.disk.names(directory))
-        last = highest_issued(store, store.shared.counters.read())  # after the names: others commit while we look
+        last = highest_issued(store, store.shared.counters.read())  # after the names: other processes commit meanwhile
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = store.files.disk.identity(name)
@@ -247,21 +220,25 @@ def _strays(store: Store) -> Iterator[Problem]:
                 continue
             parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
             irregular = not identity.is_regular and directory in (layout.FREE, layout.RUN, layout.ACTIVE)
-            taken = directory == layout.ACTIVE and identity.is_directory and entry.startswith(layout.TAKEN_PREFIX)
-            if not is_ours(entry) or (irregular and not taken) or (entry.startswith(layout.TAKEN_PREFIX) and not taken):
-                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Mend.QUARANTINE)
+            captured = entry.startswith(layout.TAKEN_PREFIX)  # the name of a directory of dropped files
+            is_capture = captured and directory == layout.ACTIVE and identity.is_directory
+            if not is_ours(entry) or (irregular and not is_capture) or (captured and not is_capture):
+                yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Remedy.QUARANTINE)
             elif parsed is not None and parsed.number > last:
                 detail = "no commit has this number yet"
-                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Mend.QUARANTINE, parsed.number)
+                yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Remedy.QUARANTINE, parsed.number)
 
 
-def _strangers(store: Store) -> Iterator[Problem]:
-    """What lies beside the stages, and what a reason in quarantine is not. It is left to its owner: our own
-    crashes leave a half-written space.toml, and reasons without what they are about."""
+def _foreign_files(store: Store) -> Iterator[Problem]:
+    """Find what lies beside the space's directories, and reasons in quarantine that are no regular files.
+
+    It is left alone. A half-written space.toml, and a reason without its file, are what a crash leaves: no problem.
+    """
     names = [name for name in store.files.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
-    there = set(store.files.disk.names(layout.QUARANTINE))
-    alone = {name for name in there if name.endswith(REASON_SUFFIX) and name.removesuffix(REASON_SUFFIX) not in there}
-    for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in alone)]):
+    kept_names = set(store.files.disk.names(layout.QUARANTINE))
+    reasons = {name for name in kept_names if name.endswith(REASON_SUFFIX)}
+    orphans = {reason for reason in reasons if reason.removesuffix(REASON_SUFFIX) not in kept_names}
+    for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in orphans)]):
         identity = store.files.disk.identity(name)
         if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
             continue
@@ -270,9 +247,12 @@ def _strangers(store: Store) -> Iterator[Problem]:
 
 
 def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
-    """Messages that cannot be taken, because space.toml has lost their queue. ``index``: of a process that is
-    alone; else others make and delete queues meanwhile, so messages and settings are looked at until both are of one
-    moment."""
+    """Find messages that cannot be taken, because space.toml has lost their queue.
+
+    Args:
+        index: that of a process that is alone. Without it, other processes create and delete queues meanwhile, so
+            messages and settings are read until both are of one moment.
+    """
     for _ in store.deadline().polls():
         store.refresh_settings()
         version = store.settings_version
@@ -284,17 +264,17 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
         if not lost or store.shared.counters.read().settings == version:
             break
     for queue, live in sorted(lost.items()):
-        lie = plural(live, "message lies", "messages lie")
-        text = f"it does not have queue {queue}, in which {lie}: create the queue"
-        yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Mend.MAKE_QUEUE, queue=queue)
+        waiting = plural(live, "message waits", "messages wait")
+        text = f"queue {queue}, in which {waiting}, is missing from it: create the queue"
+        yield Problem(Finding(Kind.DAMAGED, layout.SETTINGS, text), Remedy.CREATE_QUEUE, queue=queue)
 
 
 def _directories(store: Store) -> Iterator[Problem]:
-    """Directories that are missing, and what others may read."""
+    """Find directories that are missing, and files and directories that other users may read or write."""
     for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.config.queues)):
         identity = store.files.disk.identity(name)
         if identity is None:
-            yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Mend.MAKE_DIRECTORY)
+            yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Remedy.CREATE_DIRECTORY)
         elif not name.startswith(layout.DROP) and identity.permissions & ~DIRECTORY_MODE:
             yield _exposed(name, identity.permissions)
     for directory in layout.OWN_NAMES:
@@ -305,30 +285,4 @@ def _directories(store: Store) -> Iterator[Problem]:
 
 
 def _exposed(name: str, permissions: int) -> Problem:
-    return Problem(Finding(Kind.EXPOSED, name, f"others may use it: its mode is {permissions:04o}"), Mend.CLOSE)
-
-
-# -- quarantine -------------------------------------------------------------------------------------------------------
-
-
-def quarantined(store: Store) -> list[Finding]:
-    """What lies in quarantine, with the reasons."""
-    names = sorted(store.files.disk.names(layout.QUARANTINE))
-    return [
-        Finding(Kind.QUARANTINED, f"{layout.QUARANTINE}/{name}", _reason(store, name, names))
-        for name in names
-        if not name.endswith(REASON_SUFFIX)
-    ]
-
-
-def _reason(store: Store, name: str, names: list[str]) -> str:
-    if name + REASON_SUFFIX not in names:
-        return "no reason is recorded"
-    try:
-        handle = open_file(store.files.disk, f"{layout.QUARANTINE}/{name}{REASON_SUFFIX}")
-    except (FileNotFoundError, CorruptedFile):
-        return "its reason cannot be read"
-    try:
-        return store.files.disk.read_at(handle, 0, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
-    finally:
-        store.files.disk.close(handle)
+    return Problem(Finding(Kind.EXPOSED, name, f"other users may use it (mode {permissions:04o})"), Remedy.RESTRICT)

@@ -1,4 +1,4 @@
-"""One file of a space, read to its last byte: everything that is wrong with it, not only the first thing."""
+"""Read one file of a space to its last byte, and collect everything that is wrong with it."""
 
 import errno
 from dataclasses import dataclass, field
@@ -14,10 +14,13 @@ _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)
 
 @dataclass
 class Proof:
-    """``header`` is None if nothing of the file can be believed; then ``wrong`` says why, or it is ``missing``.
+    """What a file's bytes prove.
 
-    ``bad_tables`` are reasons; ``bad_bodies`` are (ordinal in the file, reason); ``surplus`` is how many bytes follow
-    the last one that the header knows of.
+    header: None if the file cannot be read as a file of messages; then `wrong` tells why.
+    missing: there is no file of that name.
+    bad_tables: the reason for each table that is damaged.
+    bad_bodies: (ordinal in the file, reason) for each body that is damaged.
+    surplus: the number of bytes behind the end that the header names.
     """
 
     header: Header | None = None
@@ -29,13 +32,13 @@ class Proof:
 
     @property
     def first_wrong(self) -> str:
-        """The worst, in words; empty if the file is as it was written."""
+        """The most severe defect, in words; empty if the file is as it was written."""
         longer = f"{plural(self.surplus, 'byte follows', 'bytes follow')} its end" if self.surplus else ""
         return next(iter([*filter(None, [self.wrong]), *self.bad_tables, *(why for _, why in self.bad_bodies)]), longer)
 
 
 def examine(disk: Disk, name: str) -> Proof:
-    """Read the file of that name."""
+    """Read the file of that name, relative to the space."""
     try:
         handle = open_file(disk, name)
     except FileNotFoundError:
@@ -50,7 +53,7 @@ def examine(disk: Disk, name: str) -> Proof:
         return Proof(wrong=str(error))
     except OSError as error:
         if error.errno not in _UNREADABLE:
-            raise  # of no file's making
+            raise  # the cause is not this file
         return Proof(wrong=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)

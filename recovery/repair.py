@@ -1,13 +1,14 @@
-"""Mending what a check found, or moving it to quarantine with the reason. Others may have the space open meanwhile.
+"""Repair what a check found, or move it to quarantine with the reason. Other processes may have the space open.
 
-Reclaim is kept away all the time, so no file is recycled under our hands; whatever decides about a branch or a message
-is taken as every process takes it: by its lock. What is held by others stays, and is named.
+The reclaim lock is held all the time, so no file is recycled during the repair. A branch or a message is changed only
+under its lock, as in any process. What another process holds is left as it is, and named.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from recovery.check import Mend, Problem, look, numbers_there
+from recovery.check import committed_numbers, find_problems
+from recovery.problem import Problem, Remedy, distinct
 from spool.admin.findings import Finding
 from spool.admin.queues import add_queue, keep_directory
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
@@ -25,55 +26,62 @@ from spool.store.store import Store, log
 from spool.transactions import claiming, delivery
 from spool.transactions.two_phase import finish_moves
 
-_SECONDS = 30.0
-_ROUNDS = 4
+_WAIT_SECONDS = 30.0
+_MAX_ROUNDS = 4
 
 
 def repair(store: Store) -> list[Finding]:
-    """Every finding, with what was done about it; SystemFailure if another process does the same all the time."""
-    for _ in store.deadline(_SECONDS).polls():
-        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if ours:
-                return _repair(store)
-    raise SystemFailure("another process is removing or repairing files all the time: try again later")
+    """Apply the remedy of each problem; return every finding with what was done about it, damage first.
+
+    Raises:
+        SystemFailure: another process has held the reclaim lock for 30 seconds.
+    """
+    for _ in store.deadline(_WAIT_SECONDS).polls():
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:
+            if locked:
+                return distinct(_repair(store))
+    raise SystemFailure(f"another process has been reclaiming or repairing for {_WAIT_SECONDS:g} s: try again later")
 
 
 def _repair(store: Store) -> list[Finding]:
-    """In rounds, because one thing may hide another: what a branch held is only known when it lies in its place."""
+    """Check and repair in rounds: a problem may be visible only after another is repaired.
+
+    For example, the messages that a branch holds are known once its file has its committed name.
+    """
     for name in layout.DIRECTORIES:
         if not store.files.disk.exists(name):
             keep_directory(store.files.disk, name)
-    told: list[Finding] = []
-    for _ in range(_ROUNDS):
-        settle_all(store, store.deadline())  # or what a dead writer committed would look undecided
-        rebuild(store)  # as the files are now, not as they were when this process read them
+    repaired: list[Finding] = []
+    for _ in range(_MAX_ROUNDS):
+        settle_all(store, store.deadline())  # otherwise what a dead writer committed would look undecided
+        rebuild(store)  # from the files as they are now, not as they were when this process read them
         finish_moves(store)
-        problems = look(store, ours=True)
-        done = [replace(problem.finding, action=_mended(store, problem)) for problem in problems]
-        mended = [new for old, new in zip(problems, done, strict=True) if new != old.finding]
-        told += mended
-        if not mended:
+        problems = find_problems(store, reclaim_locked=True)
+        results = [replace(problem.finding, action=_apply_remedy(store, problem)) for problem in problems]
+        changed = [result for problem, result in zip(problems, results, strict=True) if result != problem.finding]
+        repaired += changed
+        if not changed:
             break
-    return told + [problem.finding for problem in problems]
+    return repaired + [problem.finding for problem in problems]
 
 
-def _mended(store: Store, problem: Problem) -> str:
-    """What was done, in words; empty if it could not be."""
-    if problem.mend is Mend.NOTHING:
+def _apply_remedy(store: Store, problem: Problem) -> str:
+    """Apply a problem's remedy; return what was done, in words, or "" if it could not be done."""
+    if problem.remedy is Remedy.NONE:
         return problem.finding.action
     try:
-        return _MENDS[problem.mend](store, problem)
+        return _REMEDIES[problem.remedy](store, problem)
     except FlushFailed:
         store.stop()
         raise
     except FileNotFoundError:
-        return ""  # another process did something about it
+        return ""  # another process removed or moved it
     except (OSError, SpoolError) as error:
         log.error("%s: %s", problem.finding.name, error)
         return ""
 
 
-def _cut(store: Store, problem: Problem) -> str:
+def _truncate(store: Store, problem: Problem) -> str:
     handle = store.files.disk.open(problem.finding.name, write=True)
     try:
         store.files.disk.truncate(handle, read_header(store.files.disk, handle).size)
@@ -83,7 +91,7 @@ def _cut(store: Store, problem: Problem) -> str:
     return "cut to its length"
 
 
-def _stamp(store: Store, problem: Problem) -> str:
+def _write_number(store: Store, problem: Problem) -> str:
     handle = store.files.disk.open(problem.finding.name, write=True)
     try:
         store.files.disk.write_at(handle, *stamp(problem.number))
@@ -93,7 +101,7 @@ def _stamp(store: Store, problem: Problem) -> str:
     return "its number was written again"
 
 
-def _empty(store: Store, problem: Problem) -> str:
+def _replace_by_empty(store: Store, problem: Problem) -> str:
     moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
     write_empty(store, problem.number)
     return f"moved to {moved}; its number is an empty commit now"
@@ -118,7 +126,7 @@ def _quarantine(store: Store, problem: Problem) -> str:
 
 
 def _quarantine_number(store: Store, problem: Problem) -> str:
-    """A file with a number that is still to come, unless it has come meanwhile."""
+    """Move a file whose sequence number is not issued yet, unless it has been issued meanwhile."""
     with_number_lock(store, store.deadline())
     try:
         if problem.number <= highest_issued(store, store.shared.counters.read()):
@@ -129,7 +137,10 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
 
 
 def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
-    """A prepared branch, if no process is at it: as in a rollback, but that the file is kept."""
+    """Take a prepared branch out of the list, as a rollback does, and keep its file.
+
+    Nothing is done while a process holds the branch's lock.
+    """
     deadline = store.deadline()
     byte = xid_byte(xid)
     if not store.shared.xids.try_lock(byte):
@@ -155,12 +166,12 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
 
 
 def _set_aside(store: Store, problem: Problem) -> str:
-    """Each as a get does it that meets it, unless a process holds it."""
+    """Set each message aside as a get does that reads a damaged body, unless a process holds it."""
     deadline = store.deadline()
     done = 0
     for position in problem.positions:
-        got = store.shared.claims.claim(position.number, position.ordinal, 1)
-        if not got:
+        claimed = store.shared.claims.claim(position.number, position.ordinal, 1)
+        if not claimed:
             continue
         try:
             revalidate(store, deadline)
@@ -170,45 +181,45 @@ def _set_aside(store: Store, problem: Problem) -> str:
                 delivery.set_aside(store, position, problem.finding.detail, deadline)
                 done += 1
         finally:
-            claiming.release(store, [(position.number, first, count) for first, count in got])
+            claiming.release(store, [(position.number, first, count) for first, count in claimed])
     held = len(problem.positions) - done
     return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
 
 
-def _balance(store: Store, problem: Problem) -> str:
+def _reset_digest(store: Store, problem: Problem) -> str:
     record = _record(store, problem)
-    balance(store, numbers_there(store))
-    return f"{record}, and no longer counted on"
+    balance(store, committed_numbers(store))
+    return f"{record}; no longer counted as missing"
 
 
-def _make_queue(store: Store, problem: Problem) -> str:
+def _create_queue(store: Store, problem: Problem) -> str:
     add_queue(store, problem.queue)
     return f"queue {problem.queue} was created with default options"
 
 
-def _make_directory(store: Store, problem: Problem) -> str:
+def _create_directory(store: Store, problem: Problem) -> str:
     keep_directory(store.files.disk, problem.finding.name)
-    return "made"
+    return "created"
 
 
-def _close(store: Store, problem: Problem) -> str:
+def _restrict(store: Store, problem: Problem) -> str:
     identity = store.files.disk.identity(problem.finding.name)
     if identity is None:
         return ""
     store.files.disk.set_mode(problem.finding.name, DIRECTORY_MODE if identity.is_directory else FILE_MODE)
-    return "closed to others"
+    return "mode set to owner only"
 
 
-_MENDS: dict[Mend, Callable[[Store, Problem], str]] = {
-    Mend.CUT: _cut,
-    Mend.STAMP: _stamp,
-    Mend.EMPTY: _empty,
-    Mend.KEEP_COPY: _keep_copy,
-    Mend.RECORD: _record,
-    Mend.QUARANTINE: _quarantine,
-    Mend.SET_ASIDE: _set_aside,
-    Mend.BALANCE: _balance,
-    Mend.MAKE_QUEUE: _make_queue,
-    Mend.MAKE_DIRECTORY: _make_directory,
-    Mend.CLOSE: _close,
+_REMEDIES: dict[Remedy, Callable[[Store, Problem], str]] = {
+    Remedy.TRUNCATE: _truncate,
+    Remedy.WRITE_NUMBER: _write_number,
+    Remedy.REPLACE_BY_EMPTY: _replace_by_empty,
+    Remedy.KEEP_COPY: _keep_copy,
+    Remedy.RECORD: _record,
+    Remedy.QUARANTINE: _quarantine,
+    Remedy.SET_ASIDE: _set_aside,
+    Remedy.RESET_DIGEST: _reset_digest,
+    Remedy.CREATE_QUEUE: _create_queue,
+    Remedy.CREATE_DIRECTORY: _create_directory,
+    Remedy.RESTRICT: _restrict,
 }

@@ -1,7 +1,8 @@
 """The start-up scan: read, decide, do. Idempotent; it may be killed at any step and run again."""
 
-from recovery.check import account, check, lost_queues, quarantined
+from recovery.check import check, lost_queues, missing_files
 from recovery.evidence import Decision, Do, Evidence, decide, read
+from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import xid_byte
 from spool.disk.disk import FlushFailed
@@ -17,7 +18,7 @@ from spool.runtime.clock import Deadline
 from spool.store.store import Store, log
 from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
 
-__all__ = ["check", "plan", "quarantined", "scan"]
+__all__ = ["check", "plan", "repair", "scan"]
 
 _QUIET = (Kind.ALIVE,)
 
@@ -50,7 +51,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     rebuild(store, alone=alone, opening=True)
     if alone:
         report.findings += _set_damage_aside(store)
-        report.findings += [problem.finding for problem in account(store, store.view.index)]
+        report.findings += [problem.finding for problem in missing_files(store, store.view.index)]
     report.findings += [problem.finding for problem in lost_queues(store)]
     decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
     for decision in decisions:
@@ -74,7 +75,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
-    findings += [problem.finding for problem in account(store, index)] if alone else []
+    findings += [problem.finding for problem in missing_files(store, index)] if alone else []
     findings += [problem.finding for problem in lost_queues(store, index if alone else None)]
     in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
     return RecoveryReport(alone, findings, in_doubt, index.applied)

@@ -8,6 +8,7 @@ from typing import BinaryIO, Protocol, Unpack
 from spool.admin import export
 from spool.admin.findings import RecoveryReport
 from spool.admin.queues import keep_directory
+from spool.disk.advice import advice
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.engine import Engine
@@ -22,7 +23,7 @@ from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.space import Space
 from spool.store.edits import replace_file
-from spool.store.store import Store, advice, log
+from spool.store.store import Store, log
 
 
 class Scan(Protocol):

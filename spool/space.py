@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, Unpack, cast, overload
 
+from spool.admin import quarantined
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
 from spool.admin.stats import QueueStats, queue_stats
@@ -41,13 +42,13 @@ JOIN = _Join()
 
 
 class Recovery(Protocol):
-    """What finds, and mends, what is wrong with an open space: the package above this one."""
+    """Checks an open space, and repairs it: `recovery.scan`, of the package above this one."""
 
-    def check(self, store: Store, *, repair: bool) -> list[Finding]:
-        """Read everything and name what is wrong, worst first; ``repair`` mends or quarantines it."""
+    def check(self, store: Store) -> list[Finding]:
+        """Read everything and name what is wrong, damage first."""
 
-    def quarantined(self, store: Store) -> list[Finding]:
-        """What lies in quarantine, with the reasons."""
+    def repair(self, store: Store) -> list[Finding]:
+        """Check, and repair what is wrong or move it to quarantine."""
 
 
 class Space(Administration):
@@ -300,14 +301,14 @@ class Space(Administration):
     @speaking("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
-        return self._checks.check(self._store, repair=repair)
+        return self._checks.repair(self._store) if repair else self._checks.check(self._store)
 
     @step
     @speaking("looking into quarantine")
     def quarantined(self) -> list[Finding]:
         """What lies in quarantine, with the reasons."""
         self._store.check_usable()
-        return self._checks.quarantined(self._store)
+        return quarantined.findings(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

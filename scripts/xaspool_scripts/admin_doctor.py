@@ -27,8 +27,8 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
       spool-admin doctor /var/spool
       spool-admin -s /var/spool/shop doctor
     """
+    from spool.admin.doctor import Outcome, examine
     from spool.disk import Disk
-    from spool.disk.requirements import Outcome, examine
     from spool.runtime.clock import Clock
 
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)

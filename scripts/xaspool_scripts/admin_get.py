@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import complete_queue, json_option, opened, space_option
 from xaspool_scripts.options import duration_or_forever
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import message_object, write_bytes, write_json
+from xaspool_scripts.output import write_bytes, write_json
 
 if TYPE_CHECKING:
     from spool import Transaction

@@ -102,8 +102,8 @@ def _require_network(path: str, kind: str) -> None:
 
 def _warn_of_file_system(path: str) -> None:
     """What doctor would warn of, as far as it is known without trying anything out."""
+    from spool.admin.doctor import Outcome, examine_kind
     from spool.disk import Disk
-    from spool.disk.requirements import Outcome, examine_kind
 
     proof = examine_kind(Disk(path))
     if proof.outcome is not Outcome.FINE:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, message_table
+from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import DAMAGE_LEFT, Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import filter_options, filters
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import NOTHING, message_object, pairs, show, write_bytes, write_json
+from xaspool_scripts.output import NOTHING, pairs, show, write_bytes, write_json
 from xaspool_scripts.output import moment as shown_moment
 from xaspool_scripts.wording import plural
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import BadValue, Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     agreed,
@@ -19,7 +20,7 @@ from xaspool_scripts.options import (
     yes_option,
 )  # fmt: skip
 from xaspool_scripts.options import message_id as message_id_type
-from xaspool_scripts.output import answering, message_object, messages, write_answer, write_json
+from xaspool_scripts.output import answering, messages, write_answer, write_json
 
 if TYPE_CHECKING:
     from spool.model.message import Message

@@ -1,6 +1,7 @@
 """Bodies for people: decoded by the codec that wrote them, or by their content type, and never without a bound."""
 
 import json
+from base64 import b64encode
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,27 @@ def json_value(message: "Message") -> dict[str, Any]:
     except (_NoValue, TypeError, ValueError, RecursionError):
         return {}
     return {"value": found}
+
+
+def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
+    """Return a message as an object for JSON.
+
+    The body is text, or else base64, as `body_encoding` tells; `value` is what it decodes to, if JSON has such a value.
+    """
+    fields: dict[str, Any] = {}
+    for name, field in message.as_dict().items():
+        if name != "body":
+            fields[name] = field
+        elif body:
+            fields |= {**_encoded(message.body), **json_value(message)}
+    return fields
+
+
+def _encoded(raw: bytes) -> dict[str, str]:
+    try:
+        return {"body": raw.decode("utf-8"), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": b64encode(raw).decode("ascii"), "body_encoding": "base64"}
 
 
 def write(message: "Message") -> str:

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from xaspool_scripts.common import Failure, describe, lost_output, note
-
-if TYPE_CHECKING:
-    from spool.model.message import Message
 
 NOTHING = "-"
 
@@ -135,26 +132,3 @@ def moment(seconds: float | None) -> str | None:
 def messages(count: int) -> str:
     """A number of them, for people."""
     return f"{count:,} message{'' if count == 1 else 's'}"
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-
-def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
-    """A message for JSON, with its body as it lies in the file, and the value that this stands for, if JSON has it."""
-    from base64 import b64encode
-
-    from xaspool_scripts.bodies import json_value
-
-    found: dict[str, Any] = {}
-    for name, value in message.as_dict().items():
-        if name != "body":
-            found[name] = value
-        elif body:
-            raw = message.body
-            try:
-                found["body"], found["body_encoding"] = raw.decode("utf-8"), "utf-8"
-            except UnicodeDecodeError:
-                found["body"], found["body_encoding"] = b64encode(raw).decode("ascii"), "base64"
-            found.update(json_value(message))
-    return found

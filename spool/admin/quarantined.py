@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import dropping_byte
 from spool.disk.disk import Disk
 from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, copy_file, stem_of
-from spool.errors import InvalidArgument, QueueNotFound
+from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout
 from spool.store.settings import read_settings
@@ -64,6 +65,16 @@ class _Dropped(NamedTuple):
     wrong: str
 
 
+def findings(store: Store) -> list[Finding]:
+    """List what lies in quarantine, with the reasons."""
+    paths = [f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE))]
+    return [
+        Finding(Kind.QUARANTINED, path, _reason(store.files.disk, path))
+        for path in paths
+        if not path.endswith(REASON_SUFFIX)
+    ]
+
+
 def look(store: Store, name: str) -> QuarantinedFile:
     """InvalidArgument if nothing there has that name."""
     disk = store.files.disk
@@ -78,7 +89,7 @@ def look(store: Store, name: str) -> QuarantinedFile:
         name=entry,
         since=None if noted is None else noted.modified_ns / 1e9,
         size=identity.size if identity is not None and regular else None,
-        reason=reason or "no reason is recorded",
+        reason=reason,
         queue=None if dropped is None else dropped.queue,
         can_be_restored=dropped is not None and regular and not is_messages,
         advice=_advice(entry, dropped, is_messages, regular),
@@ -200,11 +211,14 @@ def _forget_reason(disk: Disk, path: str) -> None:
 
 
 def _reason(disk: Disk, path: str) -> str:
-    """Without the end of its line; empty if there is none that can be read."""
-    identity = disk.identity(path + REASON_SUFFIX)
-    if identity is None or not identity.is_regular:
-        return ""
-    return _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
+    """Return the recorded reason without its line end, or a text that tells why there is none."""
+    try:
+        text = _read(disk, path + REASON_SUFFIX, MAX_REASON_BYTES)
+    except FileNotFoundError:
+        text = b""
+    except CorruptedFile:
+        return "its reason cannot be read"
+    return text.decode("utf-8", "replace").strip() or "no reason is recorded"
 
 
 def _read(disk: Disk, path: str, length: int) -> bytes:

@@ -16,7 +16,8 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from spool.coordination.counters import Page
-from spool.disk import Disk, owners
+from spool.disk import Disk
+from spool.disk.advice import advice
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import unsafe
@@ -218,17 +219,3 @@ def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return speaks
 
     return around
-
-
-def advice(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return owners.advice(error)
-    return {
-        errno.ENOSPC: "free space on the disk, then try again",
-        errno.EDQUOT: "raise the quota or free space, then try again",
-        errno.EROFS: "mount the file system writable, then try again",
-        errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
-        errno.EIO: "look at the disk (dmesg tells more)",
-    }.get(error.errno or 0, "mend the cause, then try again")

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 import spool
+from spool.admin.doctor import Outcome, examine
 from spool.disk import Disk, kernel
 from spool.disk.disk import FlushFailed
 from spool.disk.identity import FileIdentity
 from spool.disk.mount import FileSystem
-from spool.disk.requirements import Outcome, examine
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 from spool.runtime.clock import Clock

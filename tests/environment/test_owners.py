@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.disk import Disk, owners
+from spool.disk import Disk
+from spool.disk.advice import advice
 from spool.intake import Intake
 from tests.at_once import AT_ONCE
 
@@ -182,7 +183,7 @@ def test_a_file_of_another_user_is_named_with_the_way_to_give_it_to_the_owner(di
 
 
 def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
-    assert owners.advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
+    assert advice(PermissionError(13, "no")) == "let this user write into the space's directory, then try again"
 
 
 @pytest.mark.root

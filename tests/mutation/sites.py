@@ -153,7 +153,7 @@ def _value_without(call: ast.Call) -> str | None:
         return f"({receiver})"  # of the flag that says that a flush failed
     if name == "held_elsewhere":
         return "False" if call.args else "[]"
-    if name in ("_still_there", "still_there"):
+    if name in ("_still_needed", "still_there"):
         return ast.unparse(call.args[2]) if len(call.args) > 2 else "True"
     pattern = _STAND_INS.get(name)
     if pattern is None or (name == "lock" and receiver.endswith("_mutex")):

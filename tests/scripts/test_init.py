@@ -68,7 +68,7 @@ def test_messages_that_lost_their_settings_are_named_before_and_after(run: Run, 
     done = run("init", path, space=None)
     assert done.code == 0
     assert "the messages of an earlier space" in done.err
-    assert "it does not have queue orders, in which 2 messages lie: create the queue" in done.err
+    assert "queue orders, in which 2 messages wait, is missing from it: create the queue" in done.err
     assert run("queue", "create", "orders").code == 0
     assert run("message", "get", "orders").out == b"1"
 

@@ -279,7 +279,7 @@ def test_x11_messages_whose_queue_the_settings_have_lost_get_it_back(run: Run, p
         done = run(*(["check"] if program == "spool-admin" else []), program=program)
         assert done.code == (4 if program == "spool-admin" else 1)
         for queue in ("orders", "more"):
-            assert f"it does not have queue {queue}, in which 1 message lies: create the queue" in done.text
+            assert f"queue {queue}, in which 1 message waits, is missing from it: create the queue" in done.text
     assert run("check", "--repair").code == 1
     assert run("check").code == 0
     assert run("message", "get", "orders").out == b"homeless"

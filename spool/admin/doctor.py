@@ -1,0 +1,423 @@
+"""Prove, by trials, that a directory's file system does what a queue space needs.
+
+The trials are made in a directory of their own, which is removed again: a space in the directory may be in use
+meanwhile, and none needs to be there yet. Only the last ones rename an empty file between the space's own directories.
+"""
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from spool.disk.advice import advice
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
+from spool.disk.identity import FileIdentity
+from spool.disk.kernel import Unsupported
+from spool.disk.requirements import APART, check_kind, misplacement
+from spool.errors import SpoolError
+from spool.model import layout
+from spool.model.settings import SpaceConfig
+from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
+from spool.names import quoted
+from spool.runtime.clock import Clock
+
+_LITTLE_ROOM_BYTES, _FEW_INODES = 64 << 20, 1000
+_EARLIEST_TIME = 1_700_000_000.0  # seconds since the epoch; a clock behind this one is wrong
+_CLOCK_TOLERANCE_SECONDS = 5.0
+
+
+class Outcome(StrEnum):
+    """The result of one proof."""
+
+    FINE = "fine"
+    WARNING = "warning"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of one trial: `what` was tried, and in `detail` what was found, and what to do unless it is fine."""
+
+    what: str
+    outcome: Outcome
+    detail: str
+
+
+class _Warning(Exception):
+    """Good enough for a space, and the administrator should know it."""
+
+
+class _Refused(Exception):
+    """Not good enough for a space."""
+
+
+def examine(disk: Disk, clock: Clock) -> list[Proof]:
+    """Try out everything that a space needs of this directory's file system; return one proof for each need."""
+    config = _settings(disk)
+    proofs = [
+        _proof("kind", lambda: _kind(disk, config)),
+        _proof("room", lambda: _room(disk)),
+        _proof("owner", lambda: _owner(disk)),
+    ]
+    try:
+        with _trial_directory(disk) as trial:
+            proofs += [_proof(what, partial(prove, disk, clock, trial)) for what, prove in _TRIALS]
+            existing = [name for name in layout.DIRECTORIES if disk.exists(name)]
+            proofs += [_proof(f"{name}/", partial(_space_directory, disk, trial, name)) for name in existing]
+    except OSError as error:
+        proofs.append(Proof("writing", Outcome.REFUSED, _reason(error)))
+    return proofs
+
+
+def examine_kind(disk: Disk) -> Proof:
+    """Tell what kind of file system it is: the one proof that needs no trial."""
+    return _proof("kind", lambda: _kind(disk, _settings(disk)))
+
+
+def _proof(what: str, prove: Callable[[], str]) -> Proof:
+    try:
+        return Proof(what, Outcome.FINE, prove())
+    except _Warning as warning:
+        return Proof(what, Outcome.WARNING, str(warning))
+    except _Refused as refused:
+        return Proof(what, Outcome.REFUSED, str(refused))
+    except SpoolError as error:
+        return Proof(what, Outcome.REFUSED, str(error))
+    except OSError as error:
+        return Proof(what, Outcome.REFUSED, _reason(error))
+
+
+def _reason(error: OSError) -> str:
+    what_to_do = {
+        errno.EACCES: "let this user write there",
+        errno.EPERM: "let this user do so, or choose another file system",
+        errno.EXDEV: "unmount what is mounted there, or make it a directory of the space's own",
+    }.get(error.errno or 0) or advice(error, otherwise="choose another file system")
+    return f"{error.strerror or error}: {what_to_do}"
+
+
+def _settings(disk: Disk) -> SpaceConfig:
+    """Return the settings of the space, or those of a new one where no space is."""
+    try:
+        handle = disk.open(layout.SETTINGS)
+    except OSError:
+        return SpaceConfig()
+    try:
+        return parse(disk.read_at(handle, 0, MAX_SETTINGS_BYTES).decode("utf-8", "replace"), layout.SETTINGS)
+    except SpoolError:
+        return SpaceConfig()  # opening the space reports it
+    finally:
+        disk.close(handle)
+
+
+def _kind(disk: Disk, config: SpaceConfig) -> str:
+    check_kind(disk, config.network_file_system)
+    kind = disk.file_system().kind
+    ordered = disk.ordered if config.flush == "auto" else config.flush == "ordered"
+    mode = "flush mode ordered: one flush a commit" if ordered else "flush mode strict: two flushes a commit"
+    if not ordered and config.flush == "auto" and disk.flush_carries_name:
+        mode = "flush mode strict: one flush a commit, which here makes a new file's name durable, too"
+    if ordered and not disk.ordered:
+        raise _Warning(f"{kind}; {mode}, as space.toml says, although this file system is not known to order renames")
+    if kind in ("fuse", "overlay") or kind.startswith("unknown"):
+        raise _Warning(f"{kind}; {mode}; whether a flush reaches the disk depends on what lies beneath: find out")
+    if kind in ("tmpfs", "ramfs"):
+        raise _Warning(f"{kind} is memory: no message on it survives a power cut or a restart of the machine")
+    return f"{kind}; {mode}"
+
+
+def _room(disk: Disk) -> str:
+    system = disk.file_system()
+    if system.read_only:
+        raise _Refused("the file system is mounted read-only: mount it writable")
+    inodes = "" if system.free_inodes is None else f", {system.free_inodes:,} inodes free"
+    text = f"{system.free_bytes >> 20:,} MiB{inodes}"
+    if not system.free_bytes or system.free_inodes == 0:
+        raise _Refused(f"{text}: free some")
+    if system.free_bytes < _LITTLE_ROOM_BYTES or (system.free_inodes or _FEW_INODES) < _FEW_INODES:
+        raise _Warning(f"{text}: that is little; free some")
+    return text
+
+
+def _owner(disk: Disk) -> str:
+    """Prove that the directory is this user's; of a space, also that no other user may read what is in it.
+
+    Dropped files are left out: they may belong to other users.
+    """
+    directory = disk.identity("")
+    if directory is None or not directory.is_directory:
+        raise _Refused("it is no directory: choose another path")
+    if directory.owner != os.geteuid():
+        raise _Warning(f"it belongs to user {directory.owner}, and this is user {os.geteuid()}: run as its owner")
+    if disk.exists(layout.SETTINGS) and directory.permissions & ~PASSAGE_MODE:
+        raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quoted(disk.root)}")
+    exposed = list(_exposed_paths(disk))
+    if exposed:
+        more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
+        raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quoted(disk.root)}")
+    return f"user {directory.owner}, mode {directory.permissions:04o}"
+
+
+def _exposed_paths(disk: Disk) -> Iterator[str]:
+    for directory in layout.DIRECTORIES:
+        with suppress(OSError):
+            names = [] if directory == layout.DROP else disk.names(directory)
+            for path in (directory, *(f"{directory}/{name}" for name in names)):
+                file = disk.identity(path)
+                if file is not None and (file.permissions & 0o077) and not file.is_symlink and path != layout.DROP:
+                    yield path
+
+
+# -- trials ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _trial_directory(disk: Disk) -> Iterator[str]:
+    """Make a directory with two subdirectories for the trials, and remove it afterwards."""
+    trial = f".spool-doctor.{os.urandom(8).hex()}"
+    disk.make_directory(trial)
+    try:
+        for stage in ("one", "two"):
+            disk.make_directory(f"{trial}/{stage}")
+        yield trial
+    finally:
+        for stage in ("one", "two"):
+            with suppress(OSError):
+                for name in disk.names(f"{trial}/{stage}"):
+                    disk.unlink(f"{trial}/{stage}/{name}")
+                disk.remove_directory(f"{trial}/{stage}")
+        disk.remove_directory(trial)
+
+
+def _file(disk: Disk, name: str, data: bytes = b"") -> str:
+    handle = disk.create(name)
+    try:
+        if data:
+            disk.write_at(handle, 0, data)
+    finally:
+        disk.close(handle)
+    return name
+
+
+def _content(disk: Disk, name: str) -> bytes:
+    handle = disk.open(name)
+    try:
+        return disk.read_at(handle, 0, 100)
+    finally:
+        disk.close(handle)
+
+
+def _names(disk: Disk, clock: Clock, trial: str) -> str:
+    long = "n" * 200
+    _file(disk, f"{trial}/one/{long}")
+    _file(disk, f"{trial}/one/Case")
+    if disk.exists(f"{trial}/one/cASE"):
+        raise _Refused("names that differ in case are the same file here: choose another file system")
+    if long not in disk.names(f"{trial}/one"):
+        raise _Refused("a file that was made is not listed: choose another file system")
+    return "names of 200 bytes are kept, and upper and lower case are different names"
+
+
+def _modes(disk: Disk, clock: Clock, trial: str) -> str:
+    file, directory = disk.identity(_file(disk, f"{trial}/one/mode")), disk.identity(f"{trial}/one")
+    if file is None or directory is None:
+        raise _Refused("what was made is gone: choose another file system")
+    if (file.permissions, directory.permissions) != (FILE_MODE, DIRECTORY_MODE):
+        modes = f"a file got mode {file.permissions:04o}, a directory {directory.permissions:04o}"
+        raise _Warning(f"{modes}, whatever was asked for: other users may read messages")
+    if file.owner != os.geteuid():
+        raise _Warning(f"new files belong to user {file.owner}, not {os.geteuid()}: other users may read messages")
+    return "modes 0600 and 0700 are kept"
+
+
+def _renames(disk: Disk, clock: Clock, trial: str) -> str:
+    old, new = _file(disk, f"{trial}/one/rename", b"new"), _file(disk, f"{trial}/two/rename", b"old")
+    before = disk.identity(old)
+    disk.rename(old, new)
+    after = disk.identity(new)
+    if disk.exists(old) or before is None or not before.same_file(after) or _content(disk, new) != b"new":
+        raise _Refused("a file that was renamed is not the one that is found: choose another file system")
+    return "a file can be renamed to another directory, and replaces one of that name"
+
+
+def _renames_new(disk: Disk, clock: Clock, trial: str) -> str:
+    old, new = _file(disk, f"{trial}/one/new", b"new"), _file(disk, f"{trial}/two/new", b"old")
+    with suppress(FileExistsError):
+        disk.rename_new(old, new)
+    if not disk.exists(old) or _content(disk, new) != b"old":
+        raise _Refused("a rename replaced a file that it should not: choose another file system")
+    disk.unlink(new)
+    disk.rename_new(old, new)
+    if disk.exists(old) or _content(disk, new) != b"new":
+        raise _Refused("a file that was renamed is not the one that is found: choose another file system")
+    return "a rename to a name that is taken is refused where that is asked for"
+
+
+def _links(disk: Disk, clock: Clock, trial: str) -> str:
+    first, second = _file(disk, f"{trial}/one/link"), f"{trial}/two/link"
+    try:
+        disk.link(first, second)
+    except OSError as error:
+        if disk.ordered:
+            raise _Warning(f"there are none ({error.strerror}), and they are not needed here") from None
+        raise
+    linked = disk.identity(second)
+    if linked is None or linked.links != 2:
+        raise _Refused("two names of one file look like two files: choose another file system")
+    return "a file can have two names"
+
+
+def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
+    handle = disk.create(f"{trial}/one/flush")
+    try:
+        disk.write_at(handle, 0, b"flush")
+        disk.flush(handle)
+        disk.rename(f"{trial}/one/flush", f"{trial}/two/flush")
+        disk.make_durable(handle, f"{trial}/two")
+        disk.flush_directory(f"{trial}/one")
+    finally:
+        disk.close(handle)
+    return "files and directories can be flushed"
+
+
+def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
+    name = _file(disk, f"{trial}/one/bytes")
+    _prove_exclusion(disk, lambda: disk.open(name, write=True), disk.lock, "a locked byte was locked again")
+    first, second = disk.open(name, write=True), disk.open(name, write=True)
+    try:
+        if not all(disk.lock(handle, 1, shared=True) for handle in (first, second)):
+            raise _Refused("a lock cannot be shared: choose another file system")
+        if not disk.lock(second, 2**62):
+            raise _Refused("a byte far behind the end cannot be locked: choose another file system")
+        if disk.some_lock(first, 2**62, 1) != (2**62, 1):
+            raise _Refused("a byte that is locked looks free: choose another file system")
+    finally:
+        disk.close(first)
+        disk.close(second)
+    return "one descriptor or process at a time holds a lock, and its end frees the lock"
+
+
+def _directory_locks(disk: Disk, clock: Clock, trial: str) -> str:
+    _prove_exclusion(
+        disk,
+        lambda: disk.open_directory(f"{trial}/one"),
+        lambda handle, byte: disk.flock(handle),
+        "a directory that was held was held again",
+    )
+    first, second = disk.open_directory(f"{trial}/one"), disk.open_directory(f"{trial}/one")
+    try:
+        if not all(disk.lock(handle, 0, shared=True) for handle in (first, second)):
+            raise _Refused("a directory's byte cannot be locked by two: choose another file system")
+        if disk.some_lock(first, 0, 1) is None:
+            raise _Refused("a directory's byte that is locked looks free: choose another file system")
+    finally:
+        disk.close(first)
+        disk.close(second)
+    return "one descriptor or process at a time holds a lock, and its end frees the lock"
+
+
+def _prove_exclusion(disk: Disk, open_: Callable[[], int], take: Callable[[int, int], bool], wrong: str) -> None:
+    """Prove that two descriptors, and two processes, exclude each other, and that a killed process holds nothing.
+
+    Args:
+        open_: opens what is locked.
+        take: tries to lock byte n of a handle.
+        wrong: what to say if a second holder gets the lock.
+    """
+    first, second = open_(), open_()
+    try:
+        if not take(first, 0):
+            raise _Refused("a lock that was free was not granted: choose another file system")
+        if take(second, 0):
+            raise _Refused(f"{wrong} by another descriptor: choose another file system")
+        if _in_another_process(lambda: take(open_(), 0)):
+            raise _Refused(f"{wrong} by another process: choose another file system")
+    finally:
+        disk.close(first)
+        disk.close(second)
+    if not _in_another_process(lambda: take(open_(), 0)):
+        raise _Refused("a lock that was released stays: choose another file system")
+    first = open_()
+    try:
+        if not take(first, 0):
+            raise _Refused("a lock stays although its process was killed: choose another file system")
+    finally:
+        disk.close(first)
+
+
+def _in_another_process(attempt: Callable[[], bool]) -> bool:
+    """Return the result of an attempt in a child process, which is killed while it holds what it got."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        result = b"?"
+        try:
+            result = b"+" if attempt() else b"-"
+        finally:
+            os.write(writer, result)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        result = pipe.read(1)
+    os.waitpid(child, 0)
+    if result == b"?":
+        raise OSError(errno.ENOLCK, "another process could not ask for a lock")
+    return result == b"+"
+
+
+def _clocks(disk: Disk, clock: Clock, trial: str) -> str:
+    now = clock.now()
+    file = disk.identity(_file(disk, f"{trial}/one/clock", b"now"))
+    newest = max((commit.modified_ns for commit in _committed(disk)), default=0) / 1e9
+    if now < _EARLIEST_TIME:
+        raise _Warning("the machine's clock is years behind: set it, or delayed messages come late")
+    if newest > now + _CLOCK_TOLERANCE_SECONDS:
+        ahead = f"the newest commit is {newest - now:,.0f} s ahead of the clock"
+        raise _Warning(f"{ahead}: set it, or delayed messages come late")
+    if file is not None and abs(file.modified_ns / 1e9 - now) > _CLOCK_TOLERANCE_SECONDS:
+        raise _Warning("the file system's clock is not the machine's: dropped files may be taken too early")
+    return "the clocks of the machine and of the file system agree"
+
+
+def _committed(disk: Disk) -> Iterator[FileIdentity]:
+    with suppress(OSError):
+        for name in disk.names(layout.COMMITTED):
+            commit = disk.identity(f"{layout.COMMITTED}/{name}")
+            if commit is not None:
+                yield commit
+
+
+def _space_directory(disk: Disk, trial: str, name: str) -> str:
+    """Prove that a file can be renamed into a directory of the space and back."""
+    defect = misplacement(disk, name)
+    if defect:
+        raise _Refused(defect)
+    if name == layout.RUN:
+        return "is a directory"
+    probe = f".spool-doctor.{os.urandom(8).hex()}"
+    _file(disk, f"{trial}/one/{probe}")
+    try:
+        disk.rename(f"{trial}/one/{probe}", f"{name}/{probe}")
+    except Unsupported as error:
+        if name in APART:
+            raise _Warning(f"lies elsewhere ({error.strerror}): what is dropped there is left alone") from None
+        raise
+    disk.rename(f"{name}/{probe}", f"{trial}/one/{probe}")
+    return "files can be renamed there and back"
+
+
+_TRIALS: tuple[tuple[str, Callable[[Disk, Clock, str], str]], ...] = (
+    ("names", _names),
+    ("modes", _modes),
+    ("renames", _renames),
+    ("new names", _renames_new),
+    ("hard links", _links),
+    ("flushes", _flushes),
+    ("byte locks", _byte_locks),
+    ("directory locks", _directory_locks),
+    ("clocks", _clocks),
+)

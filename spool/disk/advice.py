@@ -1,0 +1,66 @@
+"""What to do about an error of the operating system, in words for the administrator."""
+
+import errno
+import os
+
+from spool.model import layout
+
+_TRY_AGAIN = {
+    errno.ENOSPC: "free space on the disk, then try again",
+    errno.EDQUOT: "raise the quota or free space, then try again",
+    errno.EROFS: "mount the file system writable, then try again",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), then try again",
+    errno.EIO: "look at the disk (dmesg tells more)",
+}
+
+
+def advice(error: OSError, otherwise: str = "remove the cause, then try again") -> str:
+    """Tell what to do about an error; `otherwise` is said of an error that is not known here."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return _about_owners(error)
+    return _TRY_AGAIN.get(error.errno or 0, otherwise)
+
+
+def _about_owners(error: OSError) -> str:
+    """Tell what to do about a file that this process may not use: a space belongs to its directory's owner."""
+    name = error.filename
+    path = os.fsdecode(name) if isinstance(name, str | bytes) else ""
+    root = _space_of(path)
+    try:
+        existing = path if os.path.lexists(path) else os.path.dirname(path)
+        owner, space = os.lstat(existing).st_uid, os.stat(root).st_uid
+    except OSError:
+        return "let this user write into the space's directory, then try again"
+    user = os.geteuid()
+    if space != user:
+        return (
+            f"the space belongs to user {_user_name(space)}, and this is user {_user_name(user)}: run it as its owner, "
+            f"sudo -u {_user_name(space, quoted=True)} …"
+        )
+    if owner != user:
+        what = "that file" if existing == path else "its directory"
+        return (
+            f"{what} belongs to user {_user_name(owner)}, and the space to user {_user_name(space)}: give all of it to "
+            f"its owner, sudo chown -R {_user_name(space)} {root}"
+        )
+    return "let this user, who owns it, read and write it (chmod u+rw), then try again"
+
+
+def _space_of(path: str) -> str:
+    """Return the directory of the space that a file lies in, or the file's own directory if no space is there."""
+    directory = os.path.dirname(path)
+    while len(directory) > 1:
+        if os.path.lexists(os.path.join(directory, layout.SETTINGS)):
+            return directory
+        directory = os.path.dirname(directory)
+    return os.path.dirname(path)
+
+
+def _user_name(user: int, *, quoted: bool = False) -> str:
+    """Return a user's name, or the number if there is no name; `quoted`: in the form that sudo takes."""
+    import pwd  # imported only when an error needs it
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"'#{user}'" if quoted else str(user)
