@@ -45,11 +45,11 @@ from spool.errors import (
 )  # fmt: skip
 from spool.model.codecs import Codec, register_codec
 from spool.model.message import Message, Position
-from spool.model.options import MessageFilters, PutOptions, QueueOptions, SpaceOptions
+from spool.model.options import JOIN, MessageFilters, PutOptions, QueueOptions, SpaceOptions
 from spool.model.outcome import Reject, Retry
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
-from spool.space import JOIN, Space, current_space
+from spool.space import Space, current_space
 from spool.transactions.transaction import Transaction
 from spool.work.worker import Worker, WorkSummary
 

@@ -193,7 +193,7 @@ def _opened(disk: Disk, clock: Clock) -> Space:
 
 def _recovered(store: Store, scan: Scan) -> RecoveryReport:
     """Make the space's files ready: a process that is alone recovers; one that is not joins, and sets no counter."""
-    with store.disk_errors("opening the space"):
+    try:
         check_kind(store.files.disk, store.config.network_file_system)
         check_stages(store.files.disk)
         alone = store.shared.open_lock.enter(store.deadline())
@@ -208,6 +208,8 @@ def _recovered(store: Store, scan: Scan) -> RecoveryReport:
                 store.files.mirror.catch_up()
         store.shared.open_lock.settle()
         return report
+    except OSError as error:
+        store.fail("opening the space", error)
 
 
 def _stock(store: Store) -> None:

@@ -27,10 +27,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
-from spool.model.options import PutOptions
+from spool.model.options import JOIN, Join, PutOptions
 from spool.opening import open as open_space
 from spool.shown import shown
-from spool.space import JOIN, Space, _Join
+from spool.space import Space
 from spool.transactions.transaction import Transaction
 
 _MAX_RULES_BYTES = 4 << 20
@@ -141,7 +141,7 @@ class Router:
         queue: str,
         body: Any,
         *,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
         """Put a message where it belongs, as ``Space.put`` does; returns its id."""

@@ -18,27 +18,17 @@ from spool.format.batch import is_large
 from spool.log.commit_queue import PutRequest
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
-from spool.model.options import PutOptions
+from spool.model.options import JOIN, Join, PutOptions
 from spool.runtime import interrupts
 from spool.runtime.context import associated
-from spool.runtime.gate import step
+from spool.runtime.gate import public_call
 from spool.shown import shown
-from spool.store.store import Store, speaking
+from spool.store.store import Store
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_queue, check_time_limit, described, encoded, listed
 from spool.work.worker import Worker, WorkSummary, working_space
 
 _warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
-
-
-class _Join:
-    """The default of ``transaction=``: join the caller's, if there is one."""
-
-    def __repr__(self) -> str:
-        return "JOIN"
-
-
-JOIN = _Join()
 
 
 class Recovery(Protocol):
@@ -86,7 +76,7 @@ class Space(Administration):
         queue: str,
         body: Any,
         *,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
         """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
@@ -96,13 +86,13 @@ class Space(Administration):
         """
         return self.put_many(queue, (body,), transaction=transaction, **options)[0]
 
-    @step
+    @public_call("committing")
     def put_many(
         self,
         queue: str,
         bodies: Iterable[Any],
         *,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids."""
@@ -117,8 +107,7 @@ class Space(Administration):
             if is_large(work.messages, work.bytes):
                 ids = self._put_alone(queue, bodies, **options)
             else:
-                with self._store.disk_errors("committing"):
-                    self._engine.group_commit.commit(work)
+                self._engine.group_commit.commit(work)
                 ids = work.ids
         self._housekeeper.committed()
         return ids
@@ -144,18 +133,18 @@ class Space(Administration):
             try:
                 check_queue(store, queue, page)
             except OSError as error:
-                raise store.spoken("reading the settings", error) from error
+                store.fail("reading the settings", error)
             line.page = page
         attributes = described(store, queue, options)
         return PutRequest(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
 
-    @step
+    @public_call("committing")
     def submit(
         self,
         queue: str,
         body: Any,
         *,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> "Future[str]":
         """Put a message without waiting: a future of its id, done when it is durable and visible. Arguments as ``put``.
@@ -201,7 +190,7 @@ class Space(Administration):
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
     ) -> Message:
         """Take a message: the queue's next, or one by id or correlation id. Empty if there is none.
 
@@ -211,7 +200,7 @@ class Space(Administration):
             queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
         )[0]
 
-    @step
+    @public_call("taking from queue {queue}")
     def get_many(
         self,
         queue: str,
@@ -220,7 +209,7 @@ class Space(Administration):
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
-        transaction: Transaction | _Join | None = JOIN,
+        transaction: Transaction | Join | None = JOIN,
     ) -> list[Message]:
         """Take up to ``max_messages`` in one commit, at least one; Empty if there is none within ``timeout``."""
         asked: dict[str, Any] = {"timeout": timeout, "message_id": message_id, "correlation_id": correlation_id}
@@ -237,7 +226,7 @@ class Space(Administration):
         self._housekeeper.committed()
         return found
 
-    @step
+    @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
         """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
         check_time_limit(timeout)
@@ -283,8 +272,7 @@ class Space(Administration):
     def stats(self) -> dict[str, QueueStats]: ...
     @overload
     def stats(self, queue: str) -> QueueStats: ...
-    @step
-    @speaking("counting messages")
+    @public_call("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
         """One queue's ``QueueStats``, or all queues' by name."""
         if queue is not None:
@@ -297,14 +285,12 @@ class Space(Administration):
 
     # -- what happened, and what is wrong --------------------------------------------------------------------------
 
-    @step
-    @speaking("checking the space")
+    @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
         return self._checks.repair(self._store) if repair else self._checks.check(self._store)
 
-    @step
-    @speaking("looking into quarantine")
+    @public_call("looking into quarantine")
     def quarantined(self) -> list[Finding]:
         """What lies in quarantine, with the reasons."""
         self._store.check_usable()
@@ -351,8 +337,8 @@ class Space(Administration):
         """For one put or get: nobody holds its message before the commit, so no claim is noted."""
         return Transaction(self._engine, noted=False)
 
-    def _transaction_of(self, transaction: Transaction | _Join | None) -> Transaction | None:
-        if isinstance(transaction, _Join):
+    def _transaction_of(self, transaction: Transaction | Join | None) -> Transaction | None:
+        if transaction is JOIN:
             return cast("Transaction | None", associated(self._store))
         if transaction is not None and getattr(transaction, "_store", None) is not self._store:
             raise InvalidArgument(

@@ -49,7 +49,7 @@ from xa.codes import (
     XAER_RMFAIL,
     XAError,
 )  # fmt: skip
-from xa.states import Call, State, after
+from xa.states import BranchState, Call, after
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 
@@ -57,7 +57,7 @@ _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Cal
 @dataclass
 class _Branch:
     transaction: CoordinatedTransaction
-    state: State = State.ACTIVE
+    state: BranchState = BranchState.ACTIVE
     associations: int = 1
     suspended: set[int] = field(default_factory=set)
 
@@ -129,7 +129,7 @@ class ResourceManager:
             raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
         with self._mutex, _translated(), self._store.gate:
             branch = self._known(xid)
-            if branch.associations > 1 and branch.state is State.ACTIVE and call is Call.END_SUCCESS:
+            if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
                 branch.associations -= 1  # others are still at it
             else:
                 branch.state = after(branch.state, call)
@@ -195,7 +195,7 @@ class ResourceManager:
             branch = self._branches.get(xid)
             if branch is not None:
                 after(branch.state, Call.ROLLBACK)
-                if branch.state is not State.PREPARED:
+                if branch.state is not BranchState.PREPARED:
                     del self._branches[xid]
                     if branch.transaction.is_active:
                         branch.transaction.rollback("its transaction manager rolled it back")

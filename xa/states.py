@@ -9,7 +9,7 @@ import enum
 from xa.codes import XAER_PROTO, XAError
 
 
-class State(enum.Enum):
+class BranchState(enum.Enum):
     """Where a branch stands; the X/Open state is in brackets."""
 
     ACTIVE = "active (S1)"
@@ -34,27 +34,27 @@ class Call(enum.Enum):
     ROLLBACK = "xa_rollback"
 
 
-_TABLE: dict[tuple[State, Call], State] = {
-    (State.ACTIVE, Call.JOIN): State.ACTIVE,
-    (State.ACTIVE, Call.END_SUCCESS): State.IDLE,
-    (State.ACTIVE, Call.END_FAIL): State.ROLLBACK_ONLY,
-    (State.ACTIVE, Call.END_SUSPEND): State.SUSPENDED,
-    (State.SUSPENDED, Call.RESUME): State.ACTIVE,
-    (State.SUSPENDED, Call.END_SUCCESS): State.IDLE,
-    (State.SUSPENDED, Call.END_FAIL): State.ROLLBACK_ONLY,
-    (State.IDLE, Call.JOIN): State.ACTIVE,
-    (State.IDLE, Call.PREPARE): State.PREPARED,
-    (State.IDLE, Call.COMMIT_ONE_PHASE): State.ENDED,
-    (State.IDLE, Call.ROLLBACK): State.ENDED,
-    (State.PREPARED, Call.COMMIT): State.ENDED,
-    (State.PREPARED, Call.ROLLBACK): State.ENDED,
-    (State.ROLLBACK_ONLY, Call.END_SUCCESS): State.ROLLBACK_ONLY,
-    (State.ROLLBACK_ONLY, Call.END_FAIL): State.ROLLBACK_ONLY,
-    (State.ROLLBACK_ONLY, Call.ROLLBACK): State.ENDED,
+_TABLE: dict[tuple[BranchState, Call], BranchState] = {
+    (BranchState.ACTIVE, Call.JOIN): BranchState.ACTIVE,
+    (BranchState.ACTIVE, Call.END_SUCCESS): BranchState.IDLE,
+    (BranchState.ACTIVE, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.ACTIVE, Call.END_SUSPEND): BranchState.SUSPENDED,
+    (BranchState.SUSPENDED, Call.RESUME): BranchState.ACTIVE,
+    (BranchState.SUSPENDED, Call.END_SUCCESS): BranchState.IDLE,
+    (BranchState.SUSPENDED, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.IDLE, Call.JOIN): BranchState.ACTIVE,
+    (BranchState.IDLE, Call.PREPARE): BranchState.PREPARED,
+    (BranchState.IDLE, Call.COMMIT_ONE_PHASE): BranchState.ENDED,
+    (BranchState.IDLE, Call.ROLLBACK): BranchState.ENDED,
+    (BranchState.PREPARED, Call.COMMIT): BranchState.ENDED,
+    (BranchState.PREPARED, Call.ROLLBACK): BranchState.ENDED,
+    (BranchState.ROLLBACK_ONLY, Call.END_SUCCESS): BranchState.ROLLBACK_ONLY,
+    (BranchState.ROLLBACK_ONLY, Call.END_FAIL): BranchState.ROLLBACK_ONLY,
+    (BranchState.ROLLBACK_ONLY, Call.ROLLBACK): BranchState.ENDED,
 }
 
 
-def after(state: State, call: Call) -> State:
+def after(state: BranchState, call: Call) -> BranchState:
     """The state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state."""
     found = _TABLE.get((state, call))
     if found is None:

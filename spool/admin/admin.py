@@ -14,28 +14,18 @@ from spool.errors import InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message, attributes_of
-from spool.model.options import MessageFilters, QueueOptions
+from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
-from spool.runtime.gate import step
-from spool.store.store import Store, speaking
+from spool.runtime.gate import public_call
+from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.validation import check_queue
 
 log = logging.getLogger("spool")
 
 _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
-
-
-class _Kept:
-    """The default of what ``change`` may change: it stays as it is."""
-
-    def __repr__(self) -> str:
-        return "KEEP"
-
-
-KEEP = _Kept()
 
 
 class Administration:
@@ -46,7 +36,7 @@ class Administration:
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
-    @step
+    @public_call("creating queue {name}")
     def create_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
         """A new queue, durable when this returns. Options: ``spool.QueueOptions`` tells each. QueueExists,
         InvalidArgument.
@@ -54,43 +44,37 @@ class Administration:
         A queue that the options name must be there (QueueNotFound), unless ``create_missing``: then it is made as well.
         """
         self._store.check_usable()
-        with self._store.disk_errors(f"creating queue {name}"):
-            return add_queue(self._store, name, create_missing=create_missing, **options)
+        return add_queue(self._store, name, create_missing=create_missing, **options)
 
-    @step
+    @public_call("changing queue {name}")
     def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
         """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument.
 
         A queue that the options name must be there, unless ``create_missing``: then it is made as well.
         """
         self._store.check_usable()
-        with self._store.disk_errors(f"changing queue {name}"):
-            return change_queue(self._store, name, create_missing=create_missing, **options)
+        return change_queue(self._store, name, create_missing=create_missing, **options)
 
-    @step
+    @public_call("deleting queue {name}")
     def delete_queue(self, name: str) -> None:
         """An empty queue goes, durably when this returns. QueueNotFound, QueueNotEmpty."""
-        with self._store.disk_errors(f"deleting queue {name}"):
-            delete_queue(self._store, name)
+        delete_queue(self._store, name)
 
-    @step
-    @speaking("reading the settings")
+    @public_call("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
         """Every queue by name."""
         self._store.check_usable()
         self._store.refresh_settings()
         return dict(self._store.config.queues)
 
-    @step
-    @speaking("opening a folder to a group")
+    @public_call("opening a folder to a group")
     def open_drop(self, queue: str, group: str | None) -> None:
         """Let a group of users drop files into the queue's folder; None: only this space's owner. QueueNotFound,
         InvalidArgument."""
         self._store.check_usable()
         open_drop(self._store, queue, group)
 
-    @step
-    @speaking("exporting the space")
+    @public_call("exporting the space")
     def export(
         self, file: BinaryIO, *, compress: bool = False, progress: Callable[[export.Progress], None] | None = None
     ) -> int:
@@ -102,24 +86,21 @@ class Administration:
 
     # -- quarantine ------------------------------------------------------------------------------------------------
 
-    @step
-    @speaking("looking into quarantine")
+    @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
         """What lies in ``quarantine/`` under that name (``quarantined`` names all), with its first bytes and with what
         can be done. InvalidArgument if there is none."""
         self._store.check_usable()
         return quarantined.look(self._store, name)
 
-    @step
-    @speaking("putting a dropped file back")
+    @public_call("putting a dropped file back")
     def restore_quarantined(self, name: str) -> str:
         """Put a dropped file back into its queue's folder, where the next intake takes it; durable when this returns.
         Returns its path, relative to the space. QueueNotFound; InvalidArgument if it cannot be put back."""
         self._store.check_usable()
         return quarantined.restore(self._store, name)
 
-    @step
-    @speaking("deleting from quarantine")
+    @public_call("deleting from quarantine")
     def delete_quarantined(self, name: str) -> None:
         """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if there is none."""
         self._store.check_usable()
@@ -158,44 +139,37 @@ class Administration:
                 yield entry
         yield from self._unread(look, queue)
 
-    @step
-    @speaking("reading messages")
+    @public_call("reading messages")
     def _next(self, look: Cursor, count: int) -> list[Slice]:
         with self._store.view.mutex:
             return look.next(self._store.view.index, self._store.clock.now(), count)
 
-    @step
-    @speaking("reading messages")
+    @public_call("reading messages")
     def _following(self, found: Iterator[QueueEntry]) -> QueueEntry | None:
         self._store.check_usable()
         return next(found, None)
 
-    @step
-    @speaking("reading messages")
+    @public_call("reading messages")
     def _unread(self, look: Cursor, queue: str) -> list[QueueEntry]:
         return unread(self._store, look, queue)
 
-    @step
-    @speaking("looking for a message")
+    @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:
         """A message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
         return entry_of(self._store, message_id)
 
-    @step
-    @speaking("looking for holders of messages")
+    @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
         """By message id, what holds those messages of the queue that are held or in doubt. QueueNotFound."""
         self._look(queue)
         return holders(self._store, queue)
 
-    @step
-    @speaking("looking for a message")
+    @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
         """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
         return delivery.find_message(self._store, message_id)
 
-    @step
-    @speaking("looking at the queue")
+    @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
         check_queue(self._store, queue, page)
@@ -206,43 +180,39 @@ class Administration:
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    @step
-    @speaking("deleting a message")
+    @public_call("deleting a message")
     def delete(self, message_id: str) -> Message:
         """A message goes, as it was; BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
         bulk.act_on(self._store, self._undertaker, message_id, bulk.delete)
         return message
 
-    @step
-    @speaking("moving a message")
+    @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
         check_queue(self._store, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._undertaker, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
-    @step
-    @speaking("changing a message")
+    @public_call("changing a message")
     def change(
         self,
         message_id: str,
         *,
-        priority: int | _Kept = KEEP,
-        not_before: float | _Kept | None = KEEP,
-        expires_at: float | _Kept | None = KEEP,
+        priority: int | Keep = KEEP,
+        not_before: float | Keep | None = KEEP,
+        expires_at: float | Keep | None = KEEP,
     ) -> Message:
         """Another priority or time for a message; None takes a time away. BadMessageId, MessageInUse."""
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
-        changes = {name: value for name, value in asked.items() if not isinstance(value, _Kept)}
+        changes = {name: value for name, value in asked.items() if value is not KEEP}
         if not changes:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
         bulk.act_on(self._store, self._undertaker, message_id, bulk.change_to(changes))
         return delivery.find_message(self._store, message_id)
 
-    @step
-    @speaking("purging a queue")
+    @public_call("purging a queue")
     def purge(
         self,
         queue: str,
@@ -258,8 +228,7 @@ class Administration:
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         return bulk.act_on_all(self._store, chosen, bulk.delete)
 
-    @step
-    @speaking("redriving messages")
+    @public_call("redriving messages")
     def redrive(
         self,
         queue: str,

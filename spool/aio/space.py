@@ -32,12 +32,13 @@ from spool.aio.tasks import Opening, finish
 from spool.errors import Empty
 from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
-from spool.model.options import PutOptions, SpaceOptions
+from spool.model.options import JOIN, Join, PutOptions, SpaceOptions
 from spool.model.xid import Xid
-from spool.runtime.gate import step
-from spool.space import JOIN, _Join
+from spool.runtime.gate import public_call
 from spool.transactions.claiming import IDLE_SECONDS, pause_seconds
 from spool.transactions.selection import Wanted
+from spool.transactions.transaction import doom, enter, leave
+from spool.transactions.transaction import finish as finish_transaction
 from spool.transactions.validation import check_wanted, listed
 
 _THREADS = 4
@@ -74,7 +75,7 @@ class Space(Administration):
         queue: str,
         body: Any,
         *,
-        transaction: "Transaction | _Join | None" = JOIN,
+        transaction: "Transaction | Join | None" = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
         """As ``spool.Space.put``. A put that is cancelled before its commit has begun leaves nothing."""
@@ -85,7 +86,7 @@ class Space(Administration):
         queue: str,
         bodies: Iterable[Any],
         *,
-        transaction: "Transaction | _Join | None" = JOIN,
+        transaction: "Transaction | Join | None" = JOIN,
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """As ``spool.Space.put_many``."""
@@ -113,7 +114,7 @@ class Space(Administration):
             return await finish(self._loop.run_in_executor(threads, put))
         return transaction.put_many(queue, bodies, **options)
 
-    @step
+    @public_call("committing")
     def _send(self, queue: str, bodies: list[Any], options: PutOptions) -> PutRequest:
         work = self.sync._puts(queue, bodies, **options)
         work.future = future = self._loop.create_future()
@@ -147,7 +148,7 @@ class Space(Administration):
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
-        transaction: "Transaction | _Join | None" = JOIN,
+        transaction: "Transaction | Join | None" = JOIN,
     ) -> Message:
         """As ``spool.Space.get``. Cancelled, it gives back what it has claimed; once its commit has begun it comes to
         its end and returns the message, and the task is cancelled where it waits next."""
@@ -164,7 +165,7 @@ class Space(Administration):
         timeout: float | None = 0,
         message_id: str | None = None,
         correlation_id: str | None = None,
-        transaction: "Transaction | _Join | None" = JOIN,
+        transaction: "Transaction | Join | None" = JOIN,
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
         wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
@@ -183,7 +184,7 @@ class Space(Administration):
             try:
                 return await asyncio.shield(taking)
             except asyncio.CancelledError:
-                transaction._doom("a get in it was cancelled")
+                doom(transaction, "a get in it was cancelled")
                 taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
                 raise
 
@@ -231,7 +232,7 @@ class Space(Administration):
                 await self._hear(seconds)
             pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
 
-    @step
+    @public_call("waiting for a message")
     def _patience(self, wanted: Wanted, short: float) -> float:
         return pause_seconds(self._store, wanted, short)
 
@@ -242,7 +243,7 @@ class Space(Administration):
             self._listening.add_done_callback(asyncio.Future.exception)  # a closed space: who looks next is told
         await asyncio.wait((self._listening,), timeout=seconds)
 
-    @step
+    @public_call("waiting for a message")
     def _listen(self) -> None:
         bell = self._store.shared.notifier
         bell.wait(bell.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
@@ -268,7 +269,7 @@ class Space(Administration):
 
     work = worker.work
 
-    def _joined(self, transaction: "Transaction | _Join | None") -> "spool.transactions.transaction.Transaction | None":
+    def _joined(self, transaction: "Transaction | Join | None") -> "spool.transactions.transaction.Transaction | None":
         return self.sync._transaction_of(transaction.sync if isinstance(transaction, Transaction) else transaction)
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -365,16 +366,16 @@ class Transaction:
         await self._space._to_the_end(self.sync.abandon)
 
     async def __aenter__(self) -> Self:
-        self.sync._enter()
+        enter(self.sync)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._space._to_the_end(partial(self.sync._finish, kind, error))
+            await self._space._to_the_end(partial(finish_transaction, self.sync, kind, error))
         finally:
-            self.sync._leave()
+            leave(self.sync)
 
     def __repr__(self) -> str:
         return f"<{self.sync!r}, for asyncio>"

@@ -16,7 +16,6 @@ from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Retried, of_error, of_value
 from spool.transactions.claiming import IDLE_SECONDS
-from spool.transactions.ending import State
 from spool.transactions.selection import Wanted
 from spool.work.call_threads import CallThreads
 from spool.work.effects import Effect
@@ -171,7 +170,7 @@ class _Crew:
         for task, handling in self.running.items():
             with suppress(BaseException):
                 await task
-            if handling.state is State.ACTIVE:  # it was cancelled before it began
+            if handling.is_active:  # it was cancelled before it began
                 handling.abandon()
         self._threads.end()
 
@@ -196,7 +195,7 @@ class _Crew:
     async def _call(self, handling: Handling, message: Message) -> Outcome:
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = handling._store.config.max_body_bytes
+        most = self._space.sync.engine.store.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
             with calling(handling, self._space.sync):

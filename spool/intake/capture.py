@@ -29,8 +29,8 @@ from spool.intake.writers import Complete, Evidence
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.runtime.gate import step
-from spool.store.store import Store, speaking
+from spool.runtime.gate import public_call
+from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
@@ -95,8 +95,7 @@ class Taking:
         self._used: dict[str, set[str]] = {}  # names in each that files still go to
         self._folders: set[str] = set()  # queues of which this intake has the ``dropping_byte``
 
-    @step
-    @speaking("taking dropped files")
+    @public_call("taking dropped files")
     def take(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
         """Move dropped files, by name, where nobody else can open them by name; what can be had of them, and what
         turned out to be a dead intake's.
@@ -238,10 +237,12 @@ class Taking:
         """
         folders = {f"{layout.ACTIVE}/{taken.directory}" for taken in batch}
         folders |= {f"{layout.DROP}/{taken.queue}" for taken in batch} | {layout.ACTIVE}
-        with self._store.disk_errors("taking dropped files"):
+        try:
             for folder in sorted(folders):
                 if self._disk.exists(folder):
                     self._disk.flush_directory(folder)
+        except OSError as error:
+            self._store.fail("taking dropped files", error)
 
     def remove(self, taken: Taken) -> None:
         """A file whose messages are committed; one that may still have a writer is looked at for a while (``late``)."""
@@ -266,8 +267,7 @@ class Taking:
 
     # -- what others left -------------------------------------------------------------------------------------------
 
-    @step
-    @speaking("finishing dropped files")
+    @public_call("finishing dropped files")
     def finish_dead_intakes(self) -> list[Taken]:
         """What intakes took before they died: removed if a commit names it, else returned, to be read where it lies."""
         found: list[Taken] = []
@@ -405,7 +405,7 @@ class Taking:
         self._store.shared.xids.unlock(taken_byte(directory))
         return True
 
-    @step
+    @public_call("finishing dropped files")
     def leave(self) -> None:
         """Remove empty taking directories and let go of them all; what still has a writer, and what is looked at for a
         while, waits for the next intake."""

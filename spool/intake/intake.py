@@ -20,9 +20,9 @@ from spool.intake.dropfile import Put, is_unfinished, puts_of
 from spool.intake.renames import Renames
 from spool.intake.writers import Complete, Evidence, Writers
 from spool.model import layout
-from spool.runtime.gate import step
+from spool.runtime.gate import public_call
 from spool.space import Space
-from spool.store.store import speaking
+from spool.transactions.transaction import take_dropped
 from spool.transactions.validation import described
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class Intake:
         observer.start()
         return observer
 
-    @step
+    @public_call("watching the folders")
     def _watch_for_renames(self) -> None:
         """Before the scan: what is there already may have been made in place."""
         for queue in self._queues():
             self._renames.watch(queue)
 
-    @step
+    @public_call("finishing dropped files")
     def _leave_folders(self) -> None:
         self._renames.close()
         self._taking.leave()
@@ -171,8 +171,7 @@ class Intake:
                 for taken in self._taking.take(queue, arrivals[start : start + _BATCH_FILES]):
                     yield from self._if_complete(taken)
 
-    @step
-    @speaking("looking for dropped files")
+    @public_call("looking for dropped files")
     def _queues(self) -> list[str]:
         known = self.space.queues()
         found = []
@@ -190,8 +189,7 @@ class Intake:
             return f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the folder"
         return f"files are taken from the folders of queues only: move it into one, {layout.DROP}/QUEUE/"
 
-    @step
-    @speaking("looking for dropped files")
+    @public_call("looking for dropped files")
     def _arrivals(self, queue: str) -> list[tuple[str, Complete]]:
         """Names of complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
@@ -230,8 +228,7 @@ class Intake:
         if found is not None and found.seen is not None:
             yield found, found.seen.identity.size
 
-    @step
-    @speaking("looking at a dropped file")
+    @public_call("looking at a dropped file")
     def _complete(self, taken: Taken) -> Taken | None:
         """None if the file is gone, is none, or is not complete any more and waits: a writer may have come before it
         was taken."""
@@ -250,14 +247,13 @@ class Intake:
             return None
         return replace(taken, seen=complete)
 
-    @step
-    @speaking("looking at files that were taken")
+    @public_call("looking at files that were taken")
     def _look_at_late(self) -> None:
         self._taking.late.look()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
-    @step
+    @public_call("taking dropped files")
     def _commit(self, batch: list[Taken]) -> None:
         """Together, or one by one if the queue of one of them does not take it now: that one waits."""
         try:
@@ -293,7 +289,7 @@ class Intake:
                     continue
                 for put in puts:
                     transaction.put(taken.queue, put.body, **put.options)
-                transaction._take_dropped(*taken.record)
+                take_dropped(transaction, *taken.record)
                 committed.append(taken)
                 messages += len(puts)
             self._taking.make_durable(committed)
@@ -339,7 +335,7 @@ class Intake:
     def _quarantine(self, taken: Taken, reason: str) -> None:
         self._set_aside(taken.path, taken.queue, reason)
 
-    @speaking("setting a dropped file aside")
+    @public_call("setting a dropped file aside")
     def _set_aside(self, path: str, queue: str, reason: str) -> None:
         quarantine(self._disk, path, f"dropped for queue {queue}: {reason}")
         self.counts.quarantined += 1

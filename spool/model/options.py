@@ -4,8 +4,25 @@ This is the one place that tells what each option means, in which unit, and what
 may be is checked by ``message`` (puts), ``settings`` (queues and spaces) and ``browse`` (filters).
 """
 
+import enum
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict
+
+
+class Default(enum.Enum):
+    """What an argument is if it is left out, where None means something else."""
+
+    JOIN = "JOIN"
+    KEEP = "KEEP"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+JOIN: Final = Default.JOIN  # the caller's transaction, if it is in one
+KEEP: Final = Default.KEEP  # the value that a message has
+Join: TypeAlias = Literal[Default.JOIN]
+Keep: TypeAlias = Literal[Default.KEEP]
 
 
 class PutOptions(TypedDict, total=False):

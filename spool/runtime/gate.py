@@ -7,11 +7,12 @@ No lock guards the table: who comes in writes himself down and then looks whethe
 so and then looks who is inside.
 """
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
 from spool.errors import NotOpen
 from spool.runtime import interrupts
@@ -110,15 +111,41 @@ class Gate:
                 self._is_shut.set()
 
 
-def step(method: Callable[P, T]) -> Callable[P, T]:
-    """For methods of objects with a ``_store``: the call is one step of its space."""
+class CalledStore(Protocol):
+    """An open space, as far as the calls of its objects know it."""
 
-    @wraps(method)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        gate: Gate = args[0]._store.gate  # type: ignore[attr-defined]
-        if threading.get_ident() in gate._inside:  # it is part of another step
-            return method(*args, **kwargs)
-        with gate:
-            return method(*args, **kwargs)
+    gate: Gate
 
-    return inside
+    def fail(self, doing: str, error: OSError) -> NoReturn:
+        """Raise the operating system's error as the caller is to see it."""
+
+
+def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For what applications call of an object with a ``_store``: the space is not closed meanwhile, SIGINT waits until
+    the call ends, and an error of the operating system is raised as the library's own.
+
+    ``doing``: begins the error's text; names in braces are arguments of the call.
+    """
+
+    def around(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            store: CalledStore = args[0]._store  # type: ignore[attr-defined]
+            if threading.get_ident() in store.gate._inside:  # it is part of another call
+                try:
+                    return method(*args, **kwargs)
+                except OSError as error:
+                    store.fail(_told(doing, method, args, kwargs), error)
+            with store.gate:
+                try:
+                    return method(*args, **kwargs)
+                except OSError as error:
+                    store.fail(_told(doing, method, args, kwargs), error)
+
+        return call
+
+    return around
+
+
+def _told(doing: str, method: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+    return doing.format_map(inspect.signature(method).bind(*args, **kwargs).arguments)

@@ -11,9 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NoReturn
 
 from spool.coordination.counters import Page
 from spool.disk import Disk
@@ -142,16 +140,12 @@ class Store:
         except OSError as error:  # this process has stopped all the same; the others trust no bytes but new ones
             log.critical("%s: other processes cannot be told: %s", self.files.disk.root, error)
 
-    @contextmanager
-    def disk_errors(self, doing: str) -> Iterator[None]:
-        """Turn the operating system's errors into ours; a failed flush stops the space first."""
-        try:
-            yield
-        except OSError as error:
-            spoken = self.spoken(doing, error)
-            if spoken is error:
-                raise
-            raise spoken from error
+    def fail(self, doing: str, error: OSError) -> NoReturn:
+        """Raise the operating system's error as the caller is to see it; after a failed flush the space has stopped."""
+        spoken = self.spoken(doing, error)
+        if spoken is error:
+            raise error
+        raise spoken from error
 
     def spoken(self, doing: str, error: OSError) -> Exception:
         """The error as a caller is to see it."""
@@ -195,27 +189,3 @@ def _disown() -> None:
 
 
 os.register_at_fork(after_in_child=_disown)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def speaking(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For methods that applications call, of objects with a ``_store``: the operating system's errors become ours."""
-
-    def around(method: Callable[P, T]) -> Callable[P, T]:
-        @wraps(method)
-        def speaks(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return method(*args, **kwargs)
-            except OSError as error:
-                store: Store = args[0]._store  # type: ignore[attr-defined]
-                spoken = store.spoken(doing, error)
-                if spoken is error:
-                    raise
-                raise spoken from error
-
-        return speaks
-
-    return around

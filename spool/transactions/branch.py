@@ -5,6 +5,7 @@ Nothing here knows how far the transaction is; ``transaction`` decides, and call
 
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import write
+from spool.log.futures import Promises
 from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
 from spool.model.ranges import Ranges, positions
@@ -165,3 +167,50 @@ class Branch:
         if self._locked:
             self._locked = False
             self._store.shared.xids.unlock(xid_byte(self.xid))
+
+
+# -- a transaction that is dropped -------------------------------------------------------------------------------------
+
+_DROPPED = "its transaction was dropped without a commit or a rollback"
+
+_warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
+
+
+class DropGuard:
+    """Goes with a transaction: if that is dropped before it has ended, the housekeeper undoes it.
+
+    Python drops objects between any two instructions of any thread, so what happens at once takes no lock and touches
+    no file.
+    """
+
+    __slots__ = ("_branch", "_promises", "_store")
+
+    def __init__(self, store: Store, branch: Branch, promises: Promises) -> None:
+        self._store = store
+        self._branch: Branch | None = branch
+        self._promises = promises
+
+    def dismiss(self) -> None:
+        """The transaction has ended."""
+        self._branch = None
+
+    def __del__(self) -> None:
+        branch = self._branch
+        if branch is None or self._store.closed:
+            return
+        self._store.dropped.append(partial(_undo, branch, self._promises))
+        _warn(
+            f"a transaction of {self._store.files.disk.root} was dropped without a commit or a rollback, and is rolled "
+            "back within seconds: use it in a with statement",
+            ResourceWarning,
+            2,
+        )
+
+
+def _undo(branch: Branch, promises: Promises) -> None:
+    """Free what a dropped transaction held, with one try more counted, and fail the futures of what was submitted."""
+    try:
+        branch.undo(_DROPPED)
+    finally:
+        promises.roll_back(_DROPPED)
+        branch.let_go()

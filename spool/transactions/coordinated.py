@@ -6,25 +6,25 @@ The XA resource manager and the forwarder drive branches and rounds by it. What 
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from spool.coordination.counters import Page
 from spool.log.quota import room_for
 from spool.model.xid import Xid
-from spool.runtime.gate import step
+from spool.runtime.gate import public_call
 from spool.transactions import claiming, delivery, two_phase
 from spool.transactions.delivery import HeldMessage
-from spool.transactions.ending import State
-from spool.transactions.transaction import Transaction
+from spool.transactions.transaction import Transaction, TransactionState
 from spool.transactions.validation import check_wanted
 
 
 class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction."""
 
-    @step
+    @public_call("looking for the branch")
     def lock_xid_now(self) -> bool:
         """For a branch of a coordinator: False if another process has this xid."""
         return self._branch.lock_xid_now()
 
-    @step
+    @public_call("taking from queue {queue}")
     def hold(
         self, queue: str, max_messages: int, *, timeout: float | None = 0, passed: Set[tuple[int, int]] = frozenset()
     ) -> list[HeldMessage]:
@@ -42,37 +42,47 @@ class CoordinatedTransaction(Transaction):
             self._branch.claims += got
             return delivery.held_messages(self._store, got)
 
-    @step
+    @public_call("preparing")
     def prepare(self) -> bool:
         """Vote: True, yes, durably; False: there was nothing to do, and the transaction has ended (XA_RDONLY).
 
         Raises like ``commit``; the transaction is then rolled back.
         """
-        with self._lock, self._undo_on_failure("preparing"):
-            page = self._check_ending()
-            if self._branch.empty:
-                self._end(State.COMMITTED)
-                return False
-            self._branch.lock_xid()
-            file = self._branch.write_vote(page)
-            self._store.refresh_settings()
-            room = room_for(self._store, lambda: file.tables, self._store.deadline())
-            limited = self._store.config.limited  # or the vote needs no number lock
-            two_phase.vote(self._store, file, self.xid, check=room if limited else None)
-            self._end(State.PREPARED)
-            return True
+        with self._lock:
+            try:
+                page = self._check_ending()
+                if self._branch.empty:
+                    self._end(TransactionState.COMMITTED)
+                    return False
+                self._vote(page)
+                self._end(TransactionState.PREPARED)
+                return True
+            except BaseException as error:
+                self._fail("preparing", error)
 
-    @step
+    def _vote(self, page: Page) -> None:
+        store = self._store
+        self._branch.lock_xid()
+        file = self._branch.write_vote(page)
+        store.refresh_settings()
+        room = room_for(store, lambda: file.tables, store.deadline())
+        limited = store.config.limited  # or the vote needs no number lock
+        two_phase.vote(store, file, self.xid, check=room if limited else None)
+
+    @public_call("committing")
     def commit(self, adopt: Sequence[Xid] = ()) -> None:
         """As ``Transaction.commit``, together with prepared branches, ``adopt``, whose votes the caller was told."""
         if not adopt:
             super().commit()
             return
-        with self._lock, self._undo_on_failure("committing"):
-            self._check_ending()
-            self._branch.lock_xid()
-            self._commit_with(adopt)
-            self._end(State.COMMITTED)
+        with self._lock:
+            try:
+                self._check_ending()
+                self._branch.lock_xid()
+                self._commit_with(adopt)
+                self._end(TransactionState.COMMITTED)
+            except BaseException as error:
+                self._fail("committing", error)
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
         store, branch = self._store, self._branch

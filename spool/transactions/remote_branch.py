@@ -17,7 +17,7 @@ from spool.log.commit import write
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.runtime import interrupts
 from spool.runtime.clock import Clock
-from spool.runtime.gate import step
+from spool.runtime.gate import public_call
 from spool.store.store import Store
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
@@ -56,7 +56,7 @@ class RemoteBranch:
         if self._store.shared.xids.is_free(coordinator_byte(self.xid.gtrid)):
             raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
 
-    @step
+    @public_call("reading a message")
     def read(self, message: HeldMessage) -> bytes:
         """The body; CorruptedFile if it is damaged."""
         for last in (False, True):
@@ -93,21 +93,23 @@ class RemoteBranch:
         """Of what was taken in hand."""
         self._store.files.disk.unlock(self._store.shared.xids.handle, byte)
 
-    @step
+    @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; None if there is nothing in the branch."""
         if self.draft.empty:
             return None
         store = self._store
         file = CommitFileWriter(store.files.disk, self.xid)
-        with store.disk_errors(f"preparing branch {self.xid}"):
-            try:
-                write(store, file, self.draft)
-                self._check_coordinator()
-                vote(store, file, self.xid)
-            except BaseException:
-                file.abandon()
-                raise
+        try:
+            write(store, file, self.draft)
+            self._check_coordinator()
+            vote(store, file, self.xid)
+        except OSError as error:
+            file.abandon()
+            store.fail(f"preparing branch {self.xid}", error)
+        except BaseException:
+            file.abandon()
+            raise
         assert file.header is not None
         return Vote(self.xid, file.header.size, file.header.checksum)
 

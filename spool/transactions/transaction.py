@@ -4,37 +4,54 @@ It lives in one process until it is prepared. Its claims are locks of this proce
 many, in a file in ``active/``); nothing of it was promised to anybody before ``commit`` or ``prepare`` returns.
 """
 
+import enum
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 from spool.coordination.counters import Page
-from spool.errors import (
-    Empty,
-    TransactionTimeout,
-)  # fmt: skip
+from spool.engine import Engine
+from spool.errors import CommitUnknown, Empty, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
+from spool.format.writer import CommitFileWriter
 from spool.log import quota
+from spool.log.commit import commit
+from spool.log.commit_queue import BranchRequest, CommitRequest
+from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.options import PutOptions
 from spool.model.ranges import Ranges, subtract
+from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import interrupts
 from spool.runtime.clock import WaitExpired
-from spool.runtime.context import associate, dissociate
-from spool.runtime.gate import step
-from spool.store.store import speaking
+from spool.runtime.context import Association, associate, dissociate
+from spool.runtime.gate import public_call
 from spool.transactions import claiming, delivery
-from spool.transactions.ending import Ending, State
+from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.selection import Wanted
 from spool.transactions.validation import check_queue, check_wanted, described, encoded, listed
 
 log = logging.getLogger("spool")
 
 
-class Transaction(Ending):
+class TransactionState(enum.Enum):
+    """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
+
+    ACTIVE = "active"
+    COMMITTING = "being committed"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "in an unknown state"
+
+
+class Transaction:
     """Puts and gets that are committed together. Calls from several threads are serialised.
 
     ``timeout``: seconds from its begin after which it is rolled back and its next call says so; None: never.
@@ -43,13 +60,58 @@ class Transaction(Ending):
     the engine begins for itself it ends).
     """
 
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        timeout: float | None = None,
+        xid: Xid | None = None,
+        noted: bool = True,
+        guarded: bool = False,
+    ) -> None:
+        self.state = TransactionState.ACTIVE
+        self.number: int | None = None
+        self._engine = engine
+        self._store = store = engine.store
+        self._branch = Branch(store, xid, noted=noted)
+        self._deadline = store.deadline(timeout)
+        self._lock = threading.RLock()
+        self._rollback_only: str | None = None
+        self._doomed: str | None = None
+        self._associations: list[Association] = []
+        self._left = False
+        self._promises = Promises(store.at_end)
+        self._guard = DropGuard(store, self._branch, self._promises) if guarded else None
+
+    @property
+    def xid(self) -> Xid:
+        """Its id, by which ``spool-admin transaction`` names it once it is prepared."""
+        return self._branch.xid
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can still be committed or rolled back."""
+        return self.state is TransactionState.ACTIVE
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """Whatever comes, this transaction will be rolled back."""
+        self._rollback_only = reason
+
+    @property
+    def rollback_only(self) -> bool:
+        """Whether it was marked so that it will be rolled back."""
+        return self._rollback_only is not None
+
+    def __repr__(self) -> str:
+        return f"<transaction {self.xid} of {self._store.files.disk.root}: {self.state.value}>"
+
     # -- putting ------------------------------------------------------------------------------------------------------
 
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors as of ``Space.put``."""
         return self.put_many(queue, (body,), **options)[0]
 
-    @step
+    @public_call("putting into queue {queue}")
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids."""
         content_type = options.pop("content_type", None)
@@ -61,9 +123,7 @@ class Transaction(Ending):
             key = options.get("deduplication_key")
             if key is not None:
                 check_single(len(bodies))
-                with store.disk_errors("looking for its deduplication key"):
-                    known = self._branch.keys.seen(queue, key)
-                if known is not None:
+                if (known := self._known(queue, key)) is not None:
                     return [known]
             raws_of = encoded(bodies, content_type, attributes, store.config.max_body_bytes)
             if store.config.limited:
@@ -72,23 +132,38 @@ class Transaction(Ending):
             for raws, fields in raws_of:
                 ids += self._branch.put(queue, raws, fields)
                 if self._branch.draft.sections:
-                    with self._undo_on_failure("writing the transaction's messages"):
-                        self._branch.stream()
+                    self._stream()
             if key is not None:
                 self._branch.keys.remember(self._branch.draft, store.config.queues[queue], key, ids[0])
             return ids
 
-    @speaking("counting what is in the queue")
+    def _known(self, queue: str, key: str) -> str | None:
+        """The id of the message with that deduplication key, which the queue has had already."""
+        try:
+            return self._branch.keys.seen(queue, key)
+        except OSError as error:
+            self._store.fail("looking for its deduplication key", error)
+
+    def _stream(self) -> None:
+        """The branch has become large: what is complete goes to the disk."""
+        try:
+            self._branch.stream()
+        except BaseException as error:
+            self._fail("writing the transaction's messages", error)
+
     def _check_room(self, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
         """Full if these can never fit as things stand: whether they do is known when the transaction ends."""
-        catch_up(self._store, list_prepared(self._store))
+        try:
+            catch_up(self._store, list_prepared(self._store))
+        except OSError as error:
+            self._store.fail("counting what is in the queue", error)
         raws = [raw for some, _ in groups for raw in some]
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         file = self._branch.file
         tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
         quota.check_room(self._store, quota.combined(quota.change_by(self._store, tables), more))
 
-    @step
+    @public_call("putting into queue {queue}")
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Add a message; a future of its id, done when the transaction has committed.
 
@@ -100,13 +175,6 @@ class Transaction(Ending):
         with self._lock:
             self._promises.add(future, self.put(queue, body, **options))
         return future
-
-    @step
-    def _take_dropped(self, directory: str, name: bytes) -> None:
-        """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
-        with self._lock:
-            self._check_active()
-            self._branch.draft.take(directory, name)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +190,7 @@ class Transaction(Ending):
         0 not at all, None for ever. Empty if there is none."""
         return self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)[0]
 
-    @step
+    @public_call("taking from queue {queue}")
     def get_many(
         self,
         queue: str,
@@ -143,8 +211,7 @@ class Transaction(Ending):
                 if not got:
                     raise Empty(f"queue {queue} has no message that can be taken now")
                 try:
-                    with self._store.disk_errors(f"reading messages of queue {queue}"):
-                        found, bad = delivery.messages(self._store, got, self._store.deadline())
+                    found, bad = self._messages(queue, got)
                 except BaseException:
                     claiming.release(self._store, got)
                     raise
@@ -154,59 +221,256 @@ class Transaction(Ending):
                 if found:
                     return found
 
-    def _claim(self, wanted: Wanted) -> Ranges:
-        page = self._check_queue(wanted.queue)
-        with self._store.disk_errors(f"taking from queue {wanted.queue}"):
-            try:
-                got = claiming.claim(
-                    self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
-                    self._branch.write_note, self._branch.groups,
-                )  # fmt: skip
-            except WaitExpired as error:
-                self._undo(str(error))
-                raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
-            if not got:
-                self._store.shared.control.verify()  # or who waits where run/ was deleted would do so for ever
-            return got
+    def _messages(self, queue: str, got: Ranges) -> tuple[list[Message], Ranges]:
+        """The messages that were claimed, and the claims of those that were damaged."""
+        try:
+            return delivery.messages(self._store, got, self._store.deadline())
+        except OSError as error:
+            self._store.fail(f"reading messages of queue {queue}", error)
 
-    @speaking("reading the settings")
+    def _claim(self, wanted: Wanted) -> Ranges:
+        """What can be claimed now, maybe nothing; part of a public call, which translates errors."""
+        page = self._check_queue(wanted.queue)
+        try:
+            got = claiming.claim(
+                self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
+                self._branch.write_note, self._branch.groups,
+            )  # fmt: skip
+        except WaitExpired as error:
+            self._undo(str(error))
+            raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+        if not got:
+            self._store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+        return got
+
     def _check_queue(self, queue: str) -> Page:
+        """The counters as they are now, if calls are welcome and the queue is there."""
         page = self._check_active()
-        check_queue(self._store, queue, page)
+        try:
+            check_queue(self._store, queue, page)
+        except OSError as error:
+            self._store.fail("reading the settings", error)
+        return page
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    @public_call("committing")
+    def commit(self) -> None:
+        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush."""
+        with self._lock:
+            try:
+                page = self._check_ending()
+                if self._branch.file is not None:
+                    self._commit_alone(page, self._branch.file)
+                elif not self._branch.empty:
+                    self._commit_in_group(page)
+                self._end(TransactionState.COMMITTED)
+            except BaseException as error:
+                self._fail("committing", error)
+
+    @public_call("committing")
+    def commit_async(self) -> "Future[None]":
+        """``commit`` without waiting for it: the future is done when all gets and puts are durable and visible.
+
+        The transaction takes no calls any more. Raises like ``commit`` what is known at once; a transaction that was
+        written to the disk already, because it is large, is committed before this returns.
+        """
+        future = Future[None]()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            page = self._check_ending()
+            if self._branch.file is not None or self._branch.empty:
+                self.commit()
+                future.set_result(None)
+                return future
+            request = self._request(page)
+            request.future, request.on_done = future, self._on_committed
+            self.state = TransactionState.COMMITTING
+            try:
+                self._engine.group_commit.submit(request)
+            except BaseException as error:
+                self._fail("committing", error)
+        return future
+
+    def _on_committed(self, requests: Sequence[CommitRequest]) -> None:
+        """End the transaction as its commit has ended: called by the leader thread."""
+        [request] = requests
+        self.number = request.number
+        failed: BaseException | None = None
+        with self._lock:
+            try:
+                if request.error is not None:
+                    self._fail("committing", request.error)
+                self._end(TransactionState.COMMITTED)
+            except Exception as error:
+                failed = error
+            if self.state is TransactionState.COMMITTING:  # the failure was that the space is closed
+                self.state = TransactionState.ROLLED_BACK
+                self._keep_promises("the space was closed")
+        if failed is None:
+            request.future.set_result(None)
+        else:
+            self._engine.group_commit.failed += request.messages
+            request.future.set_exception(failed)
+
+    def _request(self, page: Page) -> BranchRequest:
+        return BranchRequest(page, self._branch.id.hex(), self._branch.draft)
+
+    def _commit_in_group(self, page: Page) -> None:
+        """Together with what other threads commit now."""
+        request = self._request(page)
+        try:
+            self._engine.group_commit.commit(request)
+        finally:
+            self.number = request.number
+
+    def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
+        """In the file to which it was written already, because it is large."""
+        store, deadline = self._store, self._store.deadline()
+        room = quota.room_for(store, lambda: file.tables, deadline)
+        self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
+
+    @public_call("rolling back")
+    def rollback(self, reason: str = "its transaction was rolled back") -> None:
+        """Undo it all. What it held is available again after the queue's retry delay, with one try more counted."""
+        with self._lock:
+            if self.state is not TransactionState.ACTIVE:
+                raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
+            self._undo(reason)
+
+    def abandon(self) -> None:
+        """Undo it all unless it has ended, without counting a try of the messages that it took: for a program that has
+        not begun to handle them. (What a closed space left is rolled back by the next process that looks.)"""
+        if self.state is TransactionState.ACTIVE:
+            with suppress(NotOpen), self._store.gate, self._lock:
+                self._branch.abandon_file()
+                self._end(TransactionState.ROLLED_BACK)
+
+    def _undo(self, reason: str) -> None:
+        try:
+            self._branch.undo(reason)
+        finally:
+            self._end(TransactionState.ROLLED_BACK, reason)
+
+    def _keep_promises(self, why: str) -> None:
+        """Of what was submitted in this transaction, which has ended."""
+        if self.state is TransactionState.COMMITTED:
+            self._promises.keep()
+        elif self.state is TransactionState.ROLLED_BACK:
+            self._promises.roll_back(why)
+        elif self.state is TransactionState.UNKNOWN:
+            text = f"its transaction may or may not have been committed: {why}"
+            self._promises.fail(lambda id: CommitUnknown(text, (id,)))
+        else:
+            self._promises.fail(lambda id: ProtocolError("its branch was prepared: the coordinator knows its outcome"))
+
+    def _fail(self, doing: str, error: BaseException) -> NoReturn:
+        """End the transaction, whose commit or vote failed, and raise the error as the caller is to see it.
+
+        It is rolled back; once the file has its number (or a vote that could not be made durable cannot be withdrawn),
+        its outcome is unknown.
+        """
+        seen = self._store.spoken(doing, error) if isinstance(error, OSError) else error
+        if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
+            file = self._branch.file
+            numbered = self.number is not None or (file is not None and file.number is not None)
+            if numbered or isinstance(seen, CommitUnknown):
+                self._end(TransactionState.UNKNOWN, str(seen))
+            else:
+                self._undo(f"{doing} failed: {seen}")
+        if isinstance(seen, CommitUnknown):
+            seen.ids = self._branch.ids
+        if isinstance(seen, WaitExpired):
+            raise TransactionTimeout(f"{seen}; the transaction was rolled back") from None
+        if seen is error:
+            raise error
+        raise seen from error
+
+    def _end(self, state: TransactionState, why: str = "") -> None:
+        """Let go of everything."""
+        self.state = state
+        if self._guard is not None:
+            self._guard.dismiss()
+        self._keep_promises(why)
+        self._branch.let_go()
+
+    def _check_ending(self) -> Page:
+        """As ``_check_active``, for an ending that is not a rollback."""
+        page = self._check_active()
+        if self._rollback_only is not None:
+            reason = self._rollback_only
+            self.rollback()
+            raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
+        return page
+
+    def _check_active(self) -> Page:
+        """The counters as they are now, if calls are welcome."""
+        page = self._store.check_usable()
+        if self.state is TransactionState.ACTIVE and self._deadline.passed():
+            self._undo("its transaction took too long")
+            raise TransactionTimeout(
+                f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
+            )
+        if self.state is TransactionState.ACTIVE and self._doomed is not None:
+            self._undo(self._doomed)
+            raise TransactionRolledBack(f"the transaction was rolled back: {self._doomed}; begin a new one")
+        if self.state is TransactionState.ROLLED_BACK and not self._left:
+            raise TransactionRolledBack("the transaction was rolled back: begin a new one")
+        if self.state is not TransactionState.ACTIVE:
+            raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
         return page
 
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with interrupts.deferred(self._leave):
-            self._enter()
+        with interrupts.deferred(partial(leave, self)):
+            enter(self)
             return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with interrupts.deferred():  # (no step: who leaves a closed space leaves its transaction, too)
+        with interrupts.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
             try:
-                self._finish(kind, error)
+                finish(self, kind, error)
             finally:
-                self._leave()
+                leave(self)
 
-    def _enter(self) -> None:
-        """The caller's puts and gets join it."""
-        self._associations.append(associate(self._store, self))
 
-    def _finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Unless it has ended: commit it, or roll it back if something was raised or it is rollback-only."""
-        if self.state is State.ACTIVE:
-            if kind is None and not self.rollback_only:
-                self.commit()
-            elif not self._store.closed:
-                self.rollback(_reason(kind, error) if kind is not None else str(self._rollback_only))
+# -- for what is built upon transactions: workers, tasks, the intake ---------------------------------------------------
 
-    def _leave(self) -> None:
-        """The caller is in whatever he was in before."""
-        self._left = len(self._associations) == 1
-        dissociate(self._associations.pop())
+
+def enter(transaction: Transaction) -> None:
+    """Make the caller's puts and gets join the transaction."""
+    transaction._associations.append(associate(transaction._store, transaction))
+
+
+def leave(transaction: Transaction) -> None:
+    """Put the caller back into what it was in before."""
+    transaction._left = len(transaction._associations) == 1
+    dissociate(transaction._associations.pop())
+
+
+def finish(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    """End it as ``with`` does, unless it has ended: commit it, or roll it back after an error or if it is marked."""
+    if transaction.state is TransactionState.ACTIVE:
+        if kind is None and not transaction.rollback_only:
+            transaction.commit()
+        elif not transaction._store.closed:
+            transaction.rollback(_reason(kind, error) if kind is not None else str(transaction._rollback_only))
+
+
+def doom(transaction: Transaction, reason: str) -> None:
+    """Something in it was lost: its next call rolls it back, whichever that is, and says so."""
+    transaction._doomed = reason
+
+
+@public_call("taking dropped files")
+def take_dropped(transaction: Transaction, directory: str, name: bytes) -> None:
+    """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
+    with transaction._lock:
+        transaction._check_active()
+        transaction._branch.draft.take(directory, name)
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:

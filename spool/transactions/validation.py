@@ -113,7 +113,7 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
         try:
             catch_up(store)
         except OSError as error:
-            raise store.spoken("looking for the message to put this one before", error) from error
+            store.fail("looking for the message to put this one before", error)
         with store.view.mutex:
             position = store.view.index.messages.position_of(*parse_message_id(message_id))
             run = None if position is None else store.view.index.messages.find(position)

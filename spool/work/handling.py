@@ -13,12 +13,11 @@ from spool.model.message import Message, Position
 from spool.model.outcome import Outcome, Rejected, Retried, one_line
 from spool.model.ranges import Ranges, positions
 from spool.policies.retries import add_failure_outcome, with_error_queue
-from spool.runtime.gate import step
+from spool.runtime.gate import public_call
 from spool.transactions import claiming, delivery
 from spool.transactions.delivery import HeldMessage
-from spool.transactions.ending import State
 from spool.transactions.selection import Wanted
-from spool.transactions.transaction import Transaction
+from spool.transactions.transaction import Transaction, TransactionState, doom
 from spool.work.effects import Effect, Rules, record, settled
 
 _PATIENCE_SECONDS = 0.2
@@ -40,7 +39,7 @@ class Handling(Transaction):
     _rolled_back = Effect.RETRIED
     _told: tuple[Effect, str] | None = None
 
-    @step
+    @public_call("taking from queue {queue}")
     def take(
         self,
         queue: str,
@@ -73,14 +72,20 @@ class Handling(Transaction):
             if not got:
                 return None
             self._branch.claims += got
-            with self._store.disk_errors(f"reading a message of queue {queue}"):
-                [self._held] = delivery.held_messages(self._store, got)
-                try:
-                    self.message = self._read(got)
-                except CorruptedFile as error:
-                    delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
-                    return Effect.SET_ASIDE
-            return None
+            try:
+                return self._hold(got)
+            except OSError as error:
+                self._store.fail(f"reading a message of queue {queue}", error)
+
+    def _hold(self, got: Ranges) -> Effect | None:
+        """Read the message that was claimed; SET_ASIDE if its body was damaged."""
+        [self._held] = delivery.held_messages(self._store, got)
+        try:
+            self.message = self._read(got)
+        except CorruptedFile as error:
+            delivery.set_aside(self._store, self._held.position, str(error), self._store.deadline())
+            return Effect.SET_ASIDE
+        return None
 
     def _read(self, got: Ranges) -> Message:
         [(number, first, _)] = got
@@ -90,7 +95,7 @@ class Handling(Transaction):
             self.unreadable = one_line(error)
             return delivery.read_messages(self._store, number, first, 1, only_shown=True)[0]
 
-    @step
+    @public_call("committing")
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         """Commit what the message comes to by this outcome; returns what became of it, and why if it failed.
 
@@ -104,21 +109,24 @@ class Handling(Transaction):
 
     def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         assert self.message is not None
-        if self.state is State.ROLLED_BACK:
+        if self.state is TransactionState.ROLLED_BACK:
             return self._rolled_back, self._doomed or "its transaction was rolled back"
         if isinstance(outcome, Retried | Rejected):
             self._doomed = None  # what was lost in it is not committed
         try:
             self._check_ending()
-            with self._undo_on_failure("recording what became of a message"):
+            try:
                 told = self._record(self.message, outcome)
+            except BaseException as error:
+                self._fail("recording what became of a message", error)
             self.commit()
             return told
         except (Full, QueueNotFound, TransactionRolledBack) as error:
             return self._rolled_back, one_line(error)
 
-    def _end(self, state: State, why: str = "") -> None:
-        if state is State.ROLLED_BACK and self.message is not None:  # the claim is held: nothing else has moved it
+    def _end(self, state: TransactionState, why: str = "") -> None:
+        if state is TransactionState.ROLLED_BACK and self.message is not None:
+            # The claim is held: nothing else has moved the message.
             self._rolled_back = self._fate_of_it()
         super()._end(state, why)
 
@@ -157,7 +165,7 @@ class Handling(Transaction):
         on is refused by ProtocolError. If it is inside a call that does not end, ``end_late`` has to end it."""
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):  # the function waits for something in it
             self._left = True
-            self._doom(reason)
+            doom(self, reason)
             if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer, or the like
                 return Effect.RETRIED, reason
         try:
@@ -168,5 +176,5 @@ class Handling(Transaction):
     def end_late(self) -> None:
         """In the function's thread, when it has returned after it was given up: what ``expel`` could not do."""
         with suppress(NotOpen), self._lock:
-            if self.state is State.ACTIVE and self._doomed is not None:
+            if self.state is TransactionState.ACTIVE and self._doomed is not None:
                 self.conclude(Retried(self._doomed))

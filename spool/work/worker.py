@@ -23,6 +23,7 @@ from spool.model.settings import QueueConfig, check_queue_name
 from spool.names import no_queue
 from spool.runtime import interrupts
 from spool.shown import shown
+from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.work.effects import Effect
 from spool.work.functions import takes_a_message
@@ -299,7 +300,7 @@ class Worker:
             if handling.message is None:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
-            until = handling._store.clock.monotonic() + limit
+            until = self._space.engine.store.clock.monotonic() + limit
             with self._changed:
                 if self._once is not None and not self._once.begin(handling.message.position):
                     return None  # it has come back since this thread began to look
@@ -347,7 +348,7 @@ class Worker:
         assert message is not None
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = handling._store.config.max_body_bytes
+        most = self._space.engine.store.config.max_body_bytes
         try:
             with calling(handling, self._space):
                 return of_value(self._function(message), most)
@@ -365,11 +366,11 @@ class Worker:
 def calling(handling: Handling, space: OpenSpace) -> Iterator[None]:
     """Inside, the thread, or task, is in the message's transaction."""
     token = _current.set(space)
-    handling._enter()
+    enter(handling)
     try:
         yield
     finally:
-        handling._leave()
+        leave(handling)
         _current.reset(token)
 
 
