@@ -16,7 +16,7 @@ from spool.format import format as file_format
 from spool.format import schema
 from spool.model import layout
 from spool.model.message import FIELDS
-from tests import pages, references
+from tests import pages, references, wording
 from tests.conftest import rows, rows_of
 from tests.log.test_flush_counts import COSTS
 
@@ -207,6 +207,19 @@ def test_files_that_are_named_are_there() -> None:
 
 def test_headings_of_pages_that_are_named_are_there() -> None:
     assert not references.missing_headings()
+
+
+# Where sentences are still being rewritten.
+UNFINISHED = (
+    "forwarder", "scripts", "spool/admin", "spool/aio", "spool/coordination", "spool/disk", "spool/format",
+    "spool/intake", "spool/log", "spool/maintenance", "spool/model", "spool/opening", "spool/policies", "spool/runtime",
+    "spool/space", "spool/store", "spool/transactions", "spool/work", "xa",
+)  # fmt: skip
+
+
+def test_sentences_speak_of_processes_threads_and_callers_as_of_things() -> None:
+    places = [place for file in wording.files() for place in wording.found(file)]
+    assert not [place for place in places if not place.startswith(UNFINISHED)]
 
 
 def test_the_two_commands_are_there() -> None:
