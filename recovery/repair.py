@@ -10,8 +10,9 @@ from dataclasses import replace
 from recovery.check import committed_numbers, find_problems
 from recovery.problem import Problem, Remedy, distinct
 from spool.admin.findings import Finding
-from spool.admin.queues import add_queue, keep_directory
+from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
+from spool.disk.content import keep_directory
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure

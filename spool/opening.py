@@ -7,8 +7,8 @@ from typing import BinaryIO, Protocol, Unpack
 
 from spool.admin import export
 from spool.admin.findings import RecoveryReport
-from spool.admin.queues import keep_directory
 from spool.disk.advice import advice
+from spool.disk.content import keep_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.engine import Engine
@@ -22,7 +22,7 @@ from spool.names import quoted
 from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.space import Space
-from spool.store.edits import replace_file
+from spool.store.settings import write_settings
 from spool.store.store import Store, log
 
 
@@ -67,7 +67,7 @@ def create(
             keep_directory(disk, name)
         if config.mirror is not None:
             _make_mirror(disk.sibling(config.mirror))
-        replace_file(disk, layout.SETTINGS, render_new(config).encode())
+        write_settings(disk, render_new(config))
         return _opened(disk, clock or Clock())
 
 
@@ -99,7 +99,7 @@ def import_space(
             raise
         for queue in config.queues:
             keep_directory(disk, f"{layout.DROP}/{queue}")
-        replace_file(disk, layout.SETTINGS, settings.encode())
+        write_settings(disk, settings)
         return _opened(disk, clock or Clock())
 
 

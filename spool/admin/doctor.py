@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import partial
 
 from spool.disk.advice import advice
+from spool.disk.content import new_file, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
@@ -194,12 +195,7 @@ def _trial_directory(disk: Disk) -> Iterator[str]:
 
 
 def _file(disk: Disk, name: str, data: bytes = b"") -> str:
-    handle = disk.create(name)
-    try:
-        if data:
-            disk.write_at(handle, 0, data)
-    finally:
-        disk.close(handle)
+    write_new(disk, name, data, durable=False)
     return name
 
 
@@ -272,15 +268,12 @@ def _links(disk: Disk, clock: Clock, trial: str) -> str:
 
 
 def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
-    handle = disk.create(f"{trial}/one/flush")
-    try:
+    with new_file(disk, f"{trial}/one/flush") as handle:
         disk.write_at(handle, 0, b"flush")
         disk.flush(handle)
         disk.rename(f"{trial}/one/flush", f"{trial}/two/flush")
         disk.make_durable(handle, f"{trial}/two")
         disk.flush_directory(f"{trial}/one")
-    finally:
-        disk.close(handle)
     return "files and directories can be flushed"
 
 

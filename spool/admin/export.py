@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from spool.coordination.locks import NUMBER
+from spool.disk.content import new_file, write_chunks
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat, SystemFailure
 from spool.log.sequence import settle_all, with_number_lock
@@ -233,12 +235,6 @@ def _is_ours(member: tarfile.TarInfo) -> bool:
 
 
 def _write(disk: Disk, member: tarfile.TarInfo, content: Any) -> None:
-    handle = disk.create(member.name)
-    try:
-        at = 0
-        while data := content.read(_PIECE_BYTES):
-            disk.write_at(handle, at, data)
-            at += len(data)
+    with new_file(disk, member.name) as handle:
+        write_chunks(disk, handle, iter(partial(content.read, _PIECE_BYTES), b""))
         disk.flush(handle)
-    finally:
-        disk.close(handle)

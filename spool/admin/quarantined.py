@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import dropping_byte
+from spool.disk.content import copy
 from spool.disk.disk import Disk
 from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
-from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, copy_file, stem_of
+from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout
@@ -177,7 +178,7 @@ def _link(disk: Disk, path: str, target: str) -> None:
     except Unsupported:  # another user's file: a copy takes its place, which is this user's
         part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
         try:
-            copy_file(disk, path, part)
+            copy(disk, path, part)
             disk.rename(part, path)
         except BaseException:
             with suppress(OSError):

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.coordination.locks import NUMBER, PREPARED_LIST
-from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
+from spool.disk.content import keep_directory
+from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE
 from spool.errors import (
     InvalidArgument,
     QueueExists,
@@ -197,10 +198,3 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
         ) from None
     for passage in ("", layout.DROP):
         store.files.disk.set_mode(passage, PASSAGE_MODE)
-
-
-def keep_directory(disk: Disk, name: str) -> None:
-    """A directory that is there, whatever happens: what is put into it must not be lost with it."""
-    disk.make_directory(name)
-    for directory in (name, name.rpartition("/")[0]):
-        disk.flush_directory(directory)

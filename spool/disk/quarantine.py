@@ -1,9 +1,9 @@
 """Where unreadable files go, with the reason beside each: nothing is ever silently deleted."""
 
 import logging
-from contextlib import ExitStack
 from shlex import quote
 
+from spool.disk.content import copy, same_bytes, write_new
 from spool.disk.disk import Disk
 from spool.model import layout
 
@@ -12,7 +12,6 @@ IS_MESSAGES = "it became messages"  # how the reason of a dropped file that is s
 REASON_SUFFIX = ".reason.txt"
 MAX_REASON_BYTES = 64 << 10
 _MAX_STEM = 200
-_CHUNK_BYTES = 1 << 20
 
 
 def quarantine(disk: Disk, name: str, reason: str) -> str:
@@ -30,7 +29,7 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
 def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
     """Keep bytes that belong to no file of their own, e.g. one damaged body."""
     target = _free_name(disk, name, reason)
-    _write(disk, target, data)
+    write_new(disk, target, data, durable=True)
     log.warning("%s was kept as %s: %s", name, target, reason)
     return target
 
@@ -46,44 +45,9 @@ def kept(disk: Disk, name: str) -> bool:
 def keep_copy(disk: Disk, name: str, reason: str) -> str:
     """The same bytes there, while the file goes on to serve what can be read of it; returns the copy's name."""
     target = _free_name(disk, name, reason)
-    copy_file(disk, name, target)
+    copy(disk, name, target)
     log.warning("a copy of %s was kept as %s: %s", name, target, reason)
     return target
-
-
-def copy_file(disk: Disk, name: str, target: str) -> None:
-    """The same bytes in a new file, durable when this returns."""
-    with ExitStack() as opened:
-        source = disk.open(name)
-        opened.callback(disk.close, source)
-        copy = disk.create(target)
-        opened.callback(disk.close, copy)
-        offset = 0
-        while data := disk.read_at(source, offset, _CHUNK_BYTES):
-            disk.write_at(copy, offset, data)
-            offset += len(data)
-        disk.make_durable(copy, target.rpartition("/")[0])
-
-
-def same_bytes(disk: Disk, one: str, other: str) -> bool:
-    """False also if one of the two cannot be opened."""
-    with ExitStack() as opened:
-        handles = []
-        for name in (one, other):
-            try:
-                handle = disk.open(name)
-            except OSError:
-                return False
-            opened.callback(disk.close, handle)
-            handles.append(handle)
-        offset = 0
-        while True:
-            first, second = (disk.read_at(handle, offset, _CHUNK_BYTES) for handle in handles)
-            if first != second:
-                return False
-            if not first:
-                return True
-            offset += len(first)
 
 
 def _free_name(disk: Disk, name: str, reason: str) -> str:
@@ -95,7 +59,8 @@ def _free_name(disk: Disk, name: str, reason: str) -> str:
         if disk.exists(target):
             continue
         try:
-            _write(disk, target + REASON_SUFFIX, f"{name}: {reason}\n".encode("utf-8", "replace"))
+            data = f"{name}: {reason}\n".encode("utf-8", "replace")
+            write_new(disk, target + REASON_SUFFIX, data, durable=True)
         except FileExistsError:
             continue
         return target
@@ -107,12 +72,3 @@ def stem_of(name: str) -> str:
     while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
         stem = stem[: len(stem) - 8]
     return f"{name.partition('/')[0]}.{stem}"
-
-
-def _write(disk: Disk, name: str, data: bytes) -> None:
-    handle = disk.create(name)
-    try:
-        disk.write_at(handle, 0, data)
-        disk.make_durable(handle, layout.QUARANTINE)
-    finally:
-        disk.close(handle)

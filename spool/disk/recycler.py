@@ -11,6 +11,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import NamedTuple
 
+from spool.disk.content import unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.disk.quarantine import quarantine
 from spool.model import layout
@@ -98,14 +99,11 @@ class Pool:
         """Two files for a full disk, by an opener that is alone: one for a get, one for the reclaim that it needs."""
         for _ in range(_STOCK - len(self._spares)):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
-            handle = self.disk.create(name)
             try:
-                self.disk.write_at(handle, 0, bytes(_STOCK_BYTES))
+                write_new(self.disk, name, bytes(_STOCK_BYTES), durable=False)
             except OSError:
-                self.disk.unlink(name)
+                unlink_if_there(self.disk, name)
                 raise
-            finally:
-                self.disk.close(handle)
         self.refresh()
 
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import sys
 from itertools import chain
 
+from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Pool
 from spool.format.batch import CommitBatch
@@ -19,7 +20,6 @@ from spool.model.xid import Xid
 log = logging.getLogger("spool")
 
 _STREAMED_HEADER_ROOM = 64 << 10
-_COPY_BYTES = 1 << 20
 _PADDED_BYTES = 4 << 10
 
 
@@ -106,13 +106,10 @@ class CommitFileWriter:
     def _move_sections(self, start: int) -> None:
         """Into a new file, behind a larger header."""
         assert self.handle is not None
-        old, offset = self.handle, self._room
+        old = self.handle
         self.disk.unlink(self.name)
         self.handle = self.disk.create(self.name)
-        while offset < self._end:
-            data = self.disk.read_at(old, offset, min(_COPY_BYTES, self._end - offset))
-            self.disk.write_at(self.handle, start + offset - self._room, data)
-            offset += len(data)
+        write_chunks(self.disk, self.handle, chunks(self.disk, old, self._room, self._end), start)
         self.disk.close(old)
         shift = start - self._room
         self._entries = [entry._replace(offset=entry.offset + shift) for entry in self._entries]

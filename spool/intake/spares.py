@@ -13,8 +13,8 @@ import errno
 import os
 import re
 
+from spool.disk.content import copy, same_bytes
 from spool.disk.disk import Disk
-from spool.disk.quarantine import copy_file, same_bytes
 from spool.model import layout
 
 _PART, _SPARE = ".part.", ".spare."
@@ -29,7 +29,7 @@ def make(disk: Disk, first: str, directory: str) -> None:
     part = f"{directory}/{_PART}{original.inode}"
     disk.make_directory(part)
     try:
-        copy_file(disk, first, f"{part}/{first.rpartition('/')[2]}")
+        copy(disk, first, f"{part}/{first.rpartition('/')[2]}")
         disk.rename(part, f"{directory}/{_SPARE}{original.inode}")
     except OSError:
         remove(disk, part)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 
+from spool.disk.content import unlink_if_there, write_new
 from spool.format.format import SectionEntry
 from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
@@ -40,14 +41,9 @@ def save(store: Store) -> bool:
             return False  # an adopted branch has not been moved yet, or files were changed from outside
         packed: bytes = msgpack.packb(_state(index, files, _orders(store)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
-    if store.files.disk.exists(_TEMPORARY):
-        store.files.disk.unlink(_TEMPORARY)
-    handle = store.files.disk.create(_TEMPORARY)
-    try:
-        store.files.disk.write_at(handle, 0, data)
-        store.files.disk.rename(_TEMPORARY, layout.CHECKPOINT)
-    finally:
-        store.files.disk.close(handle)
+    unlink_if_there(store.files.disk, _TEMPORARY)
+    write_new(store.files.disk, _TEMPORARY, data, durable=False)
+    store.files.disk.rename(_TEMPORARY, layout.CHECKPOINT)
     return True
 
 

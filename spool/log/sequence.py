@@ -12,10 +12,9 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 4. Every issued number has a file: no number is issued twice.
 """
 
-from contextlib import ExitStack
-
 from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER
+from spool.disk.content import new_file, replace_by_copy
 from spool.disk.disk import FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
@@ -25,8 +24,6 @@ from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
-
-_COPY_BYTES = 1 << 20
 
 
 def with_number_lock(store: Store, deadline: Deadline) -> None:
@@ -152,27 +149,12 @@ def write_empty(store: Store, number: int) -> None:
     offset, stamped = stamp(number)
     encoded[offset : offset + len(stamped)] = stamped
     name = layout.copy(xid)
-    handle = store.files.disk.create(name)
-    try:
+    with new_file(store.files.disk, name) as handle:
         store.files.disk.write_at(handle, 0, bytes(encoded))
         store.files.disk.rename(name, layout.committed(number))
         store.files.disk.make_durable(handle, layout.COMMITTED)
-    finally:
-        store.files.disk.close(handle)
 
 
 def copy_over(store: Store, name: str) -> None:
-    """Put the same bytes under the same name on a new inode, durably."""
-    copy = layout.copy(new_local_xid())
-    with ExitStack() as opened:
-        source = store.files.disk.open(name)
-        opened.callback(store.files.disk.close, source)
-        target = store.files.disk.create(copy)
-        opened.callback(store.files.disk.close, target)
-        offset = 0
-        while data := store.files.disk.read_at(source, offset, _COPY_BYTES):
-            store.files.disk.write_at(target, offset, data)
-            offset += len(data)
-        store.files.disk.make_durable(target, layout.ACTIVE, new=True)  # the bytes, before they have the name
-        store.files.disk.rename(copy, name)
-        store.files.disk.make_durable(target, name.partition("/")[0])
+    """Give a file of the space the same bytes on a new inode, durable when this returns."""
+    replace_by_copy(store.files.disk, name, layout.copy(new_local_xid()))

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spool.coordination.locks import CONFIG
-from spool.disk import Disk
 from spool.errors import InvalidArgument, NewerFormat, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import parse
-from spool.store.settings import read_settings, read_settings_text
+from spool.store.settings import read_settings, read_settings_text, write_settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -39,7 +38,7 @@ def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> Spac
     text = read_settings_text(store.files.disk)
     changed = edit(text, parse(text, path))
     config = parse(changed, path)
-    replace_file(store.files.disk, layout.SETTINGS, changed.encode())
+    write_settings(store.files.disk, changed)
     store.shared.counters.bump_settings()
     store.refresh_settings()
     return config
@@ -60,18 +59,3 @@ def notice_edits(store: Store) -> None:
         if changed and store.shared.counters.read().settings == store.settings_version:
             store.shared.counters.bump_settings()
     store.refresh_settings()
-
-
-def replace_file(disk: Disk, name: str, data: bytes) -> None:
-    """New content for a file that people edit, all of it or none."""
-    temporary = f"{name}.tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        disk.write_at(handle, 0, data)
-        disk.flush(handle)
-        disk.rename(temporary, name)
-        disk.make_durable(handle, name.rpartition("/")[0])
-    finally:
-        disk.close(handle)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from spool.disk.content import chunks, new_file, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.reader import read_header
 from spool.model import layout
 from spool.store.completion import Completion
 
-_COPY_BYTES = 1 << 20
 _TEMPORARY = ".tmp"
 
 
@@ -85,17 +85,10 @@ class Mirror:
         target = _here(target)
         temporary = f"{target}{_TEMPORARY}"
         try:
-            if self.disk.exists(temporary):
-                self.disk.unlink(temporary)
-            handle = self.disk.create(temporary)
-            try:
-                offset = 0
-                while data := self.source.read_at(source, offset, _COPY_BYTES):
-                    self.disk.write_at(handle, offset, data)
-                    offset += len(data)
+            unlink_if_there(self.disk, temporary)
+            with new_file(self.disk, temporary) as handle:
+                write_chunks(self.disk, handle, chunks(self.source, source))
                 self.disk.flush(handle)
-            finally:
-                self.disk.close(handle)
         finally:
             self.source.close(source)
         self.disk.rename(temporary, target)

@@ -1,6 +1,7 @@
 """The settings of a space as its directory has them: ``space.toml``."""
 
 from spool.disk import Disk
+from spool.disk.content import replace, unlink_if_there
 from spool.errors import InvalidArgument, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -30,6 +31,13 @@ def read_settings_text(disk: Disk) -> str:
     except ValueError as error:
         path = disk.path(layout.SETTINGS)
         raise InvalidArgument(f"{path}: {error}: mend the file, or take it from a backup") from None
+
+
+def write_settings(disk: Disk, text: str) -> None:
+    """Replace the text of the settings, all of it or none; durable when this returns. One process at a time."""
+    temporary = f"{layout.SETTINGS}.tmp"
+    unlink_if_there(disk, temporary)
+    replace(disk, layout.SETTINGS, [text.encode()], temporary)
 
 
 def _no_settings(disk: Disk) -> str:

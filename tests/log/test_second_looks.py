@@ -11,8 +11,8 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.message import Position
 from spool.policies import capacity
-from spool.store.edits import notice_edits, replace_file
-from spool.store.settings import read_settings_text
+from spool.store.edits import notice_edits
+from spool.store.settings import read_settings_text, write_settings
 from spool.transactions import two_phase
 from spool.transactions.delivery import peek
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
@@ -95,7 +95,7 @@ def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, oth
     text = read_settings_text(other._store.files.disk)
     other.put("orders", "one")
     assert other._store.config.max_body_bytes > 10
-    replace_file(space._store.files.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
     space.create_queue("more")
     with pytest.raises(spool.SpoolError, match="max_body_bytes"):
         other.put("orders", "x" * 11)
@@ -103,7 +103,7 @@ def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, oth
 
 def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, other: spool.Space) -> None:
     text = read_settings_text(other._store.files.disk)
-    replace_file(space._store.files.disk, layout.SETTINGS, f"max_body_bytes = 10\n{text}".encode())
+    write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
     notice_edits(other._store)
     assert other._store.config.max_body_bytes == 10
 

@@ -1,0 +1,112 @@
+"""The content of whole files: write a new file, copy one, replace one. Made of the calls of ``Disk`` alone."""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
+
+from spool.disk.disk import Disk
+
+_CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def new_file(disk: Disk, name: str) -> Iterator[int]:
+    """Create a file, and close it at the end; FileExistsError if the name is taken."""
+    handle = disk.create(name)
+    try:
+        yield handle
+    finally:
+        disk.close(handle)
+
+
+def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Read a file piece by piece, up to the offset ``end``, which must be there, or to its end."""
+    offset = start
+    while offset != end:
+        data = disk.read_at(handle, offset, _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - offset))
+        if not data:
+            if end is None:
+                return
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        yield data
+        offset += len(data)
+
+
+def write_chunks(disk: Disk, handle: int, pieces: Iterable[bytes], offset: int = 0) -> None:
+    """Write pieces one behind the other from that offset on."""
+    for data in pieces:
+        disk.write_at(handle, offset, data)
+        offset += len(data)
+
+
+def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
+    """Write a new file; FileExistsError if the name is taken. ``durable``: its bytes and its name are, afterwards."""
+    with new_file(disk, name) as handle:
+        disk.write_at(handle, 0, data)
+        if durable:
+            disk.make_durable(handle, directory_of(name))
+
+
+def copy(disk: Disk, source: str, target: str) -> None:
+    """Copy a file to a new name, durable when this returns; FileExistsError if the name is taken."""
+    with _opened(disk, source) as read, new_file(disk, target) as written:
+        write_chunks(disk, written, chunks(disk, read))
+        disk.make_durable(written, directory_of(target))
+
+
+def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> None:
+    """Give a name new content on a new inode, all of it or none, durable when this returns.
+
+    ``temporary``: a name that is free, in a directory of the same file system. The bytes are durable before they have
+    the name, and the file is still open then, so that a flush of it carries the name where that holds.
+    """
+    with new_file(disk, temporary) as handle:
+        write_chunks(disk, handle, pieces)
+        disk.make_durable(handle, directory_of(temporary), new=True)
+        disk.rename(temporary, name)
+        disk.make_durable(handle, directory_of(name))
+
+
+def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
+    """Give a name the same bytes on a new inode, durable when this returns; see ``replace``."""
+    with _opened(disk, name) as handle:
+        replace(disk, name, chunks(disk, handle), temporary)
+
+
+def unlink_if_there(disk: Disk, name: str) -> None:
+    """Remove a file that an earlier process may have left."""
+    if disk.exists(name):
+        disk.unlink(name)
+
+
+def same_bytes(disk: Disk, one: str, other: str) -> bool:
+    """Whether two files hold the same bytes; False also if one of the two cannot be opened."""
+    with ExitStack() as opened:
+        try:
+            handles = [opened.enter_context(_opened(disk, name)) for name in (one, other)]
+        except OSError:
+            return False
+        return all(a == b for a, b in zip_longest(*(chunks(disk, handle) for handle in handles)))
+
+
+def keep_directory(disk: Disk, name: str) -> None:
+    """Make a directory durable, whether it is new or not: what is put into it must not be lost with it."""
+    disk.make_directory(name)
+    for directory in (name, directory_of(name)):
+        disk.flush_directory(directory)
+
+
+def directory_of(name: str) -> str:
+    """The directory that a path of the space names a file in."""
+    return name.rpartition("/")[0]
+
+
+@contextmanager
+def _opened(disk: Disk, name: str) -> Iterator[int]:
+    handle = disk.open(name)
+    try:
+        yield handle
+    finally:
+        disk.close(handle)
