@@ -58,20 +58,10 @@ BUGS = (
             ),
         ),
         "commits beside takes"),
-    Bug("a dead writer's file taken as it lies", sequence.finish_dead_writer, (("copy_over(store, name)", "pass"),),
-        "a late reader beside reclaim and recycling"),
     Bug("a commit without its flush", commit._flush,
         (("store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
-    Bug("no second look", visibility.revalidate, ((_LOOKS, "pass"),), "prepare, take, commit by another"),
     Bug("a second look without settling", visibility.revalidate,
         ((_LOOKS, "catch_up(store, list_prepared(store))"),), "a commit that cannot be made visible"),
-    Bug("a second look without the prepared", visibility.revalidate,
-        ((_LOOKS, "catch_up(store, settle_all(store, deadline))"),), "prepare, commit by another, take"),
-    Bug("a second look the wrong way round", visibility.revalidate,
-        ((_LOOKS, "catch_up(store, settle_all(store, deadline)); list_prepared(store)"),),
-        "prepare, take, commit by another"),
-    Bug("an adoption that does not settle", two_phase._still_prepared, ((_SETTLES, ""),),
-        "commit, rollback and commit race"),
     Bug("a rebuild past the published", visibility._replay,
         (("index.applied < number <= last)", "index.applied < number)"),), "an opener beside a new number"),
     Bug("heads go before their branches", reclaim._remove,
@@ -82,6 +72,29 @@ BUGS = (
         "half of a commit is taken, and reclaim"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
+)  # fmt: skip
+
+# Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
+OF_NARROW_WINDOWS = (
+    (Bug("no second look", visibility.revalidate, ((_LOOKS, "pass"),), "a vote beside a take"),
+     "who locked a message looks for a vote about it"),
+    (Bug("a second look without the prepared", visibility.revalidate,
+         ((_LOOKS, "catch_up(store, settle_all(store, deadline))"),), "a vote beside a take"),
+     "who locked a message looks for a vote about it"),
+    (Bug("an adoption that does not settle", two_phase._still_prepared, ((_SETTLES, ""),),
+         "commit, rollback and commit race"),
+     "who waited for the number lock looks for a commit of his branch"),
+)  # fmt: skip
+
+WRONG_WAY_ROUND = Bug(
+    "a second look the wrong way round", visibility.revalidate,
+    ((_LOOKS, "catch_up(store, settle_all(store, deadline)); list_prepared(store)"),),
+    "prepare, take, commit by another",
+)  # fmt: skip
+
+FINISHED_AS_IT_LIES = Bug(
+    "a dead writer's file taken as it lies", sequence.finish_dead_writer, (("copy_over(store, name)", "pass"),),
+    "a late reader beside reclaim and recycling",
 )  # fmt: skip
 
 OUT_OF_ORDER = Bug(

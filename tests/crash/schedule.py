@@ -100,7 +100,7 @@ class Schedule:
         self.actors: list[Actor] = []
         self.steps = 0
         self.trace: list[tuple[int, str]] = []
-        self.told: list[str] = []
+        self._calls: list[tuple[str, tuple[object, ...]]] = []
         self.kills: list[str] = []
         self.was_cut = False
         self._plan: dict[int, list[Choice]] = {}
@@ -113,6 +113,10 @@ class Schedule:
     def follow(self, plan: Sequence[Choice]) -> None:
         for choice in plan:
             self._plan.setdefault(choice.step, []).append(choice)
+
+    @property
+    def told(self) -> list[str]:
+        return [" ".join((call, *map(str, args))) for call, args in self._calls]
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ class Schedule:
             raise Livelock(f"no end after {self.steps} steps")
         actor.process = disk
         self.trace.append((self.actors.index(actor), call))
-        self.told.append(" ".join((call, *map(str, args))))
+        self._calls.append((call, args))
         following = actor
         for choice in self._plan.get(self.steps, ()):
             if isinstance(choice, Cut):

@@ -24,6 +24,35 @@ class Stop(NamedTuple):
     rules: Rules = Rules.ORDERED
 
 
+RACE = "commit, rollback and commit race"
+COMMIT, ROLLBACK, OTHER_COMMIT = range(3)
+CLAIM = r"lock \d+ \d{8} "  # of a message: its number's bits lie above its ordinal's
+
+STOPS = (
+    Stop("a list of prepared branches is never read between a vote's new version and its new name",
+         "a vote beside a take", 0, r"rename_new \S+ prepared/", 1),
+    Stop("a list of prepared branches is never read between a rollback's new version and the old name's end",
+         "a rollback beside takes", 0, "unlink prepared/", 1),
+    Stop("nobody rolls back a branch while its bytes are made durable", RACE, COMMIT, r"rename \S+copy prepared/",
+         ROLLBACK),
+    Stop("nobody commits a branch whose rollback is at its last step", RACE, ROLLBACK, "unlink prepared/", COMMIT),
+    Stop("nobody rolls back a branch while its commit is flushed", RACE, COMMIT, "flush", ROLLBACK),
+    Stop("who waited for the number lock looks for a commit of his branch", RACE, COMMIT, r"lock \d+ 0 ",
+         OTHER_COMMIT),
+    Stop("a committed branch is not made durable behind its move", "adopt, take and reclaim by two", 0, "flush", 1),
+    Stop("who locked a message looks for a vote about it", "a vote beside a take", 1, CLAIM, 0),
+    Stop("who locked a message looks for its removal", "a claim beside a removal", 1, CLAIM, 0),
+    Stop("who locked a message looks for a removal that nobody can see yet", "a commit that cannot be made visible", 1,
+         CLAIM, 0),
+    Stop("numbers are given out one at a time", "commits beside takes", 0, r"rename_new \S+ committed/", 1),
+    Stop("a number is published after those before it, by its writer", "commits beside takes", 0, "flush", 1),
+    Stop("two who create queues lose none", "two create queues", 0, "rename space.toml.tmp", 1),
+    Stop("two intakes do not take one file while it has two names", "two intakes", 0, "link drop/", 1, Rules.STRICT),
+    Stop("two intakes do not take one file while it has a copy", "two intakes and another user's files", 0,
+         "rename_new drop/", 1, Rules.STRICT),
+)  # fmt: skip
+
+
 def explorer_of(scenario: str, rules: Rules = Rules.ORDERED) -> Interleaver:
     return Interleaver(scenario_of(scenario), rules, limit=1)
 
@@ -48,6 +77,19 @@ def stop_in_turn(stop: Stop) -> int:
         for back in [n for n in calls_of(explorer.play(plan), stop.second) if n > step]:
             explorer.play((*plan, Switch(back, stop.first)))
     return explorer.count.schedules - 1
+
+
+def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, then: int) -> int:
+    """One actor stops before such a call, another runs to its end, and at each later step a third one does. How many
+    schedules were played."""
+    begin = (Switch(1, stopped),)
+    for step in calls_of(explorer.play(begin), stopped, before):
+        plan = (*begin, Switch(step, first))
+        whole = explorer.play(plan)
+        back = calls_of(whole, first)[-1]
+        for again in [n for n in calls_of(whole, stopped) if n > back]:
+            explorer.play((*plan, Switch(back + 1, stopped), Switch(again, then)))
+    return explorer.count.schedules
 
 
 def die_in_turn(explorer: Interleaver, victim: int, rescuer: int, described: str) -> None:

@@ -7,14 +7,27 @@ from tests.crash.interleave import Interleaver
 from tests.crash.planted import (
     AS_IT_LIES,
     BUGS,
+    FINISHED_AS_IT_LIES,
     NO_LOOK_FOR_A_COMMIT,
     NO_SETTLING,
     OF_GROUPS_AND_MIRRORS,
+    OF_NARROW_WINDOWS,
     OUT_OF_ORDER,
+    WRONG_WAY_ROUND,
     Bug,
     planted,
 )
-from tests.crash.stops import die_and_cut, die_at_each_step, die_in_turn, explorer_of, scenario_of
+from tests.crash.stops import (
+    CLAIM,
+    STOPS,
+    die_and_cut,
+    die_at_each_step,
+    die_in_turn,
+    explorer_of,
+    scenario_of,
+    stop_in_turn,
+    stop_twice,
+)
 from tests.survivors import Rules
 
 
@@ -22,17 +35,30 @@ def _explorer(bug: Bug, limit: int) -> Interleaver:
     return Interleaver(scenario_of(bug.noticed_by), Rules.ORDERED, limit=limit)
 
 
-# Found after hundreds of schedules only, so not in every run.
-_RARE = {"no second look", "a second look the wrong way round", "a second look without the prepared"}
-
-
-@pytest.mark.parametrize(
-    "bug",
-    [pytest.param(bug, id=bug.what, marks=[pytest.mark.slow] if bug.what in _RARE else []) for bug in BUGS],
-)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
 def test_a_rule_that_is_broken_is_missed(bug: Bug) -> None:
     with planted(bug), pytest.raises(Unexplained):
-        _explorer(bug, 1000).explore()
+        for limit in (15, 1000):
+            _explorer(bug, limit).explore()
+
+
+@pytest.mark.parametrize(("bug", "why"), OF_NARROW_WINDOWS, ids=lambda x: x.what if isinstance(x, Bug) else "")
+def test_a_rule_of_a_narrow_window_that_is_broken_is_missed(bug: Bug, why: str) -> None:
+    (stop,) = (stop for stop in STOPS if stop.why == why)
+    with planted(bug), pytest.raises(Unexplained):
+        stop_in_turn(stop)
+
+
+def test_a_second_look_the_wrong_way_round_is_missed() -> None:
+    explorer = explorer_of(WRONG_WAY_ROUND.noticed_by)
+    with planted(WRONG_WAY_ROUND), pytest.raises(Unexplained):
+        stop_twice(explorer, stopped=1, before=CLAIM, first=0, then=2)
+
+
+def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
+    explorer = explorer_of(FINISHED_AS_IT_LIES.noticed_by)
+    with planted(FINISHED_AS_IT_LIES), pytest.raises(Unexplained):
+        die_and_cut(explorer, 0, "flush")
 
 
 @pytest.mark.parametrize(
