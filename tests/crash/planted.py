@@ -125,7 +125,7 @@ _GOES = r"rename committed/|unlink committed/"
 # Each with who dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
-         (("            commit(", "            complete(requests)\n            commit("),),
+         (("commit(self.store", "complete(requests); commit(self.store"),),
          "a group beside a look"), 2, _COMMITS),
     (Bug("a group whose flush failed hears that all is well", group_commit.GroupCommit._try,
          (("request.error = CommitUnknown(str(error), tuple(request.ids))", "return []"),),
