@@ -16,7 +16,7 @@ from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.names import plural
-from spool.policies.claim_journal import all_notes
+from spool.policies.claim_journal import all_journals
 from spool.store.store import Store
 
 # Numbers are given out one after the other, so not even a crash leaves more than a few without a file. What lies
@@ -227,7 +227,7 @@ def _is_irregular(store: Store, name: str) -> bool:
 
 
 def _read_active(store: Store, evidence: Evidence) -> None:
-    evidence.notes = all_notes(store)
+    evidence.notes = all_journals(store)
     for name in sorted(store.files.disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)

@@ -13,7 +13,7 @@ from spool.log.sequence import finish_dead_writer
 from spool.log.visibility import read_all, rebuild
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.policies.claim_journal import count_note
+from spool.policies.claim_journal import count_journal
 from spool.runtime.clock import Deadline
 from spool.store.store import Store, log
 from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
@@ -145,7 +145,7 @@ def _roll_back(store: Store, decision: Decision, deadline: Deadline) -> None:
 
 def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
     assert decision.xid is not None
-    count_note(store, decision.xid, deadline)
+    count_journal(store, decision.xid, deadline)
 
 
 def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spool.coordination.locks import xid_byte
 from spool.model.message import Position, message_id
-from spool.policies.claim_journal import Note, all_notes, read_note
+from spool.policies.claim_journal import JournalContents, all_journals, read_journal
 from spool.store.store import Store
 
 HELD, IN_DOUBT = "held", "in doubt"
@@ -70,15 +70,15 @@ def claimed_positions(store: Store) -> set[Position]:
 def _add_noted(store: Store, claimed: Iterable[Position], found: dict[Position, Holder]) -> None:
     """What the notes of live transactions say about these."""
     places = sorted(claimed)
-    for xid in all_notes(store):
+    for xid in all_journals(store):
         if store.shared.xids.is_free(xid_byte(xid)):
             continue  # its process is dead: others may hold what it held
-        note = read_note(store, xid)
+        note = read_journal(store, xid)
         holder = Holder(HELD, str(xid), note.pid, note.program, note.since)
         found.update((position, holder) for position in _noted(note, places))
 
 
-def _noted(note: Note, places: list[Position]) -> Iterable[Position]:
+def _noted(note: JournalContents, places: list[Position]) -> Iterable[Position]:
     """Those of the sorted places that the note names. A note may say anything: what it claims is never counted up."""
     for number, first, count in note.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))

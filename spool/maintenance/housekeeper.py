@@ -18,7 +18,7 @@ from spool.log.visibility import apply_up_to
 from spool.maintenance.compaction import EVERY_SECONDS, Sweeper
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.policies.capacity import look_at_marks
+from spool.policies.capacity import check_marks
 from spool.policies.expiry import expire
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
@@ -76,7 +76,7 @@ class Housekeeper:
             if self._store.shared.counters.read().stopped:
                 return
             if self._store.config.marked:
-                look_at_marks(self._store)
+                check_marks(self._store)
             if len(self._store.view.index.idle) >= TIDY_FROM:
                 self._reclaim(0)
             self._save(CHECKPOINT_FROM, lasting=True)
@@ -186,7 +186,7 @@ class Housekeeper:
                 self._catch_up()
                 self._expire()
             if store.config.marked:
-                look_at_marks(store)
+                check_marks(store)
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
             if (due and self.sweep()) or len(store.view.index.idle) >= least or self._is_large():

@@ -1,7 +1,7 @@
-"""The capacity command: it runs when a queue reaches its high mark, and not again before it reached its low one.
+"""The capacity command: it runs when a queue reaches its high mark, and not again before it reached its low mark.
 
-That the command was run is a fact of the space, durable before it runs: a restart, or another process that looks, does
-not run it again. It runs outside any commit, in a thread of its own, and whatever becomes of it is logged.
+That the mark was reached is a fact of the space, durable before the command runs: another process, or the same after a
+restart, does not run it again. The command runs outside any commit, in a thread of its own; its end is logged.
 """
 
 import logging
@@ -27,11 +27,11 @@ _SHOWN_BYTES = 500
 
 
 class _Unchanged(Exception):
-    """Another process was faster, or the queue is not so full any more."""
+    """Another process was faster, or the queue is not that full any more."""
 
 
-def look_at_marks(store: Store) -> None:
-    """Note which queues have reached a mark, and run the commands of those that are full."""
+def check_marks(store: Store) -> None:
+    """Record which queues have reached a mark, and run the commands of those that reached the high one."""
     catch_up(store, list_prepared(store))
     for config in list(store.config.queues.values()):
         if config.capacity_high is None:
@@ -39,7 +39,7 @@ def look_at_marks(store: Store) -> None:
         with store.view.mutex:
             usage = usage_of(store, config.name, prepared_usage(store))
         is_high = _crossed(store, config, usage)
-        if is_high is not None and _note(store, config, is_high) and is_high and config.capacity_command is not None:
+        if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.files.disk.root, config, usage)
 
 
@@ -57,8 +57,8 @@ def _crossed(store: Store, config: QueueConfig, usage: Usage) -> bool | None:
     return None
 
 
-def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
-    """Durably; False if it is not so after all."""
+def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
+    """Record durably that a mark was reached; False if it is not so under the number lock."""
     deadline = store.deadline()
 
     def check() -> None:
@@ -67,10 +67,10 @@ def _note(store: Store, config: QueueConfig, is_high: bool) -> bool:
             if _crossed(store, config, usage_of(store, config.name, prepared_usage(store))) is not is_high:
                 raise _Unchanged
 
-    draft = CommitBatch()
-    draft.fact(_fact_key(config.name), _HIGH if is_high else None)
+    batch = CommitBatch()
+    batch.fact(_fact_key(config.name), _HIGH if is_high else None)
     try:
-        commit_batch(store, draft, deadline, flush=True, check=check)
+        commit_batch(store, batch, deadline, flush=True, check=check)
     except _Unchanged:
         return False
     return True
@@ -81,7 +81,7 @@ def _fact_key(queue: str) -> str:
 
 
 def run_command(space: str, config: QueueConfig, usage: Usage) -> None:
-    """In a thread of its own. The program goes on until it ends or its time is over, whoever closes the space."""
+    """Run the command in a thread of its own, until it ends or its time is over, also after the space was closed."""
     threading.Thread(target=_run, args=(space, config, usage), name="xaspool capacity").start()
 
 
@@ -96,11 +96,11 @@ def _run(space: str, config: QueueConfig, usage: Usage) -> None:
     }
     what = f"the capacity command of queue {config.name}"
     try:
-        # Into a file: however much it says is not kept here, and whoever it leaves behind is not waited for.
-        with _scratch() as said:
+        # Into a file: its output is not held in memory, and processes that it leaves behind are not waited for.
+        with _scratch() as output:
             with subprocess.Popen(
                 config.capacity_command, shell=True, env=environment, cwd="/", start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             ) as child:  # fmt: skip
                 try:
                     child.wait(config.capacity_timeout)
@@ -109,21 +109,21 @@ def _run(space: str, config: QueueConfig, usage: Usage) -> None:
                     log.warning("%s was ended: it took longer than %g s", what, config.capacity_timeout)
                     return
             if child.returncode:
-                text = _end_of(said)
-                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it said nothing")
+                text = _end_of(output)
+                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it output nothing")
     except OSError as error:
         log.warning("%s could not be run: %s", what, error)
 
 
 def _scratch() -> BinaryIO:
-    """A file of no name. Where there is no room for one the command runs all the same, nobody hears what it says."""
+    """A file without a name. Where there is no room for one, the command runs all the same and its output is lost."""
     try:
         return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:
         return open(os.devnull, "r+b")
 
 
-def _end_of(said: BinaryIO) -> str:
-    """The last characters, on one line."""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
-    return " ".join(said.read(_SHOWN_BYTES).decode("utf-8", "replace").split())
+def _end_of(output: BinaryIO) -> str:
+    """The last characters of the output, on one line."""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+    return " ".join(output.read(_SHOWN_BYTES).decode("utf-8", "replace").split())

@@ -1,7 +1,8 @@
-"""Notes of claims: which messages a live transaction holds, so that a consumer's death counts as a try.
+"""The journal of claims: which messages a transaction holds, so that the death of its process counts as a try.
 
-A note is a file ``active/<xid>.claims``, never flushed: it need survive a killed process, not a power cut. It names its
-owner, whose bytes in the claim files tell the living from the dead.
+A journal is a file ``active/<xid>.claims``. It is never flushed: it has to survive a killed process, not a power cut.
+It names its owner, a number whose bytes in the claim files are locked as long as the process lives (rule 6 of
+docs/architecture.md).
 """
 
 import logging
@@ -29,11 +30,11 @@ _MAX_NOTE_BYTES = 64 << 20
 _NAME, _VERSION = "xaspool-claims", 2
 
 
-class Note(NamedTuple):
-    """What a note says. ``owner``: 0 if it says nothing; ``ranges``: (number, first ordinal, count).
+class JournalContents(NamedTuple):
+    """What a journal says. ``owner``: 0 if it cannot be read; ``ranges``: (number, first ordinal, count).
 
     For people: the process that wrote it, and the time of its first claim, in seconds since the epoch; None where the
-    note does not say it.
+    journal does not say it.
     """
 
     owner: int
@@ -44,7 +45,7 @@ class Note(NamedTuple):
 
 
 class ClaimJournal:
-    """The note of one transaction; made with its first claim."""
+    """The journal of one transaction; its file is made with the first claim."""
 
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
@@ -53,14 +54,14 @@ class ClaimJournal:
         self._end = 0
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """(number, first, count) of what was just claimed. On a full disk a death is not counted as a try."""
+        """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
         try:
             self._add(ranges)
         except OSError as error:
-            self.remove()  # half a note would say something else
+            self.remove()  # a torn record would hide the records behind it
             if error.errno not in NO_ROOM:
                 raise
-            log.warning("claims cannot be noted: %s", error)
+            log.warning("claims cannot be recorded: %s", error)
 
     def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         if self._handle is None:
@@ -80,6 +81,7 @@ class ClaimJournal:
         self._end += len(data)
 
     def remove(self) -> None:
+        """Delete the file, if there is one."""
         if self._handle is not None:
             self.store.files.disk.close(self._handle)
             self._handle = None
@@ -88,7 +90,7 @@ class ClaimJournal:
 
 
 def _become_owner(store: Store) -> None:
-    """A number of our own, with its byte held in every claim file before anybody can know the number."""
+    """Take an owner number; its byte in every claim file is locked before another process can read the number."""
     if store.shared.claims.owner:
         return
     with_number_lock(store, store.deadline())
@@ -103,7 +105,7 @@ def _become_owner(store: Store) -> None:
 
 
 class OrphanReaper:
-    """Knows which owners may still have notes, and counts those of the dead."""
+    """Counts the tries of processes that died. It remembers which owners may have a journal."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -111,23 +113,23 @@ class OrphanReaper:
         self._seen = 0
 
     def count_orphans_tries(self, number: int, deadline: Deadline) -> None:
-        """Called with a claim of that number just won: if an owner died, its tries are counted before this returns."""
+        """Count the tries of owners that died. The caller has just won a claim on a message of this commit."""
         last = self.store.shared.counters.read().owner
         if last > self._seen:
             self._known.update(range(self._seen + 1, last + 1))
             self._seen = last
         for owner in [o for o in self._known if self.store.shared.claims.owner_is_dead(o, number)]:
-            for xid in _notes_of(self.store, owner):
-                count_note(self.store, xid, deadline)
+            for xid in _journals_of(self.store, owner):
+                count_journal(self.store, xid, deadline)
             self._known.discard(owner)
 
 
-def _notes_of(store: Store, owner: int) -> list[Xid]:
-    return [xid for xid in all_notes(store) if read_note(store, xid).owner == owner]
+def _journals_of(store: Store, owner: int) -> list[Xid]:
+    return [xid for xid in all_journals(store) if read_journal(store, xid).owner == owner]
 
 
-def all_notes(store: Store) -> list[Xid]:
-    """Whose notes there are. What is no regular file is none: a power cut or a stranger may leave anything there."""
+def all_journals(store: Store) -> list[Xid]:
+    """List the xids that have a journal. Only regular files count: a power cut may leave anything there."""
     found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.files.disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(store, layout.note(xid))]
 
@@ -137,17 +139,17 @@ def _is_regular(store: Store, name: str) -> bool:
     return identity is not None and identity.is_regular
 
 
-def read_note(store: Store, xid: Xid) -> Note:
-    """A torn end is left out, and a note that is gone says nothing."""
+def read_journal(store: Store, xid: Xid) -> JournalContents:
+    """Read a journal, without a torn end. One that is gone has no owner and no ranges."""
     try:
         handle = store.files.disk.open(layout.note(xid))
     except FileNotFoundError:
-        return Note(0, [])
+        return JournalContents(0, [])
     try:
         data = store.files.disk.read_at(handle, 0, min(store.files.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     finally:
         store.files.disk.close(handle)
-    note = Note(0, [])
+    journal = JournalContents(0, [])
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
     try:
@@ -158,19 +160,19 @@ def read_note(store: Store, xid: Xid) -> Note:
             if unpacker.unpack() != zlib.crc32(packed):
                 break
             if start == 0:
-                note = _first(*record)
+                journal = _first(*record)
             else:
-                note.ranges.append(_range(*record))
+                journal.ranges.append(_range(*record))
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, OverflowError):
         pass
-    return note
+    return journal
 
 
-def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> Note:
-    """Read a note's first record; ValueError if it is none, or of another version."""
+def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: Any) -> JournalContents:
+    """Read a journal's first record; ValueError if it is none, or of another version."""
     if [name, version] != [_NAME, _VERSION]:
-        raise ValueError("no note of claims")
-    return Note(
+        raise ValueError("no journal of claims")
+    return JournalContents(
         int(owner),
         [],
         pid if isinstance(pid, int) else None,
@@ -181,12 +183,12 @@ def _first(name: Any, version: Any, owner: Any, pid: Any, program: Any, since: A
 
 def _range(number: int, first: int, count: int) -> tuple[int, int, int]:
     if not 0 < number <= layout.MAX_NUMBER or not 0 <= first < first + count <= layout.MAX_ORDINAL + 1:
-        raise ValueError("a note of no messages")
+        raise ValueError("a range of no messages")
     return int(number), int(first), int(count)
 
 
-def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
-    """Count a dead owner's note and remove it; waits while somebody else is at it. False if it lives after all."""
+def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
+    """Count the tries in a dead owner's journal and remove it. False if its xid stays locked: the owner lives."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
         if not store.files.disk.exists(layout.note(xid)):
@@ -196,10 +198,8 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
     else:
         return False
     try:
-        ranges = read_note(store, xid).ranges
-        if not store.files.disk.exists(
-            layout.prepared(xid)
-        ):  # a branch that voted holds them by its file, and is not dead
+        ranges = read_journal(store, xid).ranges
+        if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds its messages by its file
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store, ranges), "the process that held it died", deadline)
@@ -211,7 +211,7 @@ def count_note(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """Which of them are there, each once: a note may say anything."""
+    """The messages of these ranges that are there, each once: a journal may say anything."""
     found: list[Position] = []
     seen, done = 0, 0
     with store.view.mutex:
@@ -227,13 +227,13 @@ def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position
 
 
 def reap_orphans(store: Store, deadline: Deadline) -> None:
-    """What dead processes left in ``active/``: their claims are counted, their unfinished branches removed.
+    """Count the claims of dead processes and remove their unfinished branches from ``active/``.
 
-    An opener that is alone does it too; this is for spaces that are never closed by everybody.
+    A process that opens the space alone does the same; this is for spaces that some process always has open.
     """
-    for xid in all_notes(store):
+    for xid in all_journals(store):
         if store.shared.xids.is_free(xid_byte(xid)):
-            count_note(store, xid, deadline)
+            count_journal(store, xid, deadline)
     for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
         if (

@@ -1,8 +1,8 @@
-"""Deduplication: a put with a key that was put within the queue's window is that message again.
+"""Deduplication: a put with a key that was put before, within the queue's window, adds no message.
 
-A key is a fact, written with its message and forgotten after the window; what is put again gets the first one's id,
-whether that is still in the queue or not. While a transaction that puts a key has not ended, its key is held as a byte
-lock: who puts the same one meanwhile waits for its outcome, as at a unique index.
+A key is a fact, written with its message and forgotten after the window. A put of the same key returns the id of the
+first message, whether that is still in the queue or not. As long as a transaction that puts a key has not ended, it
+holds a byte lock for the key: a put of the same key waits for its outcome, as at a unique index.
 """
 
 from spool.coordination.locks import deduplication_byte
@@ -14,8 +14,8 @@ from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
 
 
-class Keys:
-    """The keys that one transaction puts."""
+class DeduplicationKeys:
+    """The deduplication keys that one transaction puts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -23,9 +23,10 @@ class Keys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """The id of the message that was put with it, or None: then the key is this transaction's until it ends.
+        """The id of the message that was put with the key, or None: then this transaction holds the key until it ends.
 
-        MessageInUse while another transaction, or one in doubt, has it.
+        Raises:
+            MessageInUse: another transaction, or a prepared branch, has the key.
         """
         store, name = self._store, _fact_key(queue, key)
         if name in self._own:
@@ -49,7 +50,7 @@ class Keys:
 
     def _published(self, name: str, key: str) -> str | None:
         store = self._store
-        revalidate(store, store.deadline())  # whoever had the key may have died with a number that nobody sees yet
+        revalidate(store, store.deadline())  # a process may have died after its commit got a number
         with store.view.mutex:
             for xid, image in store.view.prepared.images.items():
                 if any(fact[0] == name for table in image.tables for fact in table.facts):
@@ -59,20 +60,21 @@ class Keys:
             return None
         return str(fact[1])
 
-    def remember(self, draft: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
-        """The message with that key is in the draft."""
+    def remember(self, batch: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
+        """Write the key of a message that is in the batch."""
         name = _fact_key(config.name, key)
-        draft.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
+        batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
         self._own[name] = message_id
 
     def let_go(self) -> None:
-        """The transaction has ended."""
+        """Let go of all keys: the transaction has ended."""
         held, self._bytes = self._bytes, []
         for byte in held:
             self._store.shared.xids.unlock(byte)
 
 
 def check_single(count: int) -> None:
+    """Raise InvalidArgument unless one message is put: a key belongs to one."""
     if count != 1:
         raise InvalidArgument(f"a deduplication_key is one message's, not {count}: put them one by one")
 

@@ -1,8 +1,8 @@
-"""What is past its time leaves its queue: to the error queue, or away, as the queue says.
+"""Expiry: a message whose time is over leaves its queue, to the error queue or for good, as the queue's options say.
 
-Nobody gets such a message, whoever has looked or not: a get passes it over. It leaves when somebody takes from its
-queue or counts it, and else within seconds, by the housekeeping of a process that follows the space. The commit that
-says so is not flushed: after a power cut the message is past its time again.
+Such a message is not delivered: a get passes it over. It leaves when a process takes from its queue or counts it, and
+otherwise within seconds, by the housekeeping of a process that follows the space. The commit that removes it is not
+flushed: after a power cut the message is there again, expired as before.
 """
 
 import logging
@@ -24,7 +24,7 @@ _RUNS_AT_ONCE = 4_096
 
 
 def expire(store: Store, queue: str, deadline: Deadline) -> int:
-    """Let go what is past its time and nobody holds; returns how many messages. The caller has caught up."""
+    """Remove the expired messages of a queue that are not held; returns how many. The caller has caught up."""
     done = 0
     while True:
         with store.view.mutex:
@@ -32,19 +32,19 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
                 return done
             claimed = _claim_expired(store, queue)
         if not claimed:
-            return done  # others hold them: who gives one back, gives it back too late
+            return done  # they are held elsewhere; one that is given back is found expired then
         try:
-            gone = _let_go(store, queue, claimed, deadline)
+            gone = _expire_claimed(store, queue, claimed, deadline)
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
         if not gone:
-            return done  # somebody else was faster, or a branch in doubt holds them
+            return done  # another process was faster, or a prepared branch holds them
         done += gone
 
 
 def _lacks_its_error_queue(store: Store, queue: str) -> bool:
-    """Then what is past its time stays, undelivered, until the error queue is there."""
+    """Whether the queue names an error queue that is not there: expired messages stay, undelivered, until it is."""
     config = queue_config(store.config, queue)
     return _is_kept(config) and config.error_queue not in store.config.queues
 
@@ -56,7 +56,7 @@ def _claim_expired(store: Store, queue: str) -> Ranges:
     return got
 
 
-def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
+def _expire_claimed(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
     revalidate(store, deadline)
     gone: dict[int, Ranges] = {}  # by how many tries failed
     with store.view.mutex:
@@ -73,7 +73,7 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     if count:
         config = queue_config(store.config, queue)
         try:
-            commit_batch(store, _farewell(config, gone), deadline, flush=False)
+            commit_batch(store, _removal_batch(config, gone), deadline, flush=False)
         except QueueNotFound:  # its error queue was deleted since the settings were read
             return 0
         where = f"moved to {config.error_queue}" if _is_kept(config) else "dropped"
@@ -81,16 +81,16 @@ def _let_go(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> in
     return count
 
 
-def _farewell(config: QueueConfig, gone: dict[int, Ranges]) -> CommitBatch:
-    draft = CommitBatch()
+def _removal_batch(config: QueueConfig, gone: dict[int, Ranges]) -> CommitBatch:
+    batch = CommitBatch()
     for attempts, ranges in gone.items():
         for number, first, count in ranges:
             if _is_kept(config):
                 changes = moved_to(config, attempts, "it was past its time") | {"why": "expired"}
-                draft.update(number, first, count, changes)
+                batch.update(number, first, count, changes)
             else:
-                draft.remove(number, first, count, "expired")
-    return draft
+                batch.remove(number, first, count, "expired")
+    return batch
 
 
 def _is_kept(config: QueueConfig) -> bool:

@@ -1,7 +1,7 @@
-"""A try that failed: the message comes back later, or moves to the error queue, or, with none set, is dropped.
+"""Retries: after a failed try a message comes back later, or moves to the error queue, or is dropped if there is none.
 
-What happens is decided by pure functions; it becomes visible as a commit of its own that is published without a flush:
-a power cut may forget that a try was counted, never the message.
+Pure functions decide what happens. It becomes visible by a commit of its own, which is published without a flush: a
+power cut may forget that a try was counted, but no message.
 """
 
 import logging
@@ -26,12 +26,12 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class FailureOutcome:
-    """What becomes of a message after a failed try: control fields to change, or None: it is dropped."""
+    """What happens to a message after a failed try: control fields to change, or None if it is dropped."""
 
     changes: Mapping[str, Any] | None
 
 
-def fate(
+def outcome_of_failure(
     config: QueueConfig,
     attempts: int,
     reason: str,
@@ -40,8 +40,15 @@ def fate(
     *,
     not_before: float | None = None,
 ) -> FailureOutcome:
-    """``attempts``: tries that failed before this one. ``delay``: seconds, instead of the queue's retry delay.
-    ``not_before``: the message's own time; one that was taken by its id before that is not due any earlier now."""
+    """Decide what happens to a message after a failed try.
+
+    Args:
+        attempts: tries that failed before this one.
+        now: seconds since the epoch.
+        delay: seconds before the next try, instead of the queue's retry delay.
+        not_before: the message's own due time, in seconds since the epoch: one that was taken by its id before that is
+            not due any earlier now.
+    """
     if is_last(config, attempts):
         return FailureOutcome(None if config.error_queue is None else moved_to(config, attempts + 1, reason))
     wait = retry_delay(config, attempts) if delay is None else delay
@@ -56,7 +63,7 @@ def fate(
 
 
 def is_last(config: QueueConfig, attempts: int) -> bool:
-    """Whether the message has had all its tries, with one more that failed now."""
+    """Whether the try that failed now was the last that the message may have."""
     return config.retries is not None and attempts + 1 > config.retries
 
 
@@ -73,10 +80,10 @@ def retry_delay(config: QueueConfig, attempts: int) -> float:
 
 
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
-    """The control fields of a message that ends in the error queue of ``origin``: a fresh count, no time, where it came
-    from and how many tries failed there.
+    """The control fields of a message that moves to the error queue of ``origin``.
 
-    What is there waits for a person, however long: it does not expire.
+    It has a fresh count, no due time, and says where it came from and how many tries failed there. It does not expire:
+    it waits for an administrator, however long.
     """
     assert origin.error_queue is not None
     return {
@@ -90,8 +97,8 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     }
 
 
-def add_failure_outcome(draft: CommitBatch, store: Store, position: Position, reason: str) -> None:
-    """Write a live message's fate into a draft; the caller holds the mutex."""
+def add_failure_outcome(batch: CommitBatch, store: Store, position: Position, reason: str) -> None:
+    """Write into a batch what happens to a message, if it is still there. Caller holds the mutex."""
     run = store.view.index.messages.find(position)
     if run is None:
         return
@@ -99,24 +106,27 @@ def add_failure_outcome(draft: CommitBatch, store: Store, position: Position, re
     config = with_error_queue(store.config, queue)
     own_time = due_time(run.attributes, run.committed_at)
     attempts = run.attributes.get("attempts", 0)
-    outcome = fate(config, attempts, reason, store.clock.now(), not_before=own_time)
+    outcome = outcome_of_failure(config, attempts, reason, store.clock.now(), not_before=own_time)
     if outcome.changes is None:
         log.warning(
             "a message of queue %s was dropped: %s (no error queue is set): %s", queue, tries(attempts + 1), reason
         )
-        draft.remove(position.number, position.ordinal, 1, "failed")
+        batch.remove(position.number, position.ordinal, 1, "failed")
     else:
-        draft.update(position.number, position.ordinal, 1, outcome.changes)
+        batch.update(position.number, position.ordinal, 1, outcome.changes)
 
 
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
-    """Defaults for a queue that was deleted while its messages were held."""
+    """The queue's options; defaults for a queue that was deleted while its messages were held."""
     return config.queues.get(queue) or QueueConfig(queue)
 
 
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
-    """The queue's options for what fails. If its error queue is not there, its messages are tried for ever: where they
-    would go nobody could find them, and to drop them nobody has asked."""
+    """The queue's options for a message that fails.
+
+    If its error queue is not there, its messages are tried for ever: in a missing queue they could not be found, and
+    the options do not say that they may be dropped.
+    """
     found = queue_config(config, queue)
     if found.error_queue is not None and found.error_queue not in config.queues:
         log.error("queue %s has the error queue %s, which is not there: create it", queue, found.error_queue)
@@ -127,22 +137,22 @@ def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
 def count_failures(
     store: Store, positions: Iterable[Position], reason: str, deadline: Deadline, held_by: Xid | None = None
 ) -> None:
-    """Count a failed try for each message that is still there, in one unflushed commit.
+    """Count a failed try for each message that is still there, in one commit without a flush.
 
-    What a prepared branch holds is left alone, unless it is ``held_by``, which is being rolled back.
+    Messages that a prepared branch holds are left alone, unless it is ``held_by``, which is being rolled back.
     """
     places = list(positions)
     while True:
-        draft = CommitBatch()
-        store.refresh_settings()  # where they go is as the settings are now
+        batch = CommitBatch()
+        store.refresh_settings()  # they say where the messages go
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
-                    add_failure_outcome(draft, store, position, reason)
-        if draft.empty:
+                    add_failure_outcome(batch, store, position, reason)
+        if batch.empty:
             return
         try:
-            commit_batch(store, draft, deadline, flush=False)
+            commit_batch(store, batch, deadline, flush=False)
             return
         except QueueNotFound:  # an error queue was deleted since the settings were read; now they are read again
             continue

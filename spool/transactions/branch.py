@@ -23,7 +23,7 @@ from spool.model.ranges import Ranges, positions
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
-from spool.policies.deduplication import Keys
+from spool.policies.deduplication import DeduplicationKeys
 from spool.runtime.clock import WaitExpired
 from spool.store.store import Store
 from spool.transactions import claiming
@@ -44,7 +44,7 @@ class Branch:
         self.file: CommitFileWriter | None = None
         self.claims: Ranges = []
         self.groups = GroupLocks(store.shared.xids, self.claims)
-        self._keys: Keys | None = None
+        self._keys: DeduplicationKeys | None = None
         self._store = store
         self._noted = noted
         self._note = ClaimJournal(store, self.xid)
@@ -52,9 +52,9 @@ class Branch:
         self._left = False  # to the next opener of the space
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> DeduplicationKeys:
         """The deduplication keys that it puts."""
-        self._keys = self._keys or Keys(self._store)
+        self._keys = self._keys or DeduplicationKeys(self._store)
         return self._keys
 
     # -- the xid ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from spool.format.batch import CommitBatch
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.model.settings import QueueConfig
-from spool.policies.retries import fate, moved_to, tries
+from spool.policies.retries import moved_to, outcome_of_failure, tries
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.validation import with_first_delay
 
@@ -117,7 +117,7 @@ def _retry(
 ) -> Effect:
     if not outcome.counted:
         return Effect.KEPT
-    decided = fate(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
+    decided = outcome_of_failure(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
     if decided.changes is None:
         log.warning(
             "message %s of queue %s was dropped: %s (no error queue is set): %s",

@@ -210,7 +210,7 @@ def test_a_mark_is_reached_by_what_others_put_and_voted_for(space: spool.Space, 
     space.put("full", "one")
     prepare(space, queue="full")
     with mock.patch.object(capacity, "run_command") as run:
-        capacity.look_at_marks(other._store)
+        capacity.check_marks(other._store)
     assert run.call_count == 1
 
 
