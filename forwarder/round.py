@@ -1,10 +1,10 @@
-"""One forwarding round: claim, let tasks call the service and prepare, commit what they voted.
+"""One forwarding round: claim messages, have tasks call the service and prepare, commit what they prepared.
 
-The round is a coordinator: its id is the gtrid of every task's branch, and it holds a lock on it while it lives. If it
-dies, its claims are free at once, and its prepared branches are rolled back by whoever meets them.
+The round is a coordinator: its id is the gtrid of every task's branch, and the round holds a lock on the id. If its
+process dies, the claims are free at once, and the next process that finds the prepared branches rolls them back.
 
-A task that dies with its worker names no message. The round then halves what it gave out, until the one message that
-kills its worker stands alone; that one is counted as tried.
+A task that dies with its worker names no message. The round then halves the work, until the message that kills its
+worker is alone; that message is counted as tried.
 """
 
 import logging
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
-from forwarder.task import STILL_THERE, Block, Chunk
+from forwarder.task import IN_A_QUEUE, Block, Chunk
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
 from spool.coordination.locks import coordinator_byte
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
@@ -35,22 +35,22 @@ log = logging.getLogger("spool.forwarder")
 _ROUND_ID_BYTES = 16
 _CHUNK_MESSAGES = 256
 _CHUNK_BYTES = 8 << 20
-_COUNTING_SECONDS = 2.0
+_COUNT_SECONDS = 2.0
 
 CALLING_SECONDS = 5.0
-"""After which a round begins no further call: what it came to is committed, the rest is the next round's."""
+"""The time after which a round begins no further call: its results are committed, the next round does the rest."""
 
 Job = Callable[[list[Chunk]], list[Block]]
 """Runs each chunk in a task and returns the blocks, in any order; raises TaskDied if one died with its worker."""
 
 
 class TaskDied(Exception):
-    """A task ended without an answer, and so would it anywhere else."""
+    """A task ended without a result, and would do so in any worker."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Messages of this queue go to this service."""
+    """The service that the messages of a queue go to."""
 
     queue: str
     service: Service
@@ -59,8 +59,13 @@ class Route:
 
 @dataclass
 class RoundResult:
-    """What a round came to. ``effects``: how many messages by ``Effect``; ``tried``: messages that failed, and
-    are still there; ``full``: that there was no room for answers."""
+    """The result of a round.
+
+    effects: the number of messages for each `Effect`.
+    tried: the messages that failed and are still in a queue.
+    retry_after: the seconds that the service asked to wait; None if it did not.
+    full: why there was no room for replies; "" if there was.
+    """
 
     effects: dict[str, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
@@ -74,9 +79,9 @@ class RoundResult:
 
     @property
     def down(self) -> str:
-        """Why nothing can be forwarded now; "" if it can."""
+        """Why nothing can be forwarded now; "" if messages can be forwarded."""
         if self.full:
-            return f"there is no room for answers ({self.full})"
+            return f"there is no room for replies ({self.full})"
         if Effect.KEPT not in self.effects:
             return ""
         return f"the service was not reached ({self.failures.last(Effect.KEPT)})"
@@ -100,11 +105,15 @@ def run_round(
     calling: float = CALLING_SECONDS,
     passed: Set[Position] = frozenset(),
 ) -> RoundResult:
-    """Forward up to ``limit`` messages of the route, but not those in ``passed``; an empty result if none came within
-    ``timeout`` seconds.
+    """Forward messages of a route, and commit everything that the result counts, or raise.
 
-    ``tasks``: how many run side by side; they begin calls for ``calling`` seconds. Either all that the result counts
-    is committed, or this raises.
+    Args:
+        job: runs chunks in tasks.
+        limit: the largest number of messages.
+        tasks: how many tasks run at the same time.
+        timeout: the seconds to wait for a message; the result is empty if none came.
+        calling: the seconds in which tasks begin calls.
+        passed: messages to leave in the queue.
     """
     store = space.engine.store
     round_id = os.urandom(_ROUND_ID_BYTES)
@@ -128,14 +137,14 @@ def run_round(
             except Full as error:
                 result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
     with store.gate:
-        resolve_orphans(store, store.deadline())  # branches of tasks that lost, or whose job died
+        resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
     if result.full and len(held) == 1:
-        _count_try(space, held[0], f"its answer found no room: {result.full}")
+        _count_try(space, held[0], f"there was no room for its reply: {result.full}")
     return result
 
 
 def _room(store: Store, route: Route) -> tuple[int | None, str]:
-    """How many answers the queue that they go to by default takes (None: any number), and what to say if none."""
+    """Return how many replies the default reply queue takes (None: any number), and the reason if it takes none."""
     store.refresh_settings()
     catch_up(store, list_prepared(store))
     config = store.config.queues.get(route.queue)
@@ -144,20 +153,20 @@ def _room(store: Store, route: Route) -> tuple[int | None, str]:
         queue = route.service.queue
     if queue is None or (room := room_in(store, queue)) is None:
         return None, ""
-    if room == 0 and resolve_orphans(store, store.deadline()):  # which held its room with what they had voted for
+    if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
         room = room_in(store, queue)
     return room, f"queue {queue} is full" if room == 0 else ""
 
 
 def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
-    """Of the message that a round had alone: whatever fills the queues, others are not to wait behind it for ever."""
-    with suppress(SpoolError), space.transaction() as transaction:  # somebody else may have it by now
+    """Count a try of the only message of a round, so that it cannot block its queue while another queue is full."""
+    with suppress(SpoolError), space.transaction() as transaction:  # another process may have taken it by now
         transaction.get(held.queue, message_id=held.id)
         transaction.set_rollback_only(reason)
 
 
-def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
-    """Of a round that is being abandoned: each message that a service is working on has had a try."""
+def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
+    """Count a try of each message whose call is in progress, because the round is abandoned."""
     store = space.engine.store
     with suppress(SpoolError, OSError), store.gate:
         positions = []
@@ -166,12 +175,15 @@ def count_in_hand(space: Space, chunks: list[Chunk]) -> None:
             if lock is not None:
                 positions.append(chunk.messages[lock[0] - chunk.first_byte].position)
         reason = "the forwarder was ended while the service worked on it"
-        count_failures(store, positions, reason, store.deadline(_COUNTING_SECONDS))
+        count_failures(store, positions, reason, store.deadline(_COUNT_SECONDS))
 
 
 @contextmanager
 def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransaction) -> Iterator[None]:
-    """Hold the lock on a round's id, and its transaction; a space that was closed meanwhile has let go of both."""
+    """Hold the lock on a round's id, and its transaction, and release both at the end.
+
+    If the space was closed meanwhile, they are released already.
+    """
     byte = coordinator_byte(round_id)
     with store.gate:
         if not store.shared.xids.try_lock(byte):
@@ -185,7 +197,7 @@ def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransac
 
 
 def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> RoundResult:
-    """Commit the branches that the tasks name, and set aside what they could not read."""
+    """Commit the branches that the tasks prepared, and move to quarantine the messages that they could not read."""
     result, adopt = RoundResult(), []
     for block in blocks:
         if block.error:
@@ -201,14 +213,14 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
 
 
 def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:
-    """Blocks for all messages, halving the work around a task that dies."""
+    """Run tasks for all messages; halve the work when a task dies, until the message that kills it is alone."""
     clock = space.engine.store.clock
     begun = clock.monotonic()
     try:
         return job(split(replace(whole, until=clock.now() + calling), tasks))
     except TaskDied as error:
         if len(whole.messages) == 1:
-            return [_buried(space, whole, error, clock.monotonic() - begun)]
+            return [_count_killer(space, whole, error, clock.monotonic() - begun)]
         log.info("a task died with its worker; looking for the message in halves: %s", error)
         middle = len(whole.messages) // 2
         blocks = []
@@ -217,8 +229,8 @@ def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -
         return blocks
 
 
-def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
-    """The message whose task died after so many seconds: a try, counted at once, while its claim is held."""
+def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
+    """Count a try of the message whose task died after `seconds`, at once, while its claim is held."""
     store, held, limit = space.engine.store, chunk.messages[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
@@ -231,24 +243,24 @@ def _buried(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Bloc
         effect = Effect.DROPPED
     else:
         effect = Effect.RETRIED if run.queue.name == held.queue else Effect.DEAD_LETTERED
-    block = Block(effects={effect: 1}, tried=[held.position] if effect in STILL_THERE else [])
+    block = Block(effects={effect: 1}, tried=[held.position] if effect in IN_A_QUEUE else [])
     block.failures.add(effect, reason)
     return block
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
-    """About two chunks a task, none too large; the order of the messages stays."""
+    """Split the work into about two chunks a task, none of them too large; the order of the messages stays."""
     messages = whole.messages
     target = max(1, min(_CHUNK_MESSAGES, -(-len(messages) // (2 * tasks))))
     chunks: list[Sequence[HeldMessage]] = []
     start, size = 0, 0
-    for place, message in enumerate(messages):
-        if place > start and (place - start >= target or size + message.body.length > _CHUNK_BYTES):
-            chunks.append(messages[start:place])
-            start, size = place, 0
+    for index, message in enumerate(messages):
+        if index > start and (index - start >= target or size + message.body.length > _CHUNK_BYTES):
+            chunks.append(messages[start:index])
+            start, size = index, 0
         size += message.body.length
     chunks.append(messages[start:])
     return [
-        replace(whole, messages=list(part), obliged=whole.obliged and place < tasks)
-        for place, part in enumerate(chunks)
+        replace(whole, messages=list(part), must_call=whole.must_call and index < tasks)
+        for index, part in enumerate(chunks)
     ]

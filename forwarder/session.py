@@ -1,9 +1,9 @@
 """The Spark session that forwards: started without noise, here or on a cluster, and taken down with its Java.
 
 How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
-with such a pipe, and the daemon forks the workers. Each ends when its pipe does, so a killed driver leaves nothing
-behind, though nobody tells the others. Java gets a session (in the sense of setsid) of its own: what is sent to the
-driver's whole process group, a Ctrl-C or a SIGTERM, reaches neither it nor the workers, and the driver can finish.
+with such a pipe, and the daemon forks the workers. Each process ends when its pipe is closed, so a killed driver leaves
+no process behind. Java has a session (in the sense of setsid) of its own: a signal to the driver's process group, such
+as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
 """
 
 import atexit
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-PATIENCE = 10.0
-"""Seconds that Java is given to end by itself."""
+END_SECONDS = 10.0
+"""The seconds in which Java may end by itself before it is killed."""
 
 # Paths of sockets have at most 107 bytes; Spark's have a name of 42 in this directory.
 _LONGEST_SOCKET_DIRECTORY = 107 - 1 - 42
 
-# What Java and Spark print in any case; and what stands before the text of a log line or an exception.
+# What Java and Spark always print.
 _CHATTER = re.compile(r"WARNING:|Picked up |Using Spark|Setting |To adjust |\S+ \S+ WARN ")
 # What stands before, and between, the tracebacks of workers whose job has ended.
 _BETWEEN_TRACEBACKS = re.compile(r"PySpark daemon failed to flush|During handling of the above exc|The above exc")
+# What stands before the text of a log line or an exception.
 _PROVENANCE = re.compile(r'^(\S+ \S+ ERROR \w+: )?(Exception in thread "[^"]*" )?(([\w$]+\.)+[\w$]+: )?')
 
 
@@ -53,10 +54,15 @@ def start(
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
-    `progress` is told in a few words what takes so long. `java_is_up` is called after a second or two; from then on
-    an exception, its own or a signal handler's, ends the start and leaves no process behind. What the workers print
-    goes to `sys.stderr`. The handler of SIGINT stays the one that it was. A process has one Spark: raises
-    `SparkUnavailable` if it has been started already, and where it cannot be started.
+    What the workers print goes to `sys.stderr`. The handler of SIGINT is not changed. A process has one Spark.
+
+    Args:
+        progress: called with a few words about what takes long.
+        java_is_up: called when Java runs, after a second or two. From then on an exception, its own or a signal
+            handler's, ends the start and leaves no process behind.
+
+    Raises:
+        SparkUnavailable: Spark cannot be started, or this process has started it already.
     """
     try:
         from pyspark import SparkContext
@@ -78,11 +84,11 @@ def start(
         try:
             spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory), java_is_up))
         except BaseException as error:
-            told = _java_message(error)  # as long as there is a Java to ask
+            message = _java_message(error)  # before the bridge is closed, and Java with it
             bridge.close()
             if not isinstance(error, Exception):
                 raise
-            reason = told or bridge.complaint() or describe(error)
+            reason = message or bridge.complaint() or describe(error)
             raise SparkUnavailable(f"Spark did not start on {master}: {reason}") from None
     bridge.passing_on = True
     return spark
@@ -122,15 +128,15 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
-        # What ends a task or a job is told as the reason of its messages: once, and without Java's stack.
+        # The cause of a task's or a job's end is the reason of its messages' failure, without Java's stack.
         "spark.log.level": "ERROR" if os.environ.get("SPOOL_DEBUG") else "FATAL",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": directory,
         "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
         "spark.python.worker.reuse": "true",
-        # A job of few messages takes a third of the time over such sockets. Whoever can reach one is not asked for a
-        # password, hence the private directory.
+        # A job of few messages takes a third of the time over such sockets. They ask for no password, so they lie in a
+        # private directory.
         "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
         "spark.python.unix.domain.socket.dir": directory,
         "spark.executorEnv.PYTHONPATH": python_path(),
@@ -149,7 +155,7 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
 
 def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Java is to be started with, besides those in `environ`."""
-    # A cluster's machines may have their Python elsewhere; its user says so as for any Spark program.
+    # The machines of a cluster may have their Python elsewhere: PYSPARK_PYTHON names it, as for any Spark program.
     python = sys.executable if is_local(master) else environ.get("PYSPARK_PYTHON", sys.executable)
     chosen = {
         "JAVA_HOME": java_home,
@@ -157,7 +163,7 @@ def environment(master: str, java_home: str, environ: Mapping[str, str]) -> dict
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
     }
-    # Else Java asks the name service for this machine's address, and fails where there is none.
+    # Otherwise Java asks the name service for this machine's address, and fails where there is none.
     return chosen | ({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {})
 
 
@@ -205,7 +211,7 @@ def _is_broken_pipe(block: list[str]) -> bool:
 
 
 class _Bridge:
-    """The Java process of this Python process, and all that must go when it goes."""
+    """The Java process of this Python process, its output and its directory."""
 
     current: "_Bridge | None" = None
 
@@ -230,7 +236,7 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with interrupts.deferred():  # or a Java could be left that nothing knows
+            with interrupts.deferred():  # otherwise a Java process could be left that no code refers to
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)
@@ -244,11 +250,11 @@ class _Bridge:
     def complaint(self) -> str:
         """The line that says most of what Java printed, once it has given up."""
         if self._reader is not None:
-            self._reader.join(PATIENCE)
+            self._reader.join(END_SECONDS)
         return complaint(self._printed)
 
     def close(self) -> None:
-        """End Java and remove its directory, as often as you like."""
+        """End Java and remove its directory; a second call does nothing."""
         if os.getpid() != self._owner or _Bridge.current is not self:
             return  # a forked child, or done
         _Bridge.current = None
@@ -260,14 +266,14 @@ class _Bridge:
     def _end_java(self) -> None:
         from pyspark import SparkContext
 
-        # PySpark never lets go of its Java, and would give the next context the dead one.
+        # PySpark keeps its Java process, and would use the dead one for the next context.
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         process: subprocess.Popen[bytes] = self._gateway.proc
         self._gateway.shutdown()
         assert process.stdin is not None
         process.stdin.close()
         try:
-            process.wait(PATIENCE)
+            process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -281,12 +287,12 @@ class _Bridge:
                 try:
                     sys.stderr.write(text)
                 except (OSError, ValueError, AttributeError):
-                    pass  # nobody listens; but a pipe that nobody empties would stop the workers
+                    pass  # standard error is closed; the pipe is read all the same, or the workers would block
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep from the terminal what Java prints meanwhile: the exception that it leads to says it in one line."""
+    """Do not print the output of Java meanwhile: the exception that follows tells it in one line."""
     bridge = _Bridge.current
     if bridge is not None:
         bridge.passing_on = False
@@ -299,7 +305,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables meanwhile: PySpark takes them from nowhere else, and they are not for others to see."""
+    """Set environment variables meanwhile: PySpark reads them only there, and no other code is to see them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -314,7 +320,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _same_interrupt_handler() -> Iterator[None]:
-    """Put back the handler of SIGINT: PySpark's own cancels all jobs, and with them the round."""
+    """Restore the handler of SIGINT: PySpark installs one that cancels all jobs, and with them the round."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -327,9 +333,9 @@ def _java_message(error: BaseException) -> str:
     """The first line of what the Java exception behind `error` says, "" if there is none that says anything."""
     exception = getattr(error, "java_exception", None)
     text = (exception and (exception.getMessage() or exception.toString())) or ""
-    # A cluster that does not answer stops the context; why it did so is in the log alone.
+    # A cluster that does not answer stops the context; only the log has the reason.
     return one_line(text.splitlines()[0]) if text and "stopped SparkContext" not in text else ""
 
 
 def _nothing(_: int) -> None:
-    """What a worker does to get warm. Being a function of this module, it has the worker import the package."""
+    """Do nothing. As a function of this module, it makes the worker import the package."""

@@ -1,4 +1,4 @@
-"""What a forwarder did; each kind of failure is in the log once."""
+"""What a forwarder did. Each kind of failure is logged once."""
 
 import logging
 from collections.abc import Collection
@@ -15,11 +15,14 @@ log = logging.getLogger("spool.forwarder")
 
 @dataclass
 class Summary:
-    """What a forwarder did, by queue.
+    """What a forwarder did, for each queue.
 
-    ``effects``: how many messages by ``Effect``. ``failures``: how many messages failed of what. ``left``, of a run
-    with ``once``: how many messages are there for later, because they failed or are held; without those whose own time
-    has not come. ``down``: why nothing could be forwarded last. ``errors``: what ended a route.
+    effects: the number of messages for each `Effect`.
+    failures: the failures by kind.
+    left: of a run with ``once``, the number of messages left for later because they failed or are held. Messages that
+        are delayed by their own control field are not counted.
+    down: why nothing could be forwarded in the last round.
+    errors: what ended a route.
     """
 
     effects: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -30,14 +33,14 @@ class Summary:
 
     @property
     def handled(self) -> int:
-        return sum(n for found in self.effects.values() for effect, n in found.items() if effect != Effect.KEPT)
+        return sum(n for counts in self.effects.values() for effect, n in counts.items() if effect != Effect.KEPT)
 
     def add(self, queue: str, result: RoundResult) -> None:
-        found = self.effects.setdefault(queue, {})
+        counts = self.effects.setdefault(queue, {})
         for effect, count in result.effects.items():
-            found[effect] = found.get(effect, 0) + count
+            counts[effect] = counts.get(effect, 0) + count
         for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
-            if failure.effect != Effect.KEPT:  # the route tells when it pauses
+            if failure.effect != Effect.KEPT:  # it is logged when the route pauses
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
         if result.down:
             self.down[queue] = result.down
@@ -46,8 +49,10 @@ class Summary:
 
 
 def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:
-    """How many messages of a queue are there for later: those that can be taken or are held, and of those that were
-    ``tried`` the ones that wait for their next try."""
+    """Count the messages of a queue that are left for later.
+
+    These are the messages that can be taken or are held, and those of `tried` that wait for their next try.
+    """
     stats, store = space.stats(queue), space.engine.store
     now = store.clock.now()
     with store.view.mutex:

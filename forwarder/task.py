@@ -1,7 +1,7 @@
-"""The executor's side of a round: read the bodies, call the service, write what came of it, prepare.
+"""The executor's side of a round: read the bodies, call the service, write the outcomes, prepare.
 
-Runs in Spark's Python workers. Bodies go from the space's files to the service and nowhere else; to the driver goes one
-small ``Block`` that names the prepared branch.
+It runs in Spark's Python workers. Bodies go from the space's files to the service and nowhere else; the driver gets one
+small `Block` that names the prepared branch.
 """
 
 import math
@@ -24,18 +24,18 @@ from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
 from spool.work.effects import Effect, Rules, record
 
-STILL_THERE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
-"""Effects after which a message is in a queue, and may be claimed again."""
+IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
+"""Effects after which a message is in a queue and can be claimed again."""
 
 _callers: dict[tuple[int, Service], Caller] = {}
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The work of one task: messages of one queue, that the round with this id holds.
+    """The work of one task: messages of one queue that a round has claimed.
 
-    ``until``: seconds since the epoch, after which it begins no further call, but that an ``obliged`` one makes its
-    first in any case. What it does not come to stays in the queue.
+    until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
+    must_call: the task makes its first call also after that time.
     """
 
     path: str
@@ -44,21 +44,24 @@ class Chunk:
     rules: Rules
     messages: list[HeldMessage]
     until: float = math.inf
-    obliged: bool = True
+    must_call: bool = True
 
     @property
     def first_byte(self) -> int:
-        """Of the locks that say which message is in hand."""
+        """The first of the bytes whose locks tell which message's call is in progress."""
         return in_hand_byte(self.round_id, *self.messages[0].position)
 
 
 @dataclass
 class Block:
-    """What a task tells the driver. ``vote`` None: nothing was written. ``retry_after``: seconds, for the route.
+    """The result of a task.
 
-    ``tried``: messages that failed, and are still there. ``damaged``: messages whose bodies cannot be read, with the
-    reason; the driver sets them aside. ``error``: the space could not be written, so there is no point in trying
-    elsewhere.
+    vote: the prepared branch; None if nothing was written.
+    effects: the number of messages for each `Effect`.
+    tried: the messages that failed and are still in a queue.
+    retry_after: the seconds that the service asked the route to wait.
+    damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
+    error: why the space could not be written: no other task could do it either.
     """
 
     vote: Vote | None = None
@@ -71,7 +74,7 @@ class Block:
 
 
 def run(chunks: Iterable[Chunk]) -> Iterator[Block]:
-    """For ``mapPartitions``: one chunk a partition."""
+    """Run the chunk of a partition: the function for Spark's ``mapPartitions``."""
     for chunk in chunks:
         try:
             yield deliver(chunk, *_attempt())
@@ -87,7 +90,7 @@ def _attempt() -> tuple[int, int]:
 
 
 def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
-    """Call the service for each message and prepare the branch that says what came of it."""
+    """Call the service for each message, and prepare the branch that has the outcomes."""
     xid = Xid(FORMAT_ROUND, chunk.round_id, f"{partition}.{attempt}".encode())
     branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
     try:
@@ -99,12 +102,12 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
 
 
 def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
-    """For each message, as far as there is time; what came of it goes into the branch."""
+    """Call the service for each message until the time is over; write the outcomes into the branch."""
     caller = _caller(chunk.service)
     block, effects = Block(), Counter[str]()
     with Watchdog(chunk.service.watched) as watchdog:
         for byte, held in enumerate(chunk.messages, chunk.first_byte):
-            if time.time() >= chunk.until and (effects or not chunk.obliged):
+            if time.time() >= chunk.until and (effects or not chunk.must_call):
                 break
             try:
                 message, raw, unreadable = _read(branch, held)
@@ -123,29 +126,32 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
             effects[effect] += 1
             if reason:
                 block.failures.add(effect, reason)
-            if effect in STILL_THERE:
+            if effect in IN_A_QUEUE:
                 block.tried.append(held.position)
             if effect is Effect.KEPT and isinstance(outcome, Retried):
                 block.retry_after = outcome.delay
-                break  # the service cannot be reached: the rest would not reach it either
+                break  # the service cannot be reached, also not for the other messages
     block.effects = dict(effects)
     return block
 
 
 def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes, str]:
-    """The message as a service sees it, its body as stored, and why that is what the service sees, if it could not be
-    decoded; CorruptedFile if it is damaged."""
+    """Return the message for a service, its body as stored, and why the body could not be decoded, "" if it was.
+
+    Raises:
+        CorruptedFile: the body is damaged.
+    """
     raw = branch.read(held)
     body, unreadable = raw, ""
     try:
         body = codecs.decode(raw, held.attributes.get("codec"))
-    except UnknownCodec as error:  # the business of who wants more than the bytes
+    except UnknownCodec as error:  # a service that takes bytes needs no codec
         unreadable = str(error)
     return Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes), raw, unreadable
 
 
 def _caller(service: Service) -> Caller:
-    """Opened once a worker process, and kept from round to round."""
+    """Return the opened service; it is opened once in each worker process."""
     key = (os.getpid(), service)
     if key not in _callers:
         _callers[key] = service.open()

@@ -1,10 +1,10 @@
-"""The time that a Python function may take: first an exception inside it; then, if it does not stop, its process ends.
+"""Limit the time that a Python function may take: first by an exception inside it, then by the end of its process.
 
-The exception reaches whatever Python runs, and whatever waits in a system call that a signal ends. It does not reach C
-code that lets no Python run, nor a function that catches everything; for those is the ``Watchdog``.
+The exception reaches running Python code, and a system call that a signal interrupts. It does not reach C code that
+runs no Python, nor a function that catches every exception: the `Watchdog` ends the process of those.
 """
 
-# The C half of ``signal``: its Python half takes as long as a short call, to tell numbers from names.
+# The C half of ``signal``: the Python half, which converts numbers to names, takes as long as a short call.
 import _signal as raw  # type: ignore[import-not-found]
 import faulthandler
 import os
@@ -20,15 +20,15 @@ from typing import Any, TextIO
 from spool.runtime import interrupts
 
 GRACE_SECONDS = 5.0
-"""How long after its time is up a function may go on before its process is ended."""
+"""How long a function may go on after its time limit before its process is ended."""
 
-# While the time was last set less than this ago it is left as it is: to set it costs more than a short call.
+# The watchdog is set again only after this time, because setting it costs more than a short call.
 _SLACK_SECONDS = 1.0
 _SHORTEST_SECONDS = 0.01
 
 
 class TookTooLong(BaseException):
-    """Raised inside a function whose time is up. No ``Exception``, so that ``except Exception`` does not keep it."""
+    """Raised inside a function at its time limit. It is no ``Exception``, so ``except Exception`` does not catch it."""
 
 
 def _run(function: Callable[[Any], Any], argument: Any) -> Any:
@@ -36,9 +36,9 @@ def _run(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 class TimeLimit:
-    """Calls a function with a time limit in seconds; None: without one, as in any thread but the main one.
+    """Calls a function with a time limit in seconds; None is no limit, and only the main thread has one.
 
-    ``reason``: "" until the time was up, then what to say of it.
+    reason: why the function was ended; "" if it was not.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -46,44 +46,45 @@ class TimeLimit:
         self.reason = ""
 
     def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Its value, or what it raises; TookTooLong inside it when its time is up."""
+        """Call the function; `TookTooLong` is raised inside it at the time limit."""
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             return _run(function, argument)
         begun = time.monotonic()
-        ring = self._ring  # bound once, to be known again
-        handler = raw.signal(signal.SIGALRM, ring)
+        handler = self._on_alarm  # bound once, so that it can be compared below
+        previous = raw.signal(signal.SIGALRM, handler)
         left, interval = raw.setitimer(signal.ITIMER_REAL, self.seconds)
         try:
             return _run(function, argument)
         finally:
-            if raw.getsignal(signal.SIGALRM) is ring:  # (else the function has an alarm of its own now)
+            if raw.getsignal(signal.SIGALRM) is handler:  # (otherwise the function has set an alarm of its own)
                 raw.setitimer(signal.ITIMER_REAL, 0)
-                raw.signal(signal.SIGALRM, handler)
+                raw.signal(signal.SIGALRM, previous)
                 if left:
                     left = max(left - (time.monotonic() - begun), _SHORTEST_SECONDS)
                     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
-    def _ring(self, number: int, frame: FrameType | None) -> None:
-        if interrupts.inside():  # the function uses a space: what is raised into a step of it would tear it
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if interrupts.inside():  # inside a call of a space, which an exception would leave half done
             signal.setitimer(signal.ITIMER_REAL, _SHORTEST_SECONDS)
             return
         while frame is not None and frame.f_code is not _run.__code__:
             frame = frame.f_back
-        if frame is not None:  # (else the function has just returned)
+        if frame is not None:  # (otherwise the function has just returned)
             assert self.seconds is not None
             self.reason = took_too_long(self.seconds)
             raise TookTooLong(self.reason)
 
 
 def took_too_long(seconds: float) -> str:
-    """The reason of a try whose time was up."""
+    """Return the reason of a try that reached its time limit."""
     return f"took longer than {seconds:g} s"
 
 
 class Watchdog:
-    """Ends this process, at once, when a call takes too long, whatever code is running.
+    """Ends this process when a call takes too long, also one in C code.
 
-    ``seconds``: the time limit of one call, None for none; the process ends ``GRACE_SECONDS`` after it.
+    Args:
+        seconds: the time limit of one call; the process ends `GRACE_SECONDS` later. None is no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -95,16 +96,16 @@ class Watchdog:
         return self
 
     def begin_call(self) -> None:
-        """A call begins now."""
+        """Start the time of a call."""
         now = time.monotonic()
         if self._seconds is None or now < self._set_at + _SLACK_SECONDS:
             return
         seconds = self._seconds + GRACE_SECONDS + _SLACK_SECONDS
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._where())
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self._trace_file())
         self._set_at = now
 
-    def _where(self) -> TextIO:
-        """Where Python tells which line did not end."""
+    def _trace_file(self) -> TextIO:
+        """Return the file for the traceback of the call that did not end."""
         if os.environ.get("SPOOL_DEBUG") and sys.__stderr__ is not None:
             return sys.__stderr__
         if self._file is None:

@@ -1,4 +1,4 @@
-"""A web service: the message's body is POSTed to it, and the status of the response tells what came of it.
+"""A web service: the message's body is POSTed to it, and the status of the response is the outcome.
 
 A header value or name that HTTP cannot carry as it is (control characters, anything but ASCII, blanks at its ends) is
 sent as percent-encoded UTF-8, as in a URL; a "%" itself becomes "%25", so that percent-decoding always gives back what
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
 RETRIABLE = frozenset({408, 425, 429})
-"""The 4xx that speak of the moment and not of the message."""
+"""The 4xx that are about the moment and not about the message."""
 
 _IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
 _IN_NAMES = "!#$&'*+-.^_`|~"
@@ -40,7 +40,7 @@ class HttpService:
     url: str
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
-    watched = None  # the client sees to the time
+    watched = None  # the client limits the time
 
     def check(self) -> None:
         """Raise `ServiceError` if the URL is malformed, or httpx is not installed."""
@@ -96,7 +96,7 @@ class HttpCaller:
             return Retried(describe(error), counted=not _refused_by_tls(error))
 
     def close(self) -> None:
-        """The connections stay open for the worker's next calls."""
+        """Do nothing: the connections stay open for the worker's next calls."""
 
     def _read(self, response: "httpx.Response") -> bytes | None:
         """Return the response's body, or None as soon as it is known to be too large."""
@@ -115,16 +115,16 @@ class HttpCaller:
 
 
 def judge(status: int, body: bytes | None, headers: "httpx.Headers", max_reply: int) -> Outcome:
-    """Return what a response comes to; `body` is None if it is over `max_reply` bytes."""
+    """Return the outcome of a response; `body` is None if it has more than `max_reply` bytes."""
     content_type = headers.get("Content-Type")
     if 200 <= status < 300:
         return too_large(max_reply) if body is None else replied(body, content_type, None, max_reply)
     if 400 <= status < 500 and status not in RETRIABLE:
         return Rejected(f"HTTP {status}", None if body is None else Replied(body, content_type))
     if 300 <= status < 400:
-        # Not followed: a redirected POST may turn into a GET, or take the message to another host. It is the route that
-        # is wrong and not the message, so it is not final; it is counted, since the service did answer, so that one
-        # message that is always redirected cannot hold up its queue for ever.
+        # Not followed: a redirected POST may turn into a GET, or send the message to another host. The route is wrong,
+        # not the message, so the failure is not final. It counts as a try, because the service did answer: a message
+        # that is always redirected must not block its queue.
         location = headers.get("Location", "none")
         return Retried(one_line(f"HTTP {status}: put the URL it redirects to into the route ({location})"))
     return Retried(f"HTTP {status}", retry_after(headers.get("Retry-After"), time.time()))
@@ -165,7 +165,7 @@ def header_value(text: str) -> str:
 
 
 def _refused_by_tls(error: BaseException) -> bool:
-    """With TLS 1.3 a server tells only after the handshake that it does not accept the client's certificate."""
+    """Tell whether the server refused the client's certificate, which TLS 1.3 reports only after the handshake."""
     return any(isinstance(cause, ssl.SSLError) and "ALERT" in str(cause.reason) for cause in _causes(error))
 
 

@@ -23,7 +23,7 @@ class PythonService:
 
     @property
     def watched(self) -> float | None:
-        """A function may hang its process."""
+        """The time limit, because a function may hang its process."""
         return self.timeout
 
     def check(self) -> None:
@@ -51,12 +51,12 @@ class PythonCaller:
             value = limit.call(self.function, request.message)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit too: a service that gives up must not take the worker with it
+        except BaseException as error:  # SystemExit too: it must not end the worker
             outcome = of_error(error, self.max_reply)
-            if limit.reason and not isinstance(error, Retry | Reject):  # whatever the function made of that
+            if limit.reason and not isinstance(error, Retry | Reject):  # also if the function raised another error
                 return Retried(limit.reason)
             return outcome
         return of_value(value, self.max_reply)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: the caller holds nothing."""

@@ -1,4 +1,4 @@
-"""Another queue as a service: the message moves there within the round's own commit, so exactly once."""
+"""Another queue as a service: the message moves there in the round's own commit, so exactly once."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from spool.model.outcome import Passed
 
 @dataclass(frozen=True)
 class QueueService:
-    """`queue:name`. Whether the space has such a queue is for the caller to check, who has the space open."""
+    """`queue:name`. The caller, which has the space open, checks that there is such a queue."""
 
     queue: str
     watched = None  # nothing is called
@@ -19,7 +19,7 @@ class QueueService:
             raise ServiceError("'queue:' names no queue: write queue:name")
 
     def open(self) -> "QueueCaller":
-        """There is nothing to make ready."""
+        """Return the caller; nothing has to be prepared."""
         return QueueCaller(self.queue)
 
 
@@ -33,4 +33,4 @@ class QueueCaller:
         return Passed(self.queue)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: the caller holds nothing."""

@@ -1,4 +1,4 @@
-"""What every kind of service has in common: what it is given, what it answers, and how it is opened."""
+"""What all kinds of services have in common: requests, outcomes, and how a service is opened."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ MAX_REPLY = 256 * 1024 * 1024
 
 
 class MissingQueue(ServiceError):
-    """A queue of a route that is not there: it may be created later, so the route itself is no wrong value."""
+    """A route names a queue that does not exist. It may be created later, so the route itself is not a wrong value."""
 
 
 class Message(Protocol):
@@ -36,7 +36,7 @@ class Message(Protocol):
 class Request:
     """One message on its way to a service: with its decoded body in `message`, and the bytes as stored in `raw`.
 
-    `unreadable` tells, if it is not empty, why the body could not be decoded here; it is the bytes as stored then.
+    `unreadable` tells why the body could not be decoded here: then it is the bytes as stored. "" if it was decoded.
     """
 
     message: Message
@@ -48,10 +48,10 @@ class Caller(Protocol):
     """An opened service, for one worker; it never raises but for KeyboardInterrupt."""
 
     def __call__(self, request: Request) -> Outcome:
-        """Deliver one message and tell what came of it."""
+        """Deliver one message and return the outcome."""
 
     def close(self) -> None:
-        """Give back what the worker will not need again."""
+        """Release what the worker does not need any more."""
 
 
 class Service(Protocol):
@@ -59,10 +59,10 @@ class Service(Protocol):
 
     @property
     def watched(self) -> float | None:
-        """Seconds that a call may take, if it may hang its process; None if the service itself sees to its time."""
+        """The seconds that a call may take, if it may hang its process; None if the service limits its time itself."""
 
     def check(self) -> None:
-        """Raise `ServiceError` if no call can succeed as the service is named. The driver asks before any work."""
+        """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
 
     def open(self) -> Caller:
-        """Make it ready in this process; `ServiceError` if it is not to be had here."""
+        """Prepare the service in this process; raise `ServiceError` if it cannot be used here."""

@@ -207,7 +207,7 @@ def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.S
     space.put("replies", b"there")
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
     result = forward(space, echo)
-    assert (result.effects, result.down) == ({Effect.KEPT: 1}, "there is no room for answers (queue replies is full)")
+    assert (result.effects, result.down) == ({Effect.KEPT: 1}, "there is no room for replies (queue replies is full)")
     space.get("replies")
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
     space.change_queue("replies", max_messages=None, max_bytes=1)
@@ -240,7 +240,7 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     assert space.stats("replies").ready == 3
     dead = space.get("errors")
     assert dead.id == large
-    assert "its answer found no room" in (dead.failure_reason or "")
+    assert "there was no room for its reply" in (dead.failure_reason or "")
 
 
 def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space: spool.Space) -> None:

@@ -160,7 +160,7 @@ class TestImport:
     @pytest.fixture(autouse=True)
     def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / "xaspool_demo.py").write_text(
-            "from spool.outcome import Retry\n"
+            "from spool.model.outcome import Retry\n"
             "def shout(message): return message.body.upper()\n"
             "class Desk:\n"
             "    @staticmethod\n"
