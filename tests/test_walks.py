@@ -1,0 +1,113 @@
+"""The walks of docs/architecture.md go where the code goes: each function that a step names is there, and is called."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import spool
+import xa
+from tests import references
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+STEP = re.compile(r"`((?:spool|xa|recovery|forwarder)/[\w/]+\.py): ([\w.]+)`")
+Action = Callable[[], object]
+WALKS = dict(re.findall(r"^### (.*)\n((?:(?!^#).*\n)*)", PAGE, re.MULTILINE))
+
+
+def put(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+    return lambda: space.put("orders", b"one")
+
+
+def get(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+    space.put("orders", b"one")
+    with spool.open(path) as other:
+        other.put("orders", b"two")  # something to catch up with
+    return lambda: space.get("orders")
+
+
+def two_phases(path: Path, opened: ExitStack) -> Action:
+    space = opened.enter_context(spool.open(path))
+
+    def commit_and_roll_back() -> None:
+        manager = xa.ResourceManager(space)
+        for number, decide in ((b"1", manager.commit), (b"2", manager.rollback)):
+            xid = xa.Xid(7, number, b"")
+            manager.start(xid)
+            space.put("orders", b"one")
+            manager.end(xid)
+            manager.prepare(xid)
+            if decide == manager.commit:  # as another process does, which was not told the vote
+                manager = xa.ResourceManager(space)
+                assert manager.recover() == [xid]
+                manager.commit(xid)
+            else:
+                manager.rollback(xid)
+
+    return commit_and_roll_back
+
+
+def opening(path: Path, opened: ExitStack) -> Action:
+    return lambda: opened.enter_context(spool.open(path))
+
+
+# (walk, what does it, what the walk names of other ways: in other threads and processes, and with other options)
+TRACED = [
+    ("A put", put, {"Transaction.put_many", "check_room", "Mirror.keep_beside"}),
+    ("A get", get, set()),
+    ("A two-phase commit", two_phases, set()),
+    ("Opening a space", opening, {"finish_dead_writer"}),
+]
+
+
+def called(action: Action) -> set[str]:
+    """``path: function`` of each that this thread calls."""
+    found = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            found.add(f"{os.path.relpath(frame.f_code.co_filename, ROOT)}: {frame.f_code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_each_walk_is_there() -> None:
+    assert {name for name, _, _ in TRACED} | {"A forwarded message"} <= set(WALKS)
+
+
+def test_files_and_functions_of_the_walks_exist() -> None:
+    steps = STEP.findall(PAGE)
+    assert len(steps) >= 40
+    for path, name in steps:
+        assert name in references.definitions(path), f"{path}: {name}"
+
+
+@pytest.mark.parametrize(("walk", "ready", "elsewhere"), TRACED, ids=[walk for walk, _, _ in TRACED])
+def test_a_walk_goes_through_the_functions_that_it_names(
+    walk: str, ready: Callable[[Path, ExitStack], Action], elsewhere: set[str], tmp_path: Path
+) -> None:
+    with spool.create(tmp_path) as space:
+        space.create_queue("orders")
+    with ExitStack() as opened:
+        found = called(ready(tmp_path, opened))
+    steps = STEP.findall(WALKS[walk])
+    assert elsewhere <= {name for _, name in steps}
+    missed = [
+        (path, name)
+        for path, name in steps
+        if name not in elsewhere and not any(f"{one}.".startswith(f"{path}: {name}.") for one in found)
+    ]
+    assert not missed, f"{walk}: named, and not called"
