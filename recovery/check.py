@@ -220,7 +220,7 @@ def _strays(store: Store) -> Iterator[Problem]:
                 continue
             parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
             irregular = not identity.is_regular and directory in (layout.FREE, layout.RUN, layout.ACTIVE)
-            captured = entry.startswith(layout.TAKEN_PREFIX)  # the name of a directory of dropped files
+            captured = entry.startswith(layout.CAPTURE_PREFIX)  # the name of a directory of dropped files
             is_capture = captured and directory == layout.ACTIVE and identity.is_directory
             if not is_ours(entry) or (irregular and not is_capture) or (captured and not is_capture):
                 yield Problem(Finding(Kind.STRAY, name, "no file of a queue space", LEFT_ALONE), Remedy.QUARANTINE)

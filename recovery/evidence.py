@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spool.admin.findings import LEFT_ALONE, Kind
-from spool.coordination.locks import coordinator_byte, taken_byte, xid_byte
+from spool.coordination.locks import capture_byte, coordinator_byte, xid_byte
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.reader import FileContents, image_of, open_file, prove
 from spool.log.visibility import carries
@@ -234,9 +234,9 @@ def _read_active(store: Store, evidence: Evidence) -> None:
         if xid is not None and not _is_irregular(store, path):
             evidence.active.append(xid)
             _look_at_locks(store, evidence, xid)
-        elif name.startswith(layout.TAKEN_PREFIX):
+        elif name.startswith(layout.CAPTURE_PREFIX):
             evidence.taken.append(name)
-            if not store.shared.xids.is_free(taken_byte(name)):
+            if not store.shared.xids.is_free(capture_byte(name)):
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spool.admin.findings import Finding, Kind
-from spool.coordination.locks import dropping_byte
+from spool.coordination.locks import drop_folder_byte
 from spool.disk.content import copy
 from spool.disk.disk import Disk
 from spool.disk.identity import FileIdentity
@@ -29,7 +29,7 @@ from spool.store.store import Store
 
 BEGINNING_BYTES = 1024
 _DROPPED = re.compile(
-    rf"{layout.ACTIVE}/{re.escape(layout.TAKEN_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
+    rf"{layout.ACTIVE}/{re.escape(layout.CAPTURE_PREFIX)}(?P<queue>[^/]+)\.[0-9a-f]{{16}}/(?:\.late\.[^/]+/)?(?:\.first\.)?(?P<name>[^/]+)",
     re.DOTALL,
 )
 
@@ -194,7 +194,7 @@ def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
     if store.files.disk.ordered:
         yield
         return
-    byte = dropping_byte(queue)
+    byte = drop_folder_byte(queue)
     store.shared.xids.lock(byte, store.deadline(), f"the folder {layout.DROP}/{queue}")
     try:
         yield

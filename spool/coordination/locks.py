@@ -123,12 +123,12 @@ def in_hand_byte(gtrid: bytes, number: int, ordinal: int) -> int:
     return _byte(b"in hand:%s:%d.%d" % (gtrid, number, ordinal))
 
 
-def taken_byte(directory: str) -> int:
+def capture_byte(directory: str) -> int:
     """The byte of run/xids that an intake holds while the files that it took into this directory are its own."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
 
 
-def dropping_byte(queue: str) -> int:
+def drop_folder_byte(queue: str) -> int:
     """The byte of run/xids that an intake holds while files of this queue's folder have two names."""
     return _byte(b"dropping:" + queue.encode("utf-8", "surrogateescape"))
 

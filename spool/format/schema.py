@@ -7,7 +7,7 @@ need not ask again: types are right, ranges are bounded, and a path names nothin
 from collections.abc import Mapping
 from typing import Any
 
-from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, TAKEN_PREFIX
+from spool.model.layout import CAPTURE_PREFIX, MAX_NUMBER, MAX_ORDINAL
 from spool.model.order import MOST_BEFORE
 
 TOTALS_FACT = "totals"
@@ -84,7 +84,7 @@ def check_commands(found: Any) -> list[list[Any]]:
 
 def _check_taken(directory: Any, name: Any) -> None:
     """Who applies it removes that file: it must lie in a directory of taken files, and nowhere else."""
-    if not isinstance(directory, str) or not directory.startswith(TAKEN_PREFIX) or {"/", "\0"} & set(directory):
+    if not isinstance(directory, str) or not directory.startswith(CAPTURE_PREFIX) or {"/", "\0"} & set(directory):
         raise ValueError(f"{directory!r:.40} is no directory of taken files")
     if not isinstance(name, bytes) or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
         raise ValueError(f"{name!r:.40} is no file's name")

@@ -1,30 +1,29 @@
-"""Files that are taken from ``drop/``: moved to where only their intake opens them by name.
+"""Capturing dropped files: moving them from ``drop/`` to where only their intake opens them by name.
 
-A *taking directory* lies in ``active/`` and belongs to the intake that holds its byte. Names in it are never used
-twice, so a commit's record of one can never mean another file. What an intake took before it died belongs to whoever
-gets the byte next: if a commit names the file, it is removed, otherwise it is read from where it lies, never put back.
+What an intake captured before it died belongs to the next intake that gets its directory: if a commit names the file,
+it is removed; otherwise it is read from where it lies, and never put back.
 
 Where renames are not ordered, a file has both its names for a moment. Then the first one is never removed from the
 folder by its name alone, since a program may have renamed its next file to it. It is moved to ``.first.<name>`` in the
-taking directory and compared there: the taken file's second name goes; another file is taken under that name.
+capture directory and compared there: the captured file's second name is removed; another file is captured under that
+name.
 """
 
 import errno
 import logging
-import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from spool.admin.quarantined import finish_restoring
-from spool.coordination.locks import dropping_byte, taken_byte
+from spool.coordination.locks import drop_folder_byte
 from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES
-from spool.errors import SpoolError
 from spool.intake import spares
+from spool.intake.directories import FIRST_PREFIX, CapturedFile, CaptureDirectories, queue_of
 from spool.intake.dropfile import is_unfinished
-from spool.intake.late import Late, grown
+from spool.intake.late import LateWrites, grown
 from spool.intake.writers import Complete, Evidence
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
@@ -34,48 +33,14 @@ from spool.store.store import Store
 
 log = logging.getLogger("spool")
 
-_FIRST = ".first."
-_MOST_NAMES = 10_000  # of one taking directory, since an intake remembers them
 
+class Capture:
+    """The captured files of one intake.
 
-@dataclass(frozen=True)
-class Taken:
-    """A file in a taking directory: ``active/<directory>/<entry>``. ``name``: as it was dropped. ``seen``: as it was
-    when it was found complete; None of what a dead intake had taken. ``came_meanwhile``: it came under the name of one
-    that was being taken, and has another entry."""
-
-    queue: str
-    directory: str
-    name: str
-    seen: Complete | None = field(default=None, compare=False)
-    came_meanwhile: bool = False
-
-    @property
-    def folder(self) -> str:
-        return f"{layout.ACTIVE}/{self.directory}"
-
-    @property
-    def entry(self) -> str:
-        return f"{_FIRST}{self.name}" if self.came_meanwhile else self.name
-
-    @property
-    def path(self) -> str:
-        return f"{self.folder}/{self.entry}"
-
-    @property
-    def first(self) -> str:
-        """Where it was dropped."""
-        return f"{layout.DROP}/{self.queue}/{self.name}"
-
-    @property
-    def record(self) -> tuple[str, bytes]:
-        """As a commit names it: file names are bytes."""
-        return self.directory, os.fsencode(self.entry)
-
-
-class Taking:
-    """The taking directories of one intake. ``queues`` names the queues there are; ``report`` is told of what is left
-    alone, by name and reason; ``set_aside`` moves a file to quarantine, by path, queue and reason."""
+    queues: returns the names of all queues.
+    report: called with (name, reason) of each file that is left alone.
+    set_aside: moves a file to quarantine, by (path, queue, reason).
+    """
 
     def __init__(
         self,
@@ -84,159 +49,127 @@ class Taking:
         report: Callable[[str, str], None],
         set_aside: Callable[[str, str, str], None],
     ) -> None:
-        self.late = Late(store, set_aside)
+        self.late = LateWrites(store, set_aside)
         self._store = store
         self._disk = store.files.disk
         self._queues = queues
         self._report = report
         self._set_aside = set_aside
-        self._directories: dict[str, str] = {}  # by queue, where its next file goes
-        self._held: list[str] = []  # directories of which this intake has the byte
-        self._used: dict[str, set[str]] = {}  # names in each that files still go to
-        self._folders: set[str] = set()  # queues of which this intake has the ``dropping_byte``
+        self._directories = CaptureDirectories(store)
+        self._locked_folders: set[str] = set()  # queues of which this intake has the ``drop_folder_byte``
 
     @public_call("taking dropped files")
-    def take(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
-        """Move dropped files, by name, where nobody else can open them by name; what can be had of them, and what
-        turned out to be a dead intake's.
+    def capture(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
+        """Move dropped files, by name, to a capture directory.
 
-        Where renames are not ordered, a power cut could lose both names of a file: there the new one is durable before
-        the old one goes, or a copy is (``spares``), and meanwhile no other intake may look.
+        Where renames are not ordered, a power cut could lose both names of a file: there the new name is durable before
+        the old one is removed, or a copy is (``spares``), and no other intake may look meanwhile.
+
+        Returns:
+            Those that could be captured, and those of intakes that were found dead.
         """
-        self._leave_empty()
+        self._directories.release_unused()
         if self._disk.ordered:
-            return [taken for name, seen in arrivals for taken in self._take_one(queue, name, seen, self._rename)]
-        byte = dropping_byte(queue)
+            return [file for name, seen in arrivals for file in self._capture_one(queue, name, seen, self._rename)]
+        byte = drop_folder_byte(queue)
         self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
-        self._folders.add(queue)
+        self._locked_folders.add(queue)
         try:
-            return self._take_in_turn(queue, arrivals)
+            return self._capture_unordered(queue, arrivals)
         finally:
-            self._folders.remove(queue)
+            self._locked_folders.remove(queue)
             self._store.shared.xids.unlock(byte)
 
-    def _take_in_turn(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[Taken]:
-        found = self.finish_dead_intakes() if self._spared(queue) else []
-        spared = self._spared(queue)  # another intake is about to finish those
-        self._flush_of_the_dead(queue)
-        linked: list[Taken] = []
-        copied: list[Taken] = []
+    def _capture_unordered(self, queue: str, arrivals: list[tuple[str, Complete]]) -> list[CapturedFile]:
+        captured = self.finish_dead_intakes() if self._copied_names(queue) else []
+        copied_names = self._copied_names(queue)  # another intake is about to finish those
+        self._directories.flush_of_the_dead(queue)
+        linked: list[CapturedFile] = []
+        copied: list[CapturedFile] = []
 
-        def link_or_copy(taken: Taken) -> None:
+        def link_or_copy(file: CapturedFile) -> None:
             try:
-                self._disk.link(taken.first, taken.path)
-                linked.append(taken)
+                self._disk.link(file.first, file.path)
+                linked.append(file)
             except Unsupported:
-                spares.make(self._disk, taken.first, taken.folder)
-                copied.append(taken)
+                spares.make(self._disk, file.first, file.folder)
+                copied.append(file)
 
         for name, seen in arrivals:
-            if name not in spared:
-                found += self._take_one(queue, name, seen, link_or_copy)
-        for folder in {taken.folder for taken in linked + copied}:
+            if name not in copied_names:
+                captured += self._capture_one(queue, name, seen, link_or_copy)
+        for folder in {file.folder for file in linked + copied}:
             self._disk.flush_directory(folder)
-        for taken in linked:
-            found += self._remove_first_name(taken)
-        gone = self._rename_copied(copied)
-        return [taken for taken in found if taken not in gone]
+        for file in linked:
+            captured += self._remove_first_name(file)
+        lost = self._rename_copied(copied)
+        return [file for file in captured if file not in lost]
 
-    def _rename_copied(self, copied: list[Taken]) -> list[Taken]:
-        """Files whose copies are durable; those that could not be had."""
-        gone = []
-        for taken in copied:
+    def _rename_copied(self, copied: list[CapturedFile]) -> list[CapturedFile]:
+        """Rename files whose copies are durable, and remove the copies; return those that could not be renamed."""
+        lost = []
+        for file in copied:
             try:
-                self._rename(taken)
+                self._rename(file)
             except FileNotFoundError:
-                gone.append(taken)
+                lost.append(file)
             except OSError as error:
-                self._cannot_take(taken, error)
-                gone.append(taken)
-        for folder in {taken.folder for taken in copied}:
+                self._report_failure(file, error)
+                lost.append(file)
+        for folder in {file.folder for file in copied}:
             self._disk.flush_directory(folder)
             for spare in spares.folders(self._disk, folder):
                 spares.remove(self._disk, spare)
-        return gone
+        return lost
 
-    def _take_one(self, queue: str, name: str, seen: Complete, move: Callable[[Taken], None]) -> list[Taken]:
-        taken = Taken(queue, self._directory(queue, name), name, seen)
+    def _capture_one(
+        self, queue: str, name: str, seen: Complete, move: Callable[[CapturedFile], None]
+    ) -> list[CapturedFile]:
+        file = CapturedFile(queue, self._directories.for_file(queue, name), name, seen)
         try:
-            identity = self._disk.identity(taken.first)
+            identity = self._disk.identity(file.first)
             if identity is not None and identity.links > 1:
-                if self._is_taken(taken, identity):
+                if self._is_captured(file, identity):
                     return self.finish_dead_intakes()
                 if not self._disk.ordered:
-                    finish_restoring(self._disk, taken.first, identity)
-            move(taken)
+                    finish_restoring(self._disk, file.first, identity)
+            move(file)
         except FileNotFoundError:
-            return []  # its owner thought better of it, or another intake was faster
+            return []  # its owner removed it, or another intake was faster
         except OSError as error:
-            self._cannot_take(taken, error)
+            self._report_failure(file, error)
             return []
-        self._used[taken.directory].add(name)
-        return [taken]
+        self._directories.note_used(file)
+        return [file]
 
-    def _rename(self, taken: Taken) -> None:
-        self._disk.rename_new(taken.first, taken.path)
+    def _rename(self, file: CapturedFile) -> None:
+        self._disk.rename_new(file.first, file.path)
 
-    def _cannot_take(self, taken: Taken, error: OSError) -> None:
-        self._report(taken.first, f"it cannot be taken: {error.strerror}")
+    def _report_failure(self, file: CapturedFile, error: OSError) -> None:
+        self._report(file.first, f"it cannot be taken: {error.strerror}")
 
-    def _spared(self, queue: str) -> set[str]:
-        """Names of files of which intakes have copies."""
-        directories = [f"{layout.ACTIVE}/{name}" for name in self._directories_of(queue)]
+    def _copied_names(self, queue: str) -> set[str]:
+        """Return the names of files of which intakes have copies."""
+        directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.of_queue(queue)]
         folders = [folder for directory in directories for folder in spares.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}
 
-    def _flush_of_the_dead(self, queue: str) -> None:
-        """An intake that removed a copy may have died before that was durable: the copy would come back, and count,
-        once its original was taken."""
-        for directory in self._directories_of(queue):
-            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
-            if (
-                identity is not None
-                and identity.is_directory
-                and self._store.shared.xids.is_free(taken_byte(directory))
-            ):
-                with suppress(FileNotFoundError):
-                    self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
-
-    def _directories_of(self, queue: str) -> list[str]:
-        prefix = f"{layout.TAKEN_PREFIX}{queue}."
-        return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
-
-    def _is_taken(self, taken: Taken, identity: FileIdentity) -> bool:
-        """Whether an intake that died had given the file its new name already."""
+    def _is_captured(self, file: CapturedFile, identity: FileIdentity) -> bool:
+        """Return whether an intake that died had given the file its new name already."""
         return any(
-            identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{taken.name}"))
-            for directory in self._directories_of(taken.queue)
+            identity.same_file(self._disk.identity(f"{layout.ACTIVE}/{directory}/{file.name}"))
+            for directory in self._directories.of_queue(file.queue)
         )
 
-    def _directory(self, queue: str, name: str) -> str:
-        """This intake's directory for the queue; a new one if the name was used in it before, or too many were."""
-        directory = self._directories.get(queue)
-        if directory is not None:
-            used = self._used[directory]
-            if name not in used and len(used) < _MOST_NAMES:
-                return directory
-        directory = f"{layout.TAKEN_PREFIX}{queue}.{os.urandom(8).hex()}"
-        if not self._store.shared.xids.try_lock(taken_byte(directory)):
-            raise SpoolError(f"the new directory {directory} is taken already")
-        self._held.append(directory)
-        self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
-        # Or what it holds could be lost with it. Itself first: without a journal its name could lead elsewhere.
-        self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
-        self._disk.flush_directory(layout.ACTIVE)
-        self._used.pop(self._directories.get(queue, ""), None)
-        self._directories[queue], self._used[directory] = directory, set()
-        return directory
+    # -- around the commit --------------------------------------------------------------------------------------------
 
-    def make_durable(self, batch: list[Taken]) -> None:
-        """Before the commit: or a file could be back in drop/ after a power cut, and come again.
+    def make_durable(self, batch: list[CapturedFile]) -> None:
+        """Flush the directories of captured files, before the commit: after a power cut, none may be in drop/ again.
 
-        On btrfs too, where the commit's flush covers the renames of its own file, and of no other.
+        On btrfs, too: there the flush of the commit covers the renames of its own file, and of no other.
         """
-        folders = {f"{layout.ACTIVE}/{taken.directory}" for taken in batch}
-        folders |= {f"{layout.DROP}/{taken.queue}" for taken in batch} | {layout.ACTIVE}
+        folders = {f"{layout.ACTIVE}/{file.directory}" for file in batch}
+        folders |= {f"{layout.DROP}/{file.queue}" for file in batch} | {layout.ACTIVE}
         try:
             for folder in sorted(folders):
                 if self._disk.exists(folder):
@@ -244,53 +177,53 @@ class Taking:
         except OSError as error:
             self._store.fail("taking dropped files", error)
 
-    def remove(self, taken: Taken) -> None:
-        """A file whose messages are committed; one that may still have a writer is looked at for a while (``late``)."""
+    def remove(self, file: CapturedFile) -> None:
+        """Remove a file whose messages are committed; one that may still have a writer is watched first (``late``)."""
         try:
-            if taken.seen is None or taken.seen.evidence is Evidence.ASKED:
-                self._disk.unlink(taken.path)
-            elif taken.seen.evidence is Evidence.STILL:
-                self.late.keep(taken.queue, taken.path, taken.seen.identity)
+            if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
+                self._disk.unlink(file.path)
+            elif file.seen.evidence is Evidence.UNCHANGED:
+                self.late.keep(file.queue, file.path, file.seen.identity)
             else:
-                self._remove_renamed(taken, taken.seen)
+                self._remove_renamed(file, file.seen)
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("%s was taken and cannot be removed yet: %s", taken.path, error)
+            log.warning("%s was taken and cannot be removed yet: %s", file.path, error)
 
-    def _remove_renamed(self, taken: Taken, seen: Complete) -> None:
-        identity = self._disk.identity(taken.path)
+    def _remove_renamed(self, file: CapturedFile, seen: Complete) -> None:
+        identity = self._disk.identity(file.path)
         if identity is None or seen.is_still(identity):
-            self._disk.unlink(taken.path)
+            self._disk.unlink(file.path)
         else:
-            self._set_aside(taken.path, taken.queue, grown(seen.identity.size, identity.size))
+            self._set_aside(file.path, file.queue, grown(seen.identity.size, identity.size))
 
-    # -- what others left -------------------------------------------------------------------------------------------
+    # -- intakes that died --------------------------------------------------------------------------------------------
 
     @public_call("finishing dropped files")
-    def finish_dead_intakes(self) -> list[Taken]:
-        """What intakes took before they died: removed if a commit names it, else returned, to be read where it lies."""
-        found: list[Taken] = []
-        for directory in sorted(self._disk.names(layout.ACTIVE)):
-            if not directory.startswith(layout.TAKEN_PREFIX):
+    def finish_dead_intakes(self) -> list[CapturedFile]:
+        """Take over what intakes captured before they died.
+
+        A file that a commit names is removed; the others are returned, to be read from where they lie.
+        """
+        captured: list[CapturedFile] = []
+        for directory in self._directories.of_all():
+            if not self._directories.take_over(directory):
                 continue
-            if not self._store.shared.xids.try_lock(taken_byte(directory)):
-                continue  # its intake lives
             try:
                 left = self._finish_directory(directory)
             except BaseException:
-                self._store.shared.xids.unlock(taken_byte(directory))  # the next look finishes it
+                self._directories.unlock(directory)  # the next look finishes it
                 raise
             if left is None:
-                self._store.shared.xids.unlock(taken_byte(directory))
+                self._directories.unlock(directory)
             else:
-                found += left
-        return found
+                captured += left
+        return captured
 
-    def _finish_directory(self, directory: str) -> list[Taken] | None:
-        """What is to be read of a directory that is this intake's now, or None; the caller holds its byte."""
-        path = f"{layout.ACTIVE}/{directory}"
-        queue = directory.removeprefix(layout.TAKEN_PREFIX).rpartition(".")[0]
+    def _finish_directory(self, directory: str) -> list[CapturedFile] | None:
+        """Return what is to be read of a directory; None if this intake does not keep it. Caller holds its byte."""
+        path, queue = f"{layout.ACTIVE}/{directory}", queue_of(directory)
         identity = self._disk.identity(path)
         if identity is None:
             return None  # another intake was faster
@@ -300,54 +233,55 @@ class Taking:
         if queue not in self._queues():
             self._report(path, f"files taken for queue {queue}, which is gone: create it again")
             return None
-        # A commit of the dead one may still be unpublished: see every number before believing that there is none.
+        # A commit of the dead intake may be unpublished: settle every number before concluding that there is none.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
         self._settle_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
-            if is_unfinished(name) and not name.startswith(_FIRST):  # no file that was dropped
-                self.late.adopt(queue, f"{path}/{name}")
+            if is_unfinished(name) and not name.startswith(FIRST_PREFIX):  # it was not dropped
+                self.late.take_over(queue, f"{path}/{name}")
                 continue
-            taken = Taken(queue, directory, name.removeprefix(_FIRST), came_meanwhile=name.startswith(_FIRST))
-            if taken.came_meanwhile and self._is_second_name(taken):
-                self._disk.unlink(taken.path)
+            meanwhile = name.startswith(FIRST_PREFIX)
+            file = CapturedFile(queue, directory, name.removeprefix(FIRST_PREFIX), came_meanwhile=meanwhile)
+            if meanwhile and self._is_second_name(file):
+                self._disk.unlink(file.path)
                 continue
-            if self._has_first_name(taken):  # a death or a power cut left it both
-                for folder in (layout.ACTIVE, taken.folder):
+            if self._has_first_name(file):  # the death of the intake, or a power cut, left it both
+                for folder in (layout.ACTIVE, file.folder):
                     self._disk.flush_directory(folder)
-                left += self._remove_first_name(taken)
-            if taken.record in self._store.view.index.captured:
-                self._remove_of_the_dead(taken)
+                left += self._remove_first_name(file)
+            if file.record in self._store.view.index.captured:
+                self._remove_of_the_dead(file)
             else:
-                left.append(taken)
-        self._held.append(directory)
+                left.append(file)
+        self._directories.keep(directory)
         return left
 
     def _settle_copies(self, queue: str, path: str) -> None:
-        """While no other intake renames files of that folder."""
+        """Finish the copies in a directory, while no other intake renames files of that folder."""
         if not spares.folders(self._disk, path):
             return
-        if queue in self._folders:
+        if queue in self._locked_folders:
             spares.settle(self._disk, path, queue)
             return
-        byte = dropping_byte(queue)
+        byte = drop_folder_byte(queue)
         self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
         try:
             spares.settle(self._disk, path, queue)
         finally:
             self._store.shared.xids.unlock(byte)
 
-    def _remove_of_the_dead(self, taken: Taken) -> None:
-        """A file that a commit names, of which it is not known how it was read."""
-        identity = self._disk.identity(taken.path)
-        if identity is None or not identity.is_regular or self._has_no_writer(taken.path):
-            self.remove(taken)
-        elif identity.modified_ns < identity.changed_ns:  # the rename that took it came after all that was written
-            self.remove(replace(taken, seen=Complete(Evidence.STILL, identity)))
+    def _remove_of_the_dead(self, file: CapturedFile) -> None:
+        """Remove a file that a commit of a dead intake names. How it was when it was read is not known."""
+        identity = self._disk.identity(file.path)
+        if identity is None or not identity.is_regular or self._has_no_writer(file.path):
+            self.remove(file)
+        elif identity.modified_ns < identity.changed_ns:  # the rename that captured it came after the last write
+            self.remove(replace(file, seen=Complete(Evidence.UNCHANGED, identity)))
         else:
             reason = f"{IS_MESSAGES}, its intake died, and it may have changed since: compare it with them"
-            self._set_aside(taken.path, taken.queue, reason)
+            self._set_aside(file.path, file.queue, reason)
 
     def _has_no_writer(self, path: str) -> bool:
         try:
@@ -355,27 +289,30 @@ class Taking:
         except OSError:
             return False
 
-    # -- where a file has two names for a moment -----------------------------------------------------------------------
+    # -- where a file has two names for a moment ----------------------------------------------------------------------
 
-    def _has_first_name(self, taken: Taken) -> bool:
-        identity = self._disk.identity(taken.first)
-        return identity is not None and identity.same_file(self._disk.identity(taken.path))
+    def _has_first_name(self, file: CapturedFile) -> bool:
+        identity = self._disk.identity(file.first)
+        return identity is not None and identity.same_file(self._disk.identity(file.path))
 
-    def _remove_first_name(self, taken: Taken) -> list[Taken]:
-        """Of a file that has its new name durably; another file that lies under the first one by now is left there, or,
-        if it comes at the very moment of the removal, returned: it is taken, too."""
-        if not self._has_first_name(taken):
+    def _remove_first_name(self, file: CapturedFile) -> list[CapturedFile]:
+        """Remove the first name of a file whose new name is durable.
+
+        Another file that has the first name by now is left there. If it got that name at the very moment of the
+        removal, it is captured, too, and returned.
+        """
+        if not self._has_first_name(file):
             return []
-        moved = replace(taken, seen=None, came_meanwhile=True)
+        moved = replace(file, seen=None, came_meanwhile=True)
         try:
-            self._disk.rename_new(taken.first, moved.path)
+            self._disk.rename_new(file.first, moved.path)
         except FileNotFoundError:  # its owner removed it
             return []
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENAMETOOLONG):
                 raise
             with suppress(FileNotFoundError):  # it cannot be moved there, and was compared just now
-                self._disk.unlink(taken.first)
+                self._disk.unlink(file.first)
             return []
         if self._is_second_name(moved):
             self._disk.unlink(moved.path)
@@ -383,36 +320,15 @@ class Taking:
         self._disk.flush_directory(moved.folder)  # at once: a power cut must not lose both its names
         return [moved]
 
-    def _is_second_name(self, moved: Taken) -> bool:
-        """Whether what was moved from the folder to be compared is the taken file (see the module)."""
+    def _is_second_name(self, moved: CapturedFile) -> bool:
+        """Return whether what was moved from the folder to be compared is the captured file."""
         identity = self._disk.identity(moved.path)
         return identity is not None and identity.same_file(self._disk.identity(f"{moved.folder}/{moved.name}"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _leave_empty(self) -> None:
-        """Directories to which no files go any more."""
-        wanted = set(self._directories.values())
-        self._held = [directory for directory in self._held if directory in wanted or not self._left_empty(directory)]
-
-    def _left_empty(self, directory: str) -> bool:
-        try:
-            self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return False  # not empty
-        self._store.shared.xids.unlock(taken_byte(directory))
-        return True
-
     @public_call("finishing dropped files")
-    def leave(self) -> None:
-        """Remove empty taking directories and let go of them all; what still has a writer, and what is looked at for a
-        while, waits for the next intake."""
-        self.late.leave()
-        for directory in self._held:
-            if not self._left_empty(directory):  # the next intake finishes it
-                self._store.shared.xids.unlock(taken_byte(directory))
-        self._held.clear()
-        self._directories.clear()
-        self._used.clear()
+    def close(self) -> None:
+        """Release the capture directories. What lies in them waits for the next intake."""
+        self.late.close()
+        self._directories.release_all()

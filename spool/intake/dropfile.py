@@ -24,29 +24,33 @@ class Put(NamedTuple):
 
 
 def is_unfinished(name: str) -> bool:
-    """A name that says: my writer will rename me when I am complete."""
+    """Return whether a name says that its writer will rename the file when it is complete."""
     return name.startswith(HIDDEN_PREFIX) or name.endswith(UNFINISHED_SUFFIXES)
 
 
 def puts_of(name: str, data: bytes, body_limit: int, check: Callable[..., object] = attributes_of) -> list[Put]:
-    """What to put for a file; InvalidArgument with the reason if any of it is not acceptable: then none of it is.
+    """Return what to put for a file.
 
-    ``check`` is given the options of each and raises if its queue does not take them.
+    Args:
+        check: called with the options of each put; raises if its queue does not take them.
+
+    Raises:
+        InvalidArgument: a part of the file is not acceptable, so nothing of it is put.
     """
     if not name.endswith(STREAM_SUFFIX):
         puts = [Put(data, {"headers": {"filename": _printable(name)}})]
     else:
         puts = _stream(data)
-    for place, put in enumerate(puts, 1):
+    for count, put in enumerate(puts, 1):
         try:
             check(**{key: value for key, value in put.options.items() if key != "content_type"})
             check_content_type(put.options.get("content_type"))
             raw = codecs.encode(put.body, put.options.get("content_type"))[0]
         except (SpoolError, TypeError) as error:
-            raise InvalidArgument(f"message {place}: {error}") from None
+            raise InvalidArgument(f"message {count}: {error}") from None
         if len(raw) > body_limit:
             raise InvalidArgument(
-                f"message {place} has {len(raw)} bytes, and the space's max_body_bytes is {body_limit}"
+                f"message {count} has {len(raw)} bytes, and the space's max_body_bytes is {body_limit}"
             )
     return puts
 
@@ -74,17 +78,17 @@ def _stream(data: bytes) -> list[Put]:
     return puts
 
 
-def _put(found: Any, place: int) -> Put:
-    if not isinstance(found, dict):
-        raise InvalidArgument(f"message {place} is not a map, but {type(found).__name__}")
-    unknown = sorted(str(key) for key in found if key not in _ARGUMENTS)
+def _put(fields: Any, count: int) -> Put:
+    if not isinstance(fields, dict):
+        raise InvalidArgument(f"message {count} is not a map, but {type(fields).__name__}")
+    unknown = sorted(str(key) for key in fields if key not in _ARGUMENTS)
     if unknown:
         raise InvalidArgument(
-            f"message {place} has unknown keys {', '.join(unknown)}; there are {', '.join(_ARGUMENTS)}"
+            f"message {count} has unknown keys {', '.join(unknown)}; there are {', '.join(_ARGUMENTS)}"
         )
-    if "body" not in found:
-        raise InvalidArgument(f"message {place} has no body")
-    return Put(found["body"], {key: value for key, value in found.items() if key != "body"})
+    if "body" not in fields:
+        raise InvalidArgument(f"message {count} has no body")
+    return Put(fields["body"], {key: value for key, value in fields.items() if key != "body"})
 
 
 def _printable(name: str) -> str:

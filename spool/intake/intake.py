@@ -1,8 +1,8 @@
 """Files dropped from outside become messages, each exactly once, even if this process dies at any step.
 
-A file is *taken* first, once it is believed to be complete (see ``writers``): no other process can open it by name any
-more (see ``capture``). Then its messages are committed together with the fact that it was taken, and only then is it
-removed, or looked at for a while longer if it may still have a writer (see ``late``).
+A file that is believed to be complete (see ``writers``) is *captured* first: no other process can open it by name any
+more (see ``capture``). Then one commit has its messages and the fact that it was captured. Only after that commit is
+the file removed, or watched for a while if it may still have a writer (see ``late``).
 """
 
 import logging
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from spool.disk.identity import FileIdentity
 from spool.disk.quarantine import quarantine
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
-from spool.intake.capture import Taken, Taking
+from spool.intake.capture import Capture
+from spool.intake.directories import CapturedFile
 from spool.intake.dropfile import Put, is_unfinished, puts_of
 from spool.intake.renames import Renames
 from spool.intake.writers import Complete, Evidence, Writers
@@ -37,8 +38,12 @@ _RESCAN_SECONDS = 1.0
 
 @dataclass
 class IntakeCounts:
-    """What an intake did so far. ``files`` became ``messages``; ``quarantined`` files lie in ``quarantine/``; ``left``:
-    how many files, or things that are none, the last look left where they are."""
+    """What an intake did so far.
+
+    files, messages: how many files became how many messages.
+    quarantined: files that it moved to ``quarantine/``.
+    left: entries of ``drop/`` that the last look left where they are.
+    """
 
     files: int = 0
     messages: int = 0
@@ -60,31 +65,33 @@ class Intake:
         self._progress = progress
         self._renames = Renames(self._disk)
         self._writers = Writers(space._store, self._leave, self._report)
-        self._taking = Taking(space._store, space.queues, self._report, self._set_aside)
-        self._waiting: dict[tuple[str, bytes], Taken] = {}  # by their records
+        self._capture = Capture(space._store, space.queues, self._report, self._set_aside)
+        self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()
-        # No Event: a signal's handler that sets one can wait for the very thread that it interrupts.
+        # No Event: a signal handler that sets one may have to wait for the thread that it interrupts.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._stop = False
 
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self, once: bool = False) -> IntakeCounts:
-        """Take what is there; then, unless ``once``, what comes, until ``stop`` is called. ``once`` reports all that it
-        leaves; a running intake does not report what only waits for its writer."""
+        """Take what is there; then, unless ``once``, what comes, until ``stop`` is called.
+
+        With ``once``, all that is left is reported; otherwise files that only wait for their writers are not.
+        """
         try:
             self._left.clear()
-            self._let_wait(*self._taking.finish_dead_intakes())
+            self._let_wait(*self._capture.finish_dead_intakes())
             if once:
                 self.take_all()
                 self._report_left()
             else:
                 self._run_until_stopped()
         finally:
-            with suppress(NotOpen):  # closing the space let go of them, too
-                self._leave_folders()
-            self._waiting.clear()  # whoever gets the directories' bytes next finds them there
+            with suppress(NotOpen):  # closing the space released them, too
+                self._release_folders()
+            self._waiting.clear()  # the next intake that gets the directories finds them there
         return self.counts
 
     def _run_until_stopped(self) -> None:
@@ -93,7 +100,7 @@ class Intake:
             while not self._stop:
                 while not self._wake.empty():  # before the scan: what arrives during it wakes the next round
                     self._wake.get()
-                self._look_anew()
+                self._begin_look()
                 self._watch_for_renames()
                 self.take_all()
                 with suppress(Empty):
@@ -102,19 +109,19 @@ class Intake:
             observer.stop()
             observer.join()
 
-    def _look_anew(self) -> None:
-        """Of what is not left any more no name is kept: an intake may run for years."""
+    def _begin_look(self) -> None:
+        """Forget the names of entries that are gone: an intake may run for years."""
         self._reported.intersection_update(self._left)
         self._left.clear()
 
     def stop(self) -> None:
-        """End ``run`` after the commit it is at; may be called from a signal handler or another thread."""
+        """End ``run`` after the commit under way. A signal handler, or another thread, may call it."""
         self._stop = True
         self._wake.put(None)
 
     def _watch(self) -> "BaseObserver":
-        """Events are hints and may be lost; they only shorten the wait for the next scan. (They come in a thread of
-        their own and later, so ``renames`` asks the kernel itself.)"""
+        """Watch ``drop/``. Events may be lost; they only shorten the wait for the next scan. (They come later, in a
+        thread of their own, so ``renames`` asks the kernel itself.)"""
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 
@@ -132,22 +139,22 @@ class Intake:
 
     @public_call("watching the folders")
     def _watch_for_renames(self) -> None:
-        """Before the scan: what is there already may have been made in place."""
+        """Watch for renames, before the scan: what is there already may have been made in place."""
         for queue in self._queues():
             self._renames.watch(queue)
 
     @public_call("finishing dropped files")
-    def _leave_folders(self) -> None:
+    def _release_folders(self) -> None:
         self._renames.close()
-        self._taking.leave()
+        self._capture.close()
 
     def take_all(self) -> None:
-        """Everything that is complete now."""
+        """Take everything that is complete now."""
         self._look_at_late()
-        batch: list[Taken] = []
+        batch: list[CapturedFile] = []
         size = 0
-        for taken, length in self._ready():
-            batch.append(taken)
+        for file, length in self._ready():
+            batch.append(file)
             size += length
             if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
                 self._commit(batch)
@@ -158,18 +165,18 @@ class Intake:
             self._commit(batch)
         self.counts.left = len(self._left)
 
-    # -- taking -----------------------------------------------------------------------------------------------------
+    # -- looking ----------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> Iterator[tuple[Taken, int]]:
-        """(file, bytes) of files that are taken and complete, oldest first."""
+    def _ready(self) -> Iterator[tuple[CapturedFile, int]]:
+        """Yield (file, bytes) of files that are captured and complete, oldest first."""
         waiting, self._waiting = self._waiting, {}
-        for taken in waiting.values():
-            yield from self._if_complete(taken)
+        for file in waiting.values():
+            yield from self._if_complete(file)
         for queue in self._queues():
             arrivals = self._arrivals(queue)
             for start in range(0, len(arrivals), _BATCH_FILES):
-                for taken in self._taking.take(queue, arrivals[start : start + _BATCH_FILES]):
-                    yield from self._if_complete(taken)
+                for file in self._capture.capture(queue, arrivals[start : start + _BATCH_FILES]):
+                    yield from self._if_complete(file)
 
     @public_call("looking for dropped files")
     def _queues(self) -> list[str]:
@@ -179,11 +186,11 @@ class Intake:
             if name in known:
                 found.append(name)
             elif not is_unfinished(name):
-                self._report(f"{layout.DROP}/{name}", self._stranger(name))
+                self._report(f"{layout.DROP}/{name}", self._why_ignored(name))
         return found
 
-    def _stranger(self, name: str) -> str:
-        """Why an entry of ``drop/`` that belongs to no queue is left."""
+    def _why_ignored(self, name: str) -> str:
+        """Return why an entry of ``drop/`` that belongs to no queue is left."""
         identity = self._disk.identity(f"{layout.DROP}/{name}")
         if identity is not None and identity.is_directory:
             return f"there is no queue {name}: create it with spool-admin queue create {name}, or remove the folder"
@@ -191,136 +198,138 @@ class Intake:
 
     @public_call("looking for dropped files")
     def _arrivals(self, queue: str) -> list[tuple[str, Complete]]:
-        """Names of complete files, by the time of their last change, then by name."""
+        """Return the names of complete files, by the time of their last change, then by name."""
         folder = f"{layout.DROP}/{queue}"
-        there = self._disk.identity(folder)
-        if there is not None and not there.is_directory:
+        identity = self._disk.identity(folder)
+        if identity is not None and not identity.is_directory:
             self._report(folder, "it is no directory of the space's own, and is left alone")
             return []
-        found = []
         try:
             names = self._disk.names(folder)
         except OSError as error:
             self._report(folder, f"it cannot be listed: {error.strerror}")
             return []
+        arrivals = []
         for name in names:
             if not is_unfinished(name):
                 complete = self._arrival(queue, name)
                 if complete is not None:
-                    found.append((complete.identity.modified_ns, name, complete))
-        return [(name, complete) for _, name, complete in sorted(found)]
+                    arrivals.append((complete.identity.modified_ns, name, complete))
+        return [(name, complete) for _, name, complete in sorted(arrivals)]
 
     def _arrival(self, queue: str, name: str) -> Complete | None:
         path = f"{layout.DROP}/{queue}/{name}"
-        here, identity = self._disk.identity(layout.ACTIVE), self._disk.identity(path)
+        active, identity = self._disk.identity(layout.ACTIVE), self._disk.identity(path)
         if identity is None:
             return None
         if not identity.is_regular:
             self._report(path, "it is no regular file, and is left alone")
-        elif here is not None and identity.device != here.device:
+        elif active is not None and identity.device != active.device:
             self._report(path, "it lies on another device, and is left alone: copy it into the folder")
         else:
             return self._writers.judge(path, identity, path, lambda: self._renames.include(queue, name))
         return None
 
-    def _if_complete(self, taken: Taken) -> Iterator[tuple[Taken, int]]:
-        found = self._complete(taken)
-        if found is not None and found.seen is not None:
-            yield found, found.seen.identity.size
+    def _if_complete(self, file: CapturedFile) -> Iterator[tuple[CapturedFile, int]]:
+        complete = self._complete(file)
+        if complete is not None and complete.seen is not None:
+            yield complete, complete.seen.identity.size
 
     @public_call("looking at a dropped file")
-    def _complete(self, taken: Taken) -> Taken | None:
-        """None if the file is gone, is none, or is not complete any more and waits: a writer may have come before it
-        was taken."""
-        identity = self._disk.identity(taken.path)
+    def _complete(self, file: CapturedFile) -> CapturedFile | None:
+        """Return the file as it is now; None if it is gone, is no regular file, or waits.
+
+        It waits if it is not complete any more: a writer may have opened it before it was captured.
+        """
+        identity = self._disk.identity(file.path)
         if identity is None:
             return None
-        if not identity.is_regular:  # it became so after we had looked at it
-            self._quarantine(taken, "it is no regular file")
+        if not identity.is_regular:  # it was replaced after the look at drop/
+            self._set_aside(file.path, file.queue, "it is no regular file")
             return None
-        seen = taken.seen
-        if seen is not None and seen.evidence is not Evidence.ASKED and seen.is_still(identity):
-            return taken
-        complete = self._writers.judge(taken.path, identity, taken.first, lambda: False)
+        seen = file.seen
+        if seen is not None and seen.evidence is not Evidence.NO_WRITER and seen.is_still(identity):
+            return file
+        complete = self._writers.judge(file.path, identity, file.first, lambda: False)
         if complete is None:
-            self._let_wait(replace(taken, seen=None))
+            self._let_wait(replace(file, seen=None))
             return None
-        return replace(taken, seen=complete)
+        return replace(file, seen=complete)
 
     @public_call("looking at files that were taken")
     def _look_at_late(self) -> None:
-        self._taking.late.look()
+        self._capture.late.look()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
     @public_call("taking dropped files")
-    def _commit(self, batch: list[Taken]) -> None:
-        """Together, or one by one if the queue of one of them does not take it now: that one waits."""
+    def _commit(self, batch: list[CapturedFile]) -> None:
+        """Commit files together; one by one if the queue of one of them cannot have it now: that one waits."""
         try:
             self._commit_together(batch)
         except (Full, MessageInUse, BadMessageId) as error:
             if len(batch) == 1:
                 self._report(batch[0].first, f"it waits: {error}")
                 return
-            for taken in batch:
-                self._waiting.pop(taken.record, None)
-            for taken in batch:
-                self._commit([taken])
+            for file in batch:
+                self._waiting.pop(file.record, None)
+            for file in batch:
+                self._commit([file])
 
-    def _commit_together(self, batch: list[Taken]) -> None:
-        """The files' messages in one commit, which names them; then they go."""
+    def _commit_together(self, batch: list[CapturedFile]) -> None:
+        """Commit the messages of the files in one commit that names the files; then remove the files."""
         transaction = self.space.transaction(timeout=None)
-        committed: list[Taken] = []
+        committed: list[CapturedFile] = []
         messages = 0
         try:
-            for taken in batch:
+            for file in batch:
                 try:
-                    puts = self._puts_of(taken)
+                    puts = self._puts_of(file)
                 except InvalidArgument as error:
-                    self._quarantine(taken, str(error))
+                    self._set_aside(file.path, file.queue, str(error))
                     continue
                 except OSError as error:
-                    self._report(taken.first, f"it cannot be read ({error.strerror}), and waits")
-                    self._let_wait(taken)
+                    self._report(file.first, f"it cannot be read ({error.strerror}), and waits")
+                    self._let_wait(file)
                     continue
                 if puts is None:
-                    self._leave(taken.first, "a program has just written to it: it waits")
-                    self._let_wait(replace(taken, seen=None))
+                    self._leave(file.first, "a program has just written to it: it waits")
+                    self._let_wait(replace(file, seen=None))
                     continue
                 for put in puts:
-                    transaction.put(taken.queue, put.body, **put.options)
-                take_dropped(transaction, *taken.record)
-                committed.append(taken)
+                    transaction.put(file.queue, put.body, **put.options)
+                take_dropped(transaction, *file.record)
+                committed.append(file)
                 messages += len(puts)
-            self._taking.make_durable(committed)
+            self._capture.make_durable(committed)
             transaction.commit()
         except BaseException:
             transaction.abandon()
-            self._let_wait(*(taken for taken in batch if taken.record not in self._waiting))
+            self._let_wait(*(file for file in batch if file.record not in self._waiting))
             raise
-        for taken in committed:
-            self._taking.remove(taken)
+        for file in committed:
+            self._capture.remove(file)
         self.counts.files += len(committed)
         self.counts.messages += messages
         if self._progress is not None:
             self._progress(self.counts)
 
-    def _puts_of(self, taken: Taken) -> list[Put] | None:
-        """None if the file is not as it was when it was found complete."""
+    def _puts_of(self, file: CapturedFile) -> list[Put] | None:
+        """Return what to put for a file; None if it is not as it was when it was found complete."""
         store = self._store
-        if taken.queue not in store.config.queues:
+        if file.queue not in store.config.queues:
             raise InvalidArgument("that queue was deleted")
-        data, identity = self._read(taken)
-        if taken.seen is not None and not taken.seen.is_still(identity):
+        data, identity = self._read(file)
+        if file.seen is not None and not file.seen.is_still(identity):
             return None
         return puts_of(
-            taken.name, data, store.config.max_body_bytes, lambda **options: described(store, taken.queue, options)
+            file.name, data, store.config.max_body_bytes, lambda **options: described(store, file.queue, options)
         )
 
-    def _read(self, taken: Taken) -> tuple[bytes, FileIdentity]:
-        """The file's bytes, and how it was afterwards."""
+    def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
+        """Return the file's bytes, and its identity after the read."""
         limit = max(self._store.config.max_body_bytes, _BATCH_BYTES)
-        handle = self._disk.open(taken.path)
+        handle = self._disk.open(file.path)
         try:
             data = self._disk.read_at(handle, 0, limit + 1)
             identity = self._disk.handle_identity(handle)
@@ -332,22 +341,19 @@ class Intake:
 
     # -- what is left, and what is set aside -------------------------------------------------------------------------
 
-    def _quarantine(self, taken: Taken, reason: str) -> None:
-        self._set_aside(taken.path, taken.queue, reason)
-
     @public_call("setting a dropped file aside")
     def _set_aside(self, path: str, queue: str, reason: str) -> None:
         quarantine(self._disk, path, f"dropped for queue {queue}: {reason}")
         self.counts.quarantined += 1
 
-    def _let_wait(self, *files: Taken) -> None:
-        self._waiting.update((taken.record, taken) for taken in files)
+    def _let_wait(self, *files: CapturedFile) -> None:
+        self._waiting.update((file.record, file) for file in files)
 
     def _leave(self, name: str, text: str) -> None:
         self._left[name] = text
 
     def _report(self, name: str, text: str) -> None:
-        """Of what is left: once each."""
+        """Log why an entry is left, once."""
         self._leave(name, text)
         if name not in self._reported:
             self._reported.add(name)

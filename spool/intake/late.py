@@ -1,10 +1,10 @@
-"""What a writer adds to a dropped file after it became messages.
+"""What a writer adds to a dropped file after the file became messages.
 
-Where the kernel does not tell whether a file has a writer, one that has not changed for long is taken for complete
-(``writers``). Such a file is not removed with its commit. It lies in ``.late.<size>.<modified_ns>/`` of its taking
-directory, named after how it was read, for ten minutes, or for ``drop_settle`` if that is longer. If it changes
-meanwhile it moves to quarantine as it is: a program that has it open goes on writing there, so nothing is lost, and the
-log says which part of it the messages have. Intakes that come later look, too.
+Where the kernel does not tell whether a file has a writer, a file that has not changed for long counts as complete
+(``writers``). Such a file is not removed after its commit. It stays in ``.late.<size>.<modified_ns>/`` of its capture
+directory, named after its state when it was read, for ten minutes, or for ``drop_settle`` if that is longer. If it
+changes meanwhile, it moves to quarantine: a program that has it open goes on writing there, so nothing is lost, and the
+log says which part of it the messages have. Later intakes watch it, too.
 """
 
 import logging
@@ -25,7 +25,7 @@ _FOLDER = re.compile(r"\.late\.([0-9]+)\.(-?[0-9]+)")
 
 
 class _LateFile(NamedTuple):
-    """A file that is messages already, and is looked at for a while."""
+    """A file that is messages already. ``size`` and ``modified_ns``: of the file when it was read."""
 
     queue: str
     folder: str
@@ -38,8 +38,9 @@ class _LateFile(NamedTuple):
         return f"{self.folder}/{self.name}"
 
 
-class Late:
-    """The files of one intake that are looked at. ``set_aside`` moves one to quarantine, by path, queue and reason."""
+class LateWrites:
+    """Watches the files of one intake for late writes. ``set_aside`` moves one to quarantine, by (path, queue,
+    reason)."""
 
     def __init__(self, store: Store, set_aside: Callable[[str, str, str], None]) -> None:
         self._store = store
@@ -48,7 +49,7 @@ class Late:
         self._files: list[_LateFile] = []
 
     def keep(self, queue: str, path: str, read: FileIdentity) -> None:
-        """A file whose messages are committed; ``read``: as it was when it was read."""
+        """Watch a file whose messages are committed. ``read``: its identity when it was read."""
         directory, _, name = path.rpartition("/")
         folder = f"{directory}/.late.{read.size}.{read.modified_ns}"
         self._disk.make_directory(folder)
@@ -58,18 +59,18 @@ class Late:
             self._disk.unlink(path)
         self._files.append(_LateFile(queue, folder, name, read.size, read.modified_ns))
 
-    def adopt(self, queue: str, folder: str) -> None:
-        """What another intake kept in a folder of its taking directory, if it is one of these."""
-        found = _FOLDER.fullmatch(folder.rpartition("/")[2])
+    def take_over(self, queue: str, folder: str) -> None:
+        """Watch what another intake watched, if that entry of its capture directory is such a folder."""
+        named = _FOLDER.fullmatch(folder.rpartition("/")[2])
         identity = self._disk.identity(folder)
-        if found is not None and identity is not None and identity.is_directory:
+        if named is not None and identity is not None and identity.is_directory:
             names = self._disk.names(folder)
             if not names:
                 self._disk.remove_directory(folder)
-            self._files += [_LateFile(queue, folder, name, int(found[1]), int(found[2])) for name in names]
+            self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
     def look(self) -> None:
-        """Set aside what has changed; remove what did not for long enough."""
+        """Set aside each file that has changed; remove each that has not changed for long enough."""
         self._files = [file for file in self._files if self._stays(file)]
 
     def _stays(self, file: _LateFile) -> bool:
@@ -87,13 +88,13 @@ class Late:
             self._disk.remove_directory(file.folder)
         return False
 
-    def leave(self) -> None:
-        """They wait for the next intake."""
+    def close(self) -> None:
+        """Leave the files to the next intake."""
         self._files.clear()
 
 
 def grown(read: int, size: int) -> str:
-    """The reason of a file that changed after it became messages."""
+    """Return why a file is set aside that changed after it became messages."""
     if size > read:
         return (
             f"{IS_MESSAGES}, and has grown since: they have its first {plural(read, 'byte')}, and the "

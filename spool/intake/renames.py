@@ -1,8 +1,8 @@
-"""Which dropped files were renamed into place, as far as the kernel told it since the folder is watched.
+"""Which dropped files were renamed into place, as the kernel reports it from the beginning of the watch on.
 
-A rename says that the file is complete: its writer gave it its name when it was done. It is the only change of a file
-that says so. That a file's status changed later than its bytes (its times) is no evidence: a ``chmod`` or a second
-name does that, too, while the writer goes on. So what was there before the watch began is not known to be renamed.
+A rename is evidence that the file is complete: its writer gave it its name at the end. No other change is. In
+particular, a status that changed later than the bytes is none: a ``chmod``, or a second name, changes it while the
+writer goes on. So a file that was there before the watch began is not known to be renamed.
 """
 
 from spool.disk.disk import Disk
@@ -10,7 +10,7 @@ from spool.model import layout
 
 
 class Renames:
-    """Of the folders of one space that are watched."""
+    """The renames into the watched folders of one space."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -19,15 +19,17 @@ class Renames:
         self._renamed: set[tuple[int, str]] = set()
 
     def watch(self, queue: str) -> None:
-        """From now on; where that cannot be had, no file of this folder is known to be renamed."""
+        """Watch a queue's folder from now on. If the kernel refuses, no file of the folder is known to be renamed."""
         try:
             self._handle, self._numbers[queue] = self._disk.watch_names(self._handle, f"{layout.DROP}/{queue}")
         except OSError:
             self._numbers.pop(queue, None)
 
     def include(self, queue: str, name: str) -> bool:
-        """Whether the file that the caller has looked at, under this name, was renamed into place. (It must have
-        looked before: then no change that took the name from another file is still to come.)"""
+        """Return whether the file with this name was renamed into place.
+
+        The caller has looked at the file before: then no change that took the name from another file is still to come.
+        """
         if self._handle is None:
             return False
         for change in self._disk.changes_of_names(self._handle):

@@ -2,11 +2,11 @@
 
 There a power cut can lose both names of a file that is renamed. A file of this user gets its second name by a link; the
 kernel refuses that for files that this user does not own and cannot write (fs.protected_hardlinks). Such a file is
-copied first, to ``.spare.<inode of the original>/`` in the taking directory (``.part.…`` until it is complete). The
-copy is durable before the rename, and it is gone before anything is committed. It counts only if the original is
-nowhere.
+copied first, to ``.spare.<inode of the original>/`` in the capture directory (``.part.…`` until the copy is complete).
+The copy is durable before the rename, and it is removed before anything is committed. It counts only if the original
+is lost.
 
-All this is done by one intake at a time for each folder (``dropping_byte``).
+One intake at a time does this for each folder (``drop_folder_byte``).
 """
 
 import errno
@@ -22,7 +22,7 @@ _FOLDER = re.compile(r"\.(part|spare)\.[0-9]+")
 
 
 def make(disk: Disk, first: str, directory: str) -> None:
-    """A copy of a dropped file, durable when the taking directory is flushed. OSError, e.g. if the file is gone."""
+    """Copy a dropped file; the copy is durable when the capture directory is flushed. OSError if the file is gone."""
     original = disk.identity(first)
     if original is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), first)
@@ -43,27 +43,27 @@ def remove(disk: Disk, folder: str) -> None:
 
 
 def folders(disk: Disk, directory: str) -> list[str]:
-    """Those in a taking directory, which may have gone."""
+    """Return the folders of copies in a capture directory; [] if that is gone."""
     if not _is_directory(disk, directory):
         return []
     try:
-        found = [f"{directory}/{name}" for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
+        names = [name for name in sorted(disk.names(directory)) if _FOLDER.fullmatch(name)]
     except FileNotFoundError:
         return []
-    return [folder for folder in found if _is_directory(disk, folder)]
+    return [folder for folder in (f"{directory}/{name}" for name in names) if _is_directory(disk, folder)]
 
 
 def settle(disk: Disk, directory: str, queue: str) -> None:
-    """What an intake that died left: a copy becomes the taken file if its original is lost, and goes otherwise. Durable
-    when this returns."""
-    found = folders(disk, directory)
-    for folder in [folder for folder in found if _SPARE in folder]:
+    """Settle the copies of an intake that died: a copy becomes the captured file if its original is lost; otherwise it
+    is removed. Durable when this returns."""
+    left = folders(disk, directory)
+    for folder in [folder for folder in left if _SPARE in folder]:
         for name in disk.names(folder):
-            taken, first = f"{directory}/{name}", f"{layout.DROP}/{queue}/{name}"
-            if not disk.exists(taken) and not _is_original(disk, first, folder):
-                disk.link(f"{folder}/{name}", taken)
-    disk.flush_directory(directory)  # a taken file's name, before its copy goes
-    for folder in found:
+            captured, first = f"{directory}/{name}", f"{layout.DROP}/{queue}/{name}"
+            if not disk.exists(captured) and not _is_original(disk, first, folder):
+                disk.link(f"{folder}/{name}", captured)
+    disk.flush_directory(directory)  # a captured file's name, before its copy goes
+    for folder in left:
         remove(disk, folder)
     disk.flush_directory(directory)
 
@@ -74,10 +74,10 @@ def _is_directory(disk: Disk, name: str) -> bool:
 
 
 def _is_original(disk: Disk, first: str, folder: str) -> bool:
-    """Whether a dropped file is the one that was copied: by its number or, as a file system may number it anew, by its
-    bytes."""
-    found = disk.identity(first)
-    if found is None or not found.is_regular:
+    """Return whether a dropped file is the one that was copied: by its inode, or by its bytes, since a file system may
+    give it another inode."""
+    identity = disk.identity(first)
+    if identity is None or not identity.is_regular:
         return False
     copy = f"{folder}/{first.rpartition('/')[2]}"
-    return folder.endswith(f"{_SPARE}{found.inode}") or same_bytes(disk, first, copy)
+    return folder.endswith(f"{_SPARE}{identity.inode}") or same_bytes(disk, first, copy)

@@ -1,9 +1,9 @@
 """Whether a dropped file is complete, or a program may still be writing it.
 
 The kernel tells whether any program has a file open for writing, but only to the file's owner and to root (a lease,
-fcntl(2)). Of another user's file there is weaker evidence. One is a rename into place that was seen (``renames``).
-The other is stillness: the file has not changed for ``drop_settle`` seconds. A writer that pauses for longer is taken
-for one that has ended, so what was taken on such evidence is looked at again (``late``). When unsure, a file waits.
+fcntl(2)). For another user's file there is weaker evidence: a rename into place that was seen (``renames``), or that
+the file has not changed for ``drop_settle`` seconds. A writer may pause for longer, so a file that was captured on the
+last evidence is watched afterwards (``late``). Without evidence, a file waits.
 """
 
 import enum
@@ -17,9 +17,9 @@ from spool.store.store import Store
 class Evidence(enum.Enum):
     """Why a file was believed to be complete."""
 
-    ASKED = enum.auto()  # the kernel said that no program has it open for writing
+    NO_WRITER = enum.auto()  # the kernel said that no program has it open for writing
     RENAMED = enum.auto()  # its writer renamed it into place
-    STILL = enum.auto()  # it has not changed for long
+    UNCHANGED = enum.auto()  # it has not changed for long
 
 
 class Complete(NamedTuple):
@@ -29,7 +29,7 @@ class Complete(NamedTuple):
     identity: FileIdentity
 
     def is_still(self, identity: FileIdentity | None) -> bool:
-        """Whether this is the same file with the same bytes."""
+        """Return whether this is the same file, unchanged."""
         mine = self.identity
         return (
             identity is not None
@@ -39,8 +39,10 @@ class Complete(NamedTuple):
 
 
 class Writers:
-    """``waits`` and ``report`` are told of files that are not complete and of those that cannot be read, by name and
-    reason."""
+    """Judges whether dropped files are complete.
+
+    ``waits`` is called with (name, reason) of a file that is not, ``report`` of one that cannot be read.
+    """
 
     def __init__(self, store: Store, waits: Callable[[str, str], None], report: Callable[[str, str], None]) -> None:
         self._store = store
@@ -49,8 +51,13 @@ class Writers:
         self._report = report
 
     def judge(self, path: str, identity: FileIdentity, name: str, renamed: Callable[[], bool]) -> Complete | None:
-        """The regular file with that identity, if it is complete. ``name``: under which it was dropped. ``renamed``
-        tells whether it was renamed into place."""
+        """Return a regular file as complete, or None if it is not.
+
+        Args:
+            path: where it lies now; ``identity`` was just read there.
+            name: the name under which it was dropped, for reports.
+            renamed: returns whether it was renamed into place.
+        """
         try:
             writer = self._disk.has_writer(path)
         except FileNotFoundError:
@@ -62,16 +69,17 @@ class Writers:
             self._report(name, f"it cannot be read ({error.strerror}), and is left alone")
             return None
         if writer is False:
-            return Complete(Evidence.ASKED, identity)
+            return Complete(Evidence.NO_WRITER, identity)
         if writer is None and renamed():
             return Complete(Evidence.RENAMED, identity)
-        if writer is None and self._rests(identity):
-            return Complete(Evidence.STILL, identity)
+        if writer is None and self._is_unchanged(identity):
+            return Complete(Evidence.UNCHANGED, identity)
         self._waits(name, "a program has it open for writing: it waits" if writer else self._unsure(identity))
         return None
 
-    def _rests(self, identity: FileIdentity) -> bool:
-        """(A file from the future has rested, too: it did not change since the clock was put back.)"""
+    def _is_unchanged(self, identity: FileIdentity) -> bool:
+        """Return whether it has not changed for ``drop_settle`` seconds. (A file from the future has not: it was
+        changed before the clock was put back.)"""
         since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
         return since >= self._store.config.drop_settle
 

@@ -19,7 +19,7 @@ CLAIM_FILES = 64
 SUFFIX = ".msgpack"
 NOTE_SUFFIX = ".claims"
 COPY_SUFFIX = ".copy"
-TAKEN_PREFIX = "drop."
+CAPTURE_PREFIX = "drop."
 
 # The root of a file system of its own has it from the start.
 _LOST_AND_FOUND = "lost+found"
@@ -88,7 +88,7 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,
     ACTIVE: lambda name: (
-        name.startswith(TAKEN_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
+        name.startswith(CAPTURE_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
     RUN: re.compile(r"control|counters|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import spool
-from spool.coordination.locks import coordinator_byte, taken_byte
+from spool.coordination.locks import capture_byte, coordinator_byte
 from spool.format import batch, writer
 from spool.maintenance import reclaim
 from spool.model import layout
@@ -189,8 +189,8 @@ def _leftovers(space: spool.Space, zoo: Zoo) -> None:
     (zoo.root / copy).write_bytes((zoo.root / zoo.files["one section"]).read_bytes()[:200])
     spare = sorted(store.files.disk.names(layout.FREE))
     zoo.files |= {"spare": f"{layout.FREE}/{spare[0]}"}
-    directory = f"{layout.TAKEN_PREFIX}left.{os.urandom(8).hex()}"
-    assert store.shared.xids.try_lock(taken_byte(directory))
+    directory = f"{layout.CAPTURE_PREFIX}left.{os.urandom(8).hex()}"
+    assert store.shared.xids.try_lock(capture_byte(directory))
     (zoo.root / layout.ACTIVE / directory).mkdir(mode=0o700)
     zoo.files["taken file"] = f"{layout.ACTIVE}/{directory}/hello.txt"
     (zoo.root / zoo.files["taken file"]).write_bytes(body("dropped"))

@@ -12,7 +12,8 @@ import pytest
 
 import spool
 from spool.disk import Disk
-from spool.intake.intake import Intake, Taken
+from spool.intake.directories import CapturedFile
+from spool.intake.intake import Intake
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_a_file_that_cannot_be_read_waits_and_keeps_nobody_else_from_coming(
     (folder(space) / "good").write_bytes(b"good")
     read = Intake._read
 
-    def broken(self: Intake, taken: Taken) -> bytes:
+    def broken(self: Intake, taken: CapturedFile) -> bytes:
         if taken.name == "bad":
             raise OSError(5, "Input/output error")
         return read(self, taken)

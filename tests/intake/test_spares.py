@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 import spool
-from spool.coordination.locks import dropping_byte
+from spool.coordination.locks import drop_folder_byte
 from spool.disk.identity import FileIdentity
 from spool.intake import Intake
 from spool.intake.writers import Complete, Evidence
@@ -48,7 +48,7 @@ def after_a_cut(machine: Machine) -> set[tuple[bytes, ...]]:
     return found
 
 
-TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
+TAKEN = f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}"
 BEFORE_ITS_RENAME = ("rename_new", FIRST)
 BEFORE_ITS_COPY_GOES = ("unlink", TAKEN)
 
@@ -101,7 +101,7 @@ def test_a_copy_is_gone_for_good_before_another_intake_may_take_its_original(pro
         take_in(other)
     calls = calls_since(processes.machine, begin, "hold", "let go", "flush", "remove_directory")
     removed = next(place for place, call in enumerate(calls) if f"remove_directory {TAKEN}orders/.spare" in call)
-    held, flush = f"{dropping_byte('orders')}", f"flush {TAKEN}orders"
+    held, flush = f"{drop_folder_byte('orders')}", f"flush {TAKEN}orders"
     assert calls[removed - 2 : removed] == [f"hold {held}", flush]
     assert calls[removed + 1 : removed + 3] == [flush, f"let go {held}"]
 

@@ -7,7 +7,7 @@ import pytest
 
 import spool
 from spool.intake import Intake
-from spool.intake.capture import Taken
+from spool.intake.directories import CapturedFile
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from tests.meanwhile import Processes
@@ -43,9 +43,9 @@ EACH_ONCE = Counter([b"a", b"b"])
 # A call of an intake, and how a name that it is about begins.
 STEPS = [
     pytest.param("flush_directory", layout.ACTIVE, id="it has a directory"),
-    pytest.param("open", f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}", id="it has taken the files"),
+    pytest.param("open", f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}", id="it has taken the files"),
     pytest.param("make_durable", "committed", id="its commit has a number"),
-    pytest.param("unlink", f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}", id="its commit is there"),
+    pytest.param("unlink", f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}", id="its commit is there"),
 ]
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_its_owner_linked_elsewhere_is_taken_beside_a_dead_intakes_o
 def test_a_new_file_under_the_name_of_one_that_a_dead_intake_took_is_another(processes: Processes) -> None:
     drop(processes, "a")
     doomed, disk = processes.open()
-    disk.dies_before("open", lambda: take_in(doomed), f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}")
+    disk.dies_before("open", lambda: take_in(doomed), f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}")
     drop(processes, "a")
     other = processes.space()
     take_in(other)
@@ -172,7 +172,7 @@ def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_goes(proc
     disk.flush_directory = lambda name: (flushed.append(name), flush(name))[1]  # type: ignore[method-assign]
 
     def look() -> None:
-        (directory,) = (name for name in disk.names(layout.ACTIVE) if name.startswith(layout.TAKEN_PREFIX))
+        (directory,) = (name for name in disk.names(layout.ACTIVE) if name.startswith(layout.CAPTURE_PREFIX))
         assert {layout.ACTIVE, f"{layout.ACTIVE}/{directory}"} <= {*flushed}
         flushed.append("looked")
 
@@ -182,7 +182,7 @@ def test_a_dead_intakes_file_has_its_new_name_durably_before_the_first_goes(proc
     assert found(other) == Counter([b"a"])
 
 
-TAKEN = f"{layout.ACTIVE}/{layout.TAKEN_PREFIX}"
+TAKEN = f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}"
 STRICT = pytest.mark.parametrize("processes", [False], ids=["strict"], indirect=True)
 
 
@@ -276,15 +276,15 @@ def test_a_directory_of_taken_files_that_cannot_be_finished_is_let_go_of(process
 def test_an_intake_that_runs_on_leaves_directories_to_which_it_takes_no_more(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spool.intake.capture._MOST_NAMES", 2)
+    monkeypatch.setattr("spool.intake.directories._MOST_NAMES", 2)
     space, disk = processes.open()
     intake = Intake(space)
     for name in ("a", "a", "b", "c", "d", "e"):
         drop(processes, name)
         intake.take_all()
     assert found(space) == Counter([b"a", b"a", b"b", b"c", b"d", b"e"])
-    assert len([name for name in disk.names(layout.ACTIVE) if name.startswith(layout.TAKEN_PREFIX)]) <= 2
-    assert sum(map(len, intake._taking._used.values())) <= 2
+    assert len([name for name in disk.names(layout.ACTIVE) if name.startswith(layout.CAPTURE_PREFIX)]) <= 2
+    assert sum(map(len, intake._capture._directories._used.values())) <= 2
 
 
 def test_files_that_wait_for_a_full_queue_are_not_compared_with_one_another(
@@ -297,7 +297,7 @@ def test_files_that_wait_for_a_full_queue_are_not_compared_with_one_another(
     intake = Intake(space)
     intake.take_all()
     compared: list[object] = []
-    monkeypatch.setattr(Taken, "__eq__", lambda one, other: compared.append(one) or one.record == other.record)
+    monkeypatch.setattr(CapturedFile, "__eq__", lambda one, other: compared.append(one) or one.record == other.record)
     intake.take_all()
     assert len(intake._waiting) == 40
     assert len(compared) <= 40
@@ -308,9 +308,9 @@ def test_an_intake_that_runs_on_keeps_no_name_of_what_is_left_no_more(processes:
     intake = Intake(space)
     disk.make_directory(FIRST)
     intake.take_all()
-    intake._look_anew()
+    intake._begin_look()
     assert intake._reported == {FIRST}, "it is reported once while it is left"
     disk.remove_directory(FIRST)
     intake.take_all()
-    intake._look_anew()
+    intake._begin_look()
     assert intake._reported == set()

@@ -46,7 +46,7 @@ _STAND_INS = {
     "_prove": _NOTHING,
     "carries": "True",
     "same_file": "True",
-    "_is_taken": "False",
+    "_is_captured": "False",
     "_must_wait": "False",
     # looks again
     "revalidate": _NOTHING,

@@ -1,0 +1,156 @@
+"""Capture directories: where an intake keeps the files that it has captured, in ``active/``.
+
+Such a directory belongs to the intake that holds its byte (``capture_byte``). Names in it are never used twice, so a
+commit's record of one can never mean another file. When its intake has died, the next intake that gets the byte takes
+it over.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from spool.coordination.locks import capture_byte
+from spool.errors import SpoolError
+from spool.intake.writers import Complete
+from spool.model import layout
+from spool.store.store import Store
+
+FIRST_PREFIX = ".first."  # see ``capture``
+_MOST_NAMES = 10_000  # in one directory, since its intake remembers them
+
+
+@dataclass(frozen=True)
+class CapturedFile:
+    """A file in a capture directory.
+
+    name: as it was dropped.
+    seen: as it was when it was found complete; None if an intake that died had captured it.
+    came_meanwhile: it came under the name of a file that was being captured, so it lies under another name here.
+    """
+
+    queue: str
+    directory: str
+    name: str
+    seen: Complete | None = field(default=None, compare=False)
+    came_meanwhile: bool = False
+
+    @property
+    def folder(self) -> str:
+        return f"{layout.ACTIVE}/{self.directory}"
+
+    @property
+    def entry(self) -> str:
+        return f"{FIRST_PREFIX}{self.name}" if self.came_meanwhile else self.name
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.entry}"
+
+    @property
+    def first(self) -> str:
+        """Its first name: where it was dropped."""
+        return f"{layout.DROP}/{self.queue}/{self.name}"
+
+    @property
+    def record(self) -> tuple[str, bytes]:
+        """What a commit names it by: file names are bytes."""
+        return self.directory, os.fsencode(self.entry)
+
+
+def queue_of(directory: str) -> str:
+    return directory.removeprefix(layout.CAPTURE_PREFIX).rpartition(".")[0]
+
+
+class CaptureDirectories:
+    """The capture directories of one intake, and a look at those of others."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._disk = store.files.disk
+        self._current: dict[str, str] = {}  # by queue: where its next file goes
+        self._used: dict[str, set[str]] = {}  # names in each of those
+        self._held: list[str] = []  # all directories of which this intake has the byte
+
+    def of_all(self) -> Iterator[str]:
+        """Yield the directories of all intakes."""
+        return (name for name in sorted(self._disk.names(layout.ACTIVE)) if name.startswith(layout.CAPTURE_PREFIX))
+
+    def of_queue(self, queue: str) -> list[str]:
+        """Return the directories of all intakes for a queue."""
+        prefix = f"{layout.CAPTURE_PREFIX}{queue}."
+        return [name for name in self._disk.names(layout.ACTIVE) if name.startswith(prefix)]
+
+    def for_file(self, queue: str, name: str) -> str:
+        """Return this intake's directory for a file: a new one if the last has had the name, or too many names."""
+        directory = self._current.get(queue)
+        if directory is not None:
+            used = self._used[directory]
+            if name not in used and len(used) < _MOST_NAMES:
+                return directory
+        directory = f"{layout.CAPTURE_PREFIX}{queue}.{os.urandom(8).hex()}"
+        if not self._store.shared.xids.try_lock(capture_byte(directory)):
+            raise SpoolError(f"the new directory {directory} is taken already")
+        self._held.append(directory)
+        self._disk.make_directory(f"{layout.ACTIVE}/{directory}")
+        # A power cut must not lose it with its files. Itself first: without a journal its name could lead elsewhere.
+        self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+        self._disk.flush_directory(layout.ACTIVE)
+        self._used.pop(self._current.get(queue, ""), None)
+        self._current[queue], self._used[directory] = directory, set()
+        return directory
+
+    def note_used(self, file: CapturedFile) -> None:
+        """Remember that a captured file has its name in one of this intake's directories."""
+        self._used[file.directory].add(file.name)
+
+    def take_over(self, directory: str) -> bool:
+        """Lock a directory whose intake has died; False if its intake lives."""
+        return self._store.shared.xids.try_lock(capture_byte(directory))
+
+    def keep(self, directory: str) -> None:
+        """Hold a directory that was taken over, until it is empty."""
+        self._held.append(directory)
+
+    def unlock(self, directory: str) -> None:
+        self._store.shared.xids.unlock(capture_byte(directory))
+
+    def flush_of_the_dead(self, queue: str) -> None:
+        """Flush the directories of intakes that died: one may have removed a copy without a flush. Such a copy would
+        come back after a power cut, and count, once its original was captured."""
+        for directory in self.of_queue(queue):
+            identity = self._disk.identity(f"{layout.ACTIVE}/{directory}")
+            if (
+                identity is not None
+                and identity.is_directory
+                and self._store.shared.xids.is_free(capture_byte(directory))
+            ):
+                with suppress(FileNotFoundError):
+                    self._disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def release_unused(self) -> None:
+        """Remove and unlock the empty directories to which no files go any more."""
+        wanted = set(self._current.values())
+        self._held = [directory for directory in self._held if directory in wanted or not self._removed(directory)]
+
+    def release_all(self) -> None:
+        """Unlock all directories, and remove those that are empty; the next intake finishes the others."""
+        for directory in self._held:
+            if not self._removed(directory):
+                self.unlock(directory)
+        self._held.clear()
+        self._current.clear()
+        self._used.clear()
+
+    def _removed(self, directory: str) -> bool:
+        """Remove and unlock a directory; False if it is not empty."""
+        try:
+            self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        self.unlock(directory)
+        return True
