@@ -1,32 +1,32 @@
-"""An open queue space, as an application uses it: puts, gets and transactions. ``administration`` has the rest."""
+"""An open queue space, as an application uses it: puts, gets and transactions. ``spool.admin`` has the rest."""
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
-from spool.admin import quarantined
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
-from spool.admin.stats import QueueStats, queue_stats
+from spool.admin.stats import QueueStats
 from spool.engine import Engine
-from spool.errors import Empty, InvalidArgument, NotOpen
+from spool.errors import Empty, NotOpen
 from spool.format.batch import is_large
-from spool.log.commit_queue import PutRequest
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, PutOptions
 from spool.runtime import interrupts
-from spool.runtime.context import associated
 from spool.runtime.gate import public_call
-from spool.shown import shown
 from spool.store.store import Store
-from spool.transactions.transaction import Transaction
-from spool.transactions.validation import check_queue, check_time_limit, described, encoded, listed
+from spool.transactions.transaction import Transaction, joined_transaction
+from spool.transactions.validation import check_time_limit, listed, put_request
 from spool.work.worker import Worker, WorkSummary, working_space
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _warn = warnings.warn  # (while the interpreter ends, a module may be gone before what it is used for)
 
@@ -41,14 +41,25 @@ class Recovery(Protocol):
         """Check, and repair what is wrong or move it to quarantine."""
 
 
-class Space(Administration):
+def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Callable[Concatenate[Space, P], T]":
+    """A call of the administration, as one of the space."""
+
+    @wraps(call)
+    def administered(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
+        return call(self._administration, *args, **options)
+
+    administered.__module__, administered.__qualname__ = __name__, f"Space.{call.__name__}"
+    return administered
+
+
+class Space:
     """An open queue space. May be used from many threads; in a forked child it is closed."""
 
     def __init__(self, engine: Engine, recovery: Recovery, report: RecoveryReport) -> None:
         """Not for applications, which call ``spool.open``."""
         self._engine = engine  # (nothing in it may have the space itself: see __del__)
         self._store = engine.store
-        self._undertaker = engine.orphan_reaper
+        self._administration = Administration(engine)
         self._checks = recovery
         self._recovery = report
         self._housekeeper = Housekeeper(engine.store)
@@ -96,47 +107,31 @@ class Space(Administration):
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids."""
-        joined = self._transaction_of(transaction)
+        joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
         bodies = listed(bodies)
         if options.get("deduplication_key") is not None:
             ids = self._put_alone(queue, bodies, **options)
         else:
-            work = self._puts(queue, bodies, **options)
-            if is_large(work.messages, work.bytes):
+            request = put_request(self._engine, queue, bodies, **options)
+            if is_large(request.messages, request.bytes):
                 ids = self._put_alone(queue, bodies, **options)
             else:
-                self._engine.group_commit.commit(work)
-                ids = work.ids
+                self._engine.group_commit.commit(request)
+                ids = request.ids
         self._housekeeper.committed()
         return ids
 
     def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """In a transaction of their own."""
-        own = self._own_transaction()
+        own = Transaction(self._engine, noted=False)
         try:
             ids = own.put_many(queue, bodies, **options)
             own.commit()
             return ids
         finally:
             own.abandon()
-
-    def _puts(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
-        """Checked and encoded."""
-        content_type = options.pop("content_type", None)
-        store = self._store
-        line = self._engine.group_commit.queue
-        page = line.page
-        if page is None or queue not in store.config.queues:
-            page = store.check_usable()
-            try:
-                check_queue(store, queue, page)
-            except OSError as error:
-                store.fail("reading the settings", error)
-            line.page = page
-        attributes = described(store, queue, options)
-        return PutRequest(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
 
     @public_call("committing")
     def submit(
@@ -154,16 +149,16 @@ class Space(Administration):
         TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the
         normal end of the program; a forked child's copies of futures are never done.
         """
-        joined = self._transaction_of(transaction)
+        joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.submit(queue, body, **options)
         if options.get("deduplication_key") is not None:
             return self._submit_alone(queue, body, **options)
-        return self._engine.group_commit.future(self._puts(queue, (body,), **options))
+        return self._engine.group_commit.future(put_request(self._engine, queue, (body,), **options))
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """In a transaction of its own. Waits while another puts a message with the same deduplication key."""
-        own = self._own_transaction()
+        own = Transaction(self._engine, noted=False)
         try:
             message_id = own.put(queue, body, **options)
             committed = own.commit_async()
@@ -213,10 +208,10 @@ class Space(Administration):
     ) -> list[Message]:
         """Take up to ``max_messages`` in one commit, at least one; Empty if there is none within ``timeout``."""
         asked: dict[str, Any] = {"timeout": timeout, "message_id": message_id, "correlation_id": correlation_id}
-        joined = self._transaction_of(transaction)
+        joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **asked)
-        own = self._own_transaction()
+        own = Transaction(self._engine, noted=False)
         try:
             found = own.get_many(queue, max_messages, **asked)
             interrupts.admit()  # from here on they are gone, whether the caller hears of them or not
@@ -268,20 +263,37 @@ class Space(Administration):
         """
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
+    # -- what an administrator asks for: ``spool.admin.admin`` tells of each ----------------------------------------
+
     @overload
     def stats(self) -> dict[str, QueueStats]: ...
     @overload
     def stats(self, queue: str) -> QueueStats: ...
-    @public_call("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
         """One queue's ``QueueStats``, or all queues' by name."""
-        if queue is not None:
-            self._look(queue)
-            return queue_stats(self._store, (queue,))[queue]
-        names = tuple(self.queues())
-        for name in names:
-            self._look(name)
-        return queue_stats(self._store, names)
+        found = self._administration.stats(queue)
+        return found if queue is None else found[queue]
+
+    queues = _administered(Administration.queues)
+    create_queue = _administered(Administration.create_queue)
+    change_queue = _administered(Administration.change_queue)
+    delete_queue = _administered(Administration.delete_queue)
+    open_drop = _administered(Administration.open_drop)
+    browse = _administered(Administration.browse)
+    entries = _administered(Administration.entries)
+    entry = _administered(Administration.entry)
+    holders = _administered(Administration.holders)
+    show = _administered(Administration.show)
+    delete = _administered(Administration.delete)
+    move = _administered(Administration.move)
+    change = _administered(Administration.change)
+    purge = _administered(Administration.purge)
+    redrive = _administered(Administration.redrive)
+    quarantined = _administered(Administration.quarantined)
+    quarantined_file = _administered(Administration.quarantined_file)
+    restore_quarantined = _administered(Administration.restore_quarantined)
+    delete_quarantined = _administered(Administration.delete_quarantined)
+    export = _administered(Administration.export)
 
     # -- what happened, and what is wrong --------------------------------------------------------------------------
 
@@ -289,12 +301,6 @@ class Space(Administration):
     def check(self, repair: bool = False) -> list[Finding]:
         """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
         return self._checks.repair(self._store) if repair else self._checks.check(self._store)
-
-    @public_call("looking into quarantine")
-    def quarantined(self) -> list[Finding]:
-        """What lies in quarantine, with the reasons."""
-        self._store.check_usable()
-        return quarantined.findings(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -330,21 +336,6 @@ class Space(Administration):
 
     def __repr__(self) -> str:
         return f"<queue space {self.path}{' (closed)' if self._store.closed else ''}>"
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _own_transaction(self) -> Transaction:
-        """For one put or get: nobody holds its message before the commit, so no claim is noted."""
-        return Transaction(self._engine, noted=False)
-
-    def _transaction_of(self, transaction: Transaction | Join | None) -> Transaction | None:
-        if transaction is JOIN:
-            return cast("Transaction | None", associated(self._store))
-        if transaction is not None and getattr(transaction, "_store", None) is not self._store:
-            raise InvalidArgument(
-                f"transaction is JOIN, None, or one of this space, {self.path}, not {shown(transaction)}"
-            )
-        return transaction
 
 
 def current_space() -> Space:

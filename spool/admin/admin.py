@@ -6,20 +6,21 @@ from dataclasses import replace
 from typing import BinaryIO, Unpack
 
 from spool.admin import bulk, export, quarantined
+from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
 from spool.admin.quarantined import QuarantinedFile
 from spool.admin.queues import add_queue, change_queue, delete_queue, open_drop
+from spool.admin.stats import QueueStats, queue_stats
+from spool.engine import Engine
 from spool.errors import InvalidArgument
 from spool.index.browse import Cursor, Filter, Slice
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
-from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime.gate import public_call
-from spool.store.store import Store
 from spool.transactions import delivery
 from spool.transactions.validation import check_queue
 
@@ -29,10 +30,11 @@ _BROWSED_FIRST, _BROWSED_AT_ONCE = 64, 2_048
 
 
 class Administration:
-    """The part of ``Space`` that administers it."""
+    """The calls of ``spool.Space`` by which it is administered."""
 
-    _store: Store
-    _undertaker: OrphanReaper
+    def __init__(self, engine: Engine) -> None:
+        self._store = engine.store
+        self._orphan_reaper = engine.orphan_reaper
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -85,6 +87,12 @@ class Administration:
         return export.export(self._store, file, progress, compress)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
+
+    @public_call("looking into quarantine")
+    def quarantined(self) -> list[Finding]:
+        """What lies in quarantine, with the reasons."""
+        self._store.check_usable()
+        return quarantined.findings(self._store)
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
@@ -153,6 +161,14 @@ class Administration:
     def _unread(self, look: Cursor, queue: str) -> list[QueueEntry]:
         return unread(self._store, look, queue)
 
+    @public_call("counting messages")
+    def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
+        """The ``QueueStats`` of one queue, or of all, by name."""
+        names = tuple(self.queues()) if queue is None else (queue,)
+        for name in names:
+            self._look(name)
+        return queue_stats(self._store, names)
+
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:
         """A message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
@@ -184,14 +200,14 @@ class Administration:
     def delete(self, message_id: str) -> Message:
         """A message goes, as it was; BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
-        bulk.act_on(self._store, self._undertaker, message_id, bulk.delete)
+        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.delete)
         return message
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
         check_queue(self._store, queue, self._store.shared.counters.read())
-        bulk.act_on(self._store, self._undertaker, message_id, bulk.move_to(queue))
+        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
     @public_call("changing a message")
@@ -209,7 +225,7 @@ class Administration:
         if not changes:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
-        bulk.act_on(self._store, self._undertaker, message_id, bulk.change_to(changes))
+        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.change_to(changes))
         return delivery.find_message(self._store, message_id)
 
     @public_call("purging a queue")

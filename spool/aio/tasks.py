@@ -5,10 +5,14 @@ A task that is cancelled while a thread works for it hears the outcome first, an
 
 import asyncio
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import spool.space
+from spool.runtime.gate import Gate
+
+_THREADS = 4
 
 T = TypeVar("T")
 
@@ -46,6 +50,38 @@ def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)
+
+
+class Threads:
+    """The threads in which the calls of a space are done for the tasks of one loop.
+
+    ``patient`` calls, which may wait for the commit of another, have threads of their own.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._gate = gate
+        self._prompt = ThreadPoolExecutor(_THREADS, "spool-aio")
+        self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-patient")
+
+    def submit(self, call: Callable[[], T], *, patient: bool = False) -> "asyncio.Future[T]":
+        """Begin the call."""
+        return self.loop.run_in_executor(self._patient if patient else self._prompt, call)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Wait for the call. A task that is cancelled meanwhile waits no more. NotOpen if the space is closed."""
+        self._gate.check()
+        return await self.submit(call)
+
+    async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
+        """Wait for the call. A task that is cancelled meanwhile hears the outcome, and is cancelled where it waits
+        next."""
+        return await finish(self.submit(call, patient=patient))
+
+    def end(self) -> None:
+        """The space is closed."""
+        for threads in (self._prompt, self._patient):
+            threads.shutdown(wait=False)
 
 
 class Opening(Generic[S]):

@@ -10,8 +10,10 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import spool.space
+from spool.aio.receiving import Receiver
 from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.model.outcome import Outcome, Retried, of_error, of_value
@@ -33,70 +35,57 @@ from spool.work.worker import (
     too_many_hang,
 )
 
-if TYPE_CHECKING:
-    from spool.aio.space import Space
-
-
-async def work(
-    space: "Space",
-    queue: str,
-    function: Callable[[Message], Any],
-    *,
-    tasks: int = 1,
-    once: bool = False,
-    timeout: float | None = 30.0,
-    stop: asyncio.Event | None = None,
-) -> WorkSummary:
-    """As ``spool.Space.work``, with ``function`` a coroutine function or a plain one, called in up to ``tasks`` tasks
-    side by side. A coroutine that takes longer than ``timeout`` seconds is cancelled.
-
-    If this is cancelled, so are the calls that are under way: their messages go back, with one try more.
-    """
-    check_at_once("tasks", tasks)
-    await space._in_thread(partial(check_work, space.sync, queue, function, timeout))
-    crew = _Crew(space, queue, function, timeout, Once() if once else None)
-    try:
-        while not (crew.is_at_end() or (stop is not None and stop.is_set())):
-            if len(crew.running) == tasks:
-                await crew.wait_for_one()
-            elif not await crew.take() and once:
-                if not crew.running:
-                    break
-                await crew.wait_for_one()
-        await crew.wait_for_all()
-    finally:
-        await crew.end()
-    crew.check_hanging()
-    if crew.once is not None:
-        crew.summary.left = crew.once.left(await space.stats(queue))
-    return crew.summary
-
 
 class _TookTooLong(Exception):
     """The call has used up its time."""
 
 
-class _Crew:
-    """The calls that are under way, and what came of those before."""
+class Crew:
+    """The calls of one worker that are under way, and what came of those before. See ``spool.aio.Space.work``."""
 
     def __init__(
         self,
-        space: "Space",
+        space: "spool.space.Space",
+        receiver: Receiver,
         queue: str,
         function: Callable[[Message], Any],
         timeout: float | None,
-        once: Once | None,
+        *,
+        once: bool,
     ) -> None:
         self.summary = WorkSummary()
         self.running: dict[asyncio.Task[None], Handling] = {}
-        self.once = once
+        self.once = Once() if once else None
         self._space = space
+        self._receiver = receiver
+        self._run_to_end = receiver.threads.run_to_end
         self._queue = queue
         self._function = function
         self._is_coroutine = inspect.iscoroutinefunction(function)
         self._timeout = timeout
         self._threads = CallThreads(f"spool-aio-work-{queue}")
         self._most_hanging = 0
+
+    async def work(self, tasks: int, stop: asyncio.Event | None) -> WorkSummary:
+        """Call the function in up to ``tasks`` tasks, until the event ``stop`` is set, or once for each message."""
+        check_at_once("tasks", tasks)
+        await self._receiver.threads.run(partial(check_work, self._space, self._queue, self._function, self._timeout))
+        try:
+            while not (self.is_at_end() or (stop is not None and stop.is_set())):
+                if len(self.running) == tasks:
+                    await self.wait_for_one()
+                elif not await self.take() and self.once is not None:
+                    if not self.running:
+                        break
+                    await self.wait_for_one()
+            await self.wait_for_all()
+        finally:
+            await self.end()
+        self.check_hanging()
+        if self.once is not None:
+            stats = await self._receiver.threads.run(lambda: self._space.stats(self._queue))
+            self.summary.left = self.once.left(stats)
+        return self.summary
 
     # -- the task that takes ----------------------------------------------------------------------------------------
 
@@ -110,16 +99,16 @@ class _Crew:
         wanted = Wanted(self._queue, passed=frozenset(self.once.passed if self.once is not None else ()))
         try:
             seconds = IDLE_SECONDS if self.once is None else 0
-            await self._space._get(wanted, seconds, partial(self._begin, wanted))
+            await self._receiver.receive(wanted, seconds, partial(self._begin, wanted))
         except Empty:
             return False
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        handling = Handling(self._space.sync.engine)
+        handling = Handling(self._space.engine)
         found = None
         try:
-            found = await self._space._to_the_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
+            found = await self._run_to_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
         except TransactionTimeout:  # another process holds a lock for very long: look again
             pass
         finally:
@@ -187,7 +176,7 @@ class _Crew:
         await self._end(message, end)
 
     async def _end(self, message: Message, end: Callable[[], tuple[Effect, str]]) -> None:
-        effect, reason = await self._space._to_the_end(end)
+        effect, reason = await self._run_to_end(end)
         self.summary.add(effect, reason)
         if self.once is not None:
             self.once.end(message.position, effect)
@@ -195,10 +184,10 @@ class _Crew:
     async def _call(self, handling: Handling, message: Message) -> Outcome:
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = self._space.sync.engine.store.config.max_body_bytes
+        most = self._space.engine.store.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
-            with calling(handling, self._space.sync):
+            with calling(handling, self._space):
                 async with limit:
                     value = await self._value(handling, message)
         except BaseException as error:

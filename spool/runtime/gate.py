@@ -120,6 +120,12 @@ class CalledStore(Protocol):
         """Raise the operating system's error as the caller is to see it."""
 
 
+class Called(Protocol):
+    """An object of an open space: a transaction, say."""
+
+    _store: CalledStore
+
+
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For what applications call of an object with a ``_store``: the space is not closed meanwhile, SIGINT waits until
     the call ends, and an error of the operating system is raised as the library's own.
@@ -130,7 +136,8 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def around(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            store: CalledStore = args[0]._store  # type: ignore[attr-defined]
+            called: Called = args[0]  # type: ignore[assignment]
+            store = called._store
             if threading.get_ident() in store.gate._inside:  # it is part of another call
                 try:
                     return method(*args, **kwargs)

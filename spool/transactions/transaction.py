@@ -12,11 +12,19 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack, cast
 
 from spool.coordination.counters import Page
 from spool.engine import Engine
-from spool.errors import CommitUnknown, Empty, NotOpen, ProtocolError, TransactionRolledBack, TransactionTimeout
+from spool.errors import (
+    CommitUnknown,
+    Empty,
+    InvalidArgument,
+    NotOpen,
+    ProtocolError,
+    TransactionRolledBack,
+    TransactionTimeout,
+)
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
@@ -24,14 +32,16 @@ from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
-from spool.model.options import PutOptions
+from spool.model.options import JOIN, Join, PutOptions
 from spool.model.ranges import Ranges, subtract
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import interrupts
 from spool.runtime.clock import WaitExpired
-from spool.runtime.context import Association, associate, dissociate
+from spool.runtime.context import Association, associate, associated, dissociate
 from spool.runtime.gate import public_call
+from spool.shown import shown
+from spool.store.store import Store
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.selection import Wanted
@@ -438,6 +448,16 @@ class Transaction:
 
 
 # -- for what is built upon transactions: workers, tasks, the intake ---------------------------------------------------
+
+
+def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
+    """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
+    if chosen is JOIN:
+        return cast("Transaction | None", associated(store))
+    if chosen is not None and getattr(chosen, "_store", None) is not store:
+        path = store.files.disk.root
+        raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")
+    return chosen
 
 
 def enter(transaction: Transaction) -> None:

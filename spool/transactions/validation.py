@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Unpack
 
 from spool.coordination.counters import Page
+from spool.engine import Engine
 from spool.errors import BadMessageId, InvalidArgument
+from spool.log.commit_queue import PutRequest
 from spool.log.visibility import catch_up
 from spool.model import codecs
 from spool.model.message import attributes_of, check_content_type, headers_bytes, parse_message_id
+from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
 from spool.names import no_queue
@@ -66,6 +69,22 @@ def check_wanted(
     if message_id is not None and correlation_id is not None:
         raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
     return wanted
+
+
+def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
+    """Messages to put in no transaction, checked and encoded."""
+    content_type = options.pop("content_type", None)
+    store, commit_queue = engine.store, engine.group_commit.queue
+    page = commit_queue.page
+    if page is None or queue not in store.config.queues:
+        page = store.check_usable()
+        try:
+            check_queue(store, queue, page)
+        except OSError as error:
+            store.fail("reading the settings", error)
+        commit_queue.page = page
+    attributes = described(store, queue, options)
+    return PutRequest(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
 
 
 def described(store: Store, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:

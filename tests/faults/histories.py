@@ -332,7 +332,7 @@ def _perhaps_moved(world: World) -> list[World]:
 def _group(actor: Actor) -> None:
     """Several branches and plain messages in one file; the first error is the caller's."""
     space = actor.space
-    transactions = [space._own_transaction() for _ in range(2)]
+    transactions = [spool.Transaction(space.engine, noted=False) for _ in range(2)]
     try:
         for tx in transactions:
             tx.get("a")

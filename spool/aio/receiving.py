@@ -1,0 +1,140 @@
+"""How tasks get messages: a claim in a thread, and a wait that one task of a queue does for all.
+
+Of the tasks that wait for a message of one queue, one looks for all: one that gets a message makes room for the next.
+One thread listens for commits, for all queues.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import spool.transactions.transaction
+from spool.aio.tasks import Threads, finish
+from spool.engine import Engine
+from spool.errors import Empty
+from spool.model.message import Message
+from spool.runtime.gate import public_call
+from spool.transactions.claiming import IDLE_SECONDS, pause_seconds
+from spool.transactions.selection import Wanted
+
+_PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
+
+
+class Receiver:
+    """The gets of one space's tasks. ``attempt`` is called to look once; it raises Empty if there is no message."""
+
+    def __init__(self, engine: Engine, threads: Threads) -> None:
+        self.engine = engine
+        self.threads = threads
+        self._store = engine.store
+        self._listener = ThreadPoolExecutor(1, "spool-aio-listener")
+        self._listening: asyncio.Future[None] | None = None
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def take(self, wanted: Wanted, timeout: float | None) -> list[Message]:
+        """Get messages in a transaction of their own. ``timeout``: seconds, None waits for ever."""
+        return await self.receive(wanted, timeout, partial(self._take, wanted))
+
+    def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
+        self._store.gate.check()
+        return _Taking(self.engine, self.threads, wanted).take()
+
+    async def receive(
+        self, wanted: Wanted, timeout: float | None, attempt: Callable[[], Awaitable[list[Message]]]
+    ) -> list[Message]:
+        """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
+        try:
+            return await attempt()
+        except Empty:
+            if timeout == 0:
+                raise
+        until = None if timeout is None else self.threads.loop.time() + timeout
+        turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(until):
+                await turn.acquire()
+        except TimeoutError:
+            return await attempt()
+        try:
+            return await self._wait(wanted, until, attempt)
+        finally:
+            turn.release()
+
+    async def _wait(
+        self, wanted: Wanted, until: float | None, attempt: Callable[[], Awaitable[list[Message]]]
+    ) -> list[Message]:
+        pause = _PAUSE_MIN_SECONDS
+        while True:
+            heard = self._store.shared.notifier.rings
+            try:
+                return await attempt()
+            except Empty:
+                left = IDLE_SECONDS if until is None else until - self.threads.loop.time()
+                if left <= 0:
+                    raise
+            seconds = min(left, await self.threads.run(partial(self._pause_seconds, wanted, pause)))
+            if self._store.shared.notifier.rings == heard:
+                await self._listen_for(seconds)
+            pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
+
+    @public_call("waiting for a message")
+    def _pause_seconds(self, wanted: Wanted, short: float) -> float:
+        return pause_seconds(self._store, wanted, short)
+
+    async def _listen_for(self, seconds: float) -> None:
+        """Until a message may have come, or the time is over."""
+        if self._listening is None or self._listening.done():
+            self._listening = self.threads.loop.run_in_executor(self._listener, self._listen)
+            self._listening.add_done_callback(asyncio.Future.exception)  # of a closed space: the next look raises it
+        await asyncio.wait((self._listening,), timeout=seconds)
+
+    @public_call("waiting for a message")
+    def _listen(self) -> None:
+        notifier = self._store.shared.notifier
+        notifier.wait(notifier.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
+
+    def end(self) -> None:
+        """The space is closed."""
+        self._listener.shutdown(wait=False)
+
+
+class _Taking:
+    """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile."""
+
+    def __init__(self, engine: Engine, threads: Threads, wanted: Wanted) -> None:
+        self.engine = engine
+        self.threads = threads
+        self.wanted = wanted
+        self.mutex = threading.Lock()
+        self.cancelled = self.begun = False
+
+    async def take(self) -> list[Message]:
+        return await finish(self.threads.submit(self._claim), self._give_up)
+
+    def _give_up(self) -> bool:
+        """False if its commit has begun: then it comes to its end."""
+        with self.mutex:
+            self.cancelled = not self.begun
+        return self.cancelled
+
+    def _claim(self) -> list[Message]:
+        own = spool.transactions.transaction.Transaction(self.engine, noted=False)
+        try:
+            found = get_now(own, self.wanted)
+            with self.mutex:
+                if self.cancelled:
+                    return []
+                self.begun = True
+            own.commit()
+            return found
+        finally:
+            own.abandon()
+
+
+def get_now(transaction: "spool.transactions.transaction.Transaction", wanted: Wanted) -> list[Message]:
+    """Get messages without waiting; in a thread."""
+    return transaction.get_many(
+        wanted.queue, wanted.count, message_id=wanted.message_id, correlation_id=wanted.correlation_id
+    )

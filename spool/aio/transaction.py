@@ -1,0 +1,120 @@
+"""A transaction for asyncio: what reads, locks or waits for the disk is done in a thread."""
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import spool.transactions.transaction
+from spool.aio.receiving import Receiver, get_now
+from spool.model.message import Message
+from spool.model.options import PutOptions
+from spool.model.xid import Xid
+from spool.transactions.selection import Wanted
+from spool.transactions.transaction import doom, enter, leave
+from spool.transactions.transaction import finish as finish_transaction
+from spool.transactions.validation import check_wanted, listed
+
+
+class Transaction:
+    """A transaction of the task that entered it, and of tasks that it starts meanwhile; ``sync`` as threads see it."""
+
+    def __init__(self, transaction: "spool.transactions.transaction.Transaction", receiver: Receiver) -> None:
+        """Not for applications, which call ``Space.transaction``."""
+        self.sync = transaction
+        self._receiver = receiver
+        self._threads = receiver.threads
+
+    @property
+    def xid(self) -> Xid:
+        """As ``spool.Transaction.xid``."""
+        return self.sync.xid
+
+    @property
+    def is_active(self) -> bool:
+        """As ``spool.Transaction.is_active``."""
+        return self.sync.is_active
+
+    @property
+    def rollback_only(self) -> bool:
+        """As ``spool.Transaction.rollback_only``."""
+        return self.sync.rollback_only
+
+    async def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
+        """As ``Space.put``, in this transaction."""
+        return (await self.put_many(queue, (body,), **options))[0]
+
+    async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """As ``Space.put_many``, in this transaction."""
+        if not (self._receiver.engine.store.config.limited or options.keys() & {"before", "deduplication_key"}):
+            return self.sync.put_many(queue, bodies, **options)
+        put = partial(self.sync.put_many, queue, listed(bodies), **options)  # looks at what is there
+        return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
+
+    async def get(
+        self,
+        queue: str,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Message:
+        """As ``Space.get``, in this transaction. One that is cancelled while it takes dooms the transaction: whatever
+        is asked of it next, its end too, raises TransactionRolledBack."""
+        found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
+        return found[0]
+
+    async def get_many(
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Message]:
+        """As ``Space.get_many``, in this transaction; cancelled, as ``get``."""
+        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
+        return await self._receiver.receive(wanted, timeout, partial(self._attempt, wanted))
+
+    async def _attempt(self, wanted: Wanted) -> list[Message]:
+        """A get that is cancelled may have taken a message that no task has seen: the transaction is rolled back."""
+        taking = self._threads.submit(partial(get_now, self.sync, wanted))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            doom(self.sync, "a get in it was cancelled")
+            taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
+            raise
+
+    def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
+        """Whatever comes, this transaction will be rolled back."""
+        self.sync.set_rollback_only(reason)
+
+    async def commit(self) -> None:
+        """As ``spool.Transaction.commit``."""
+        await self._threads.run_to_end(self.sync.commit)
+
+    async def rollback(self, reason: str = "its transaction was rolled back") -> None:
+        """As ``spool.Transaction.rollback``."""
+        await self._threads.run_to_end(partial(self.sync.rollback, reason))
+
+    async def abandon(self) -> None:
+        """As ``spool.Transaction.abandon``."""
+        await self._threads.run_to_end(self.sync.abandon)
+
+    async def __aenter__(self) -> Self:
+        enter(self.sync)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._threads.run_to_end(partial(finish_transaction, self.sync, kind, error))
+        finally:
+            leave(self.sync)
+
+    def __repr__(self) -> str:
+        return f"<{self.sync!r}, for asyncio>"

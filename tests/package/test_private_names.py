@@ -1,0 +1,63 @@
+"""A name that begins with one underscore is its module's own: no other package uses it."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+OUTSIDE = ("xa", "forwarder", "recovery", "scripts", "bench", "docs")
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and len(name) > 1
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """Private names of functions, classes, variables, and attributes of an object's own."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Private names of other objects and modules, with the line. What a class inherits is its own."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr=name, lineno=line):
+                yield name, line
+            case ast.ImportFrom(names=names, lineno=line):
+                yield from ((one.name, line) for one in names)
+
+
+def _room(path: Path) -> str:
+    """A module outside of ``spool/``; a package inside of it."""
+    inside = path.relative_to(ROOT)
+    return str(inside.parent if inside.parts[0] == "spool" and len(inside.parts) > 2 else inside)
+
+
+def test_no_package_uses_a_private_name_of_another() -> None:
+    trees = {path: ast.parse(path.read_text()) for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py")}
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for path, tree in trees.items():
+        rooms[_room(path)].update(filter(_is_private, _defined(tree)))
+    ours = set().union(*rooms.values())  # what no module of ours defines is a library's: Spark's, a named tuple's
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path, tree in trees.items()
+        for name, line in _used(tree)
+        if _is_private(name) and name in ours and name not in rooms[_room(path)]
+    ]
+    assert wrong == []
+
+
+def test_a_private_name_of_another_package_would_be_found() -> None:
+    uses = ast.parse("from spool import _a\nspace._store\nself._own\nsuper()._own\nx.__class__\ntable._replace(a=1)")
+    assert [name for name, _ in _used(uses) if _is_private(name)] == ["_a", "_store", "_replace"]
