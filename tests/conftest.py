@@ -1,5 +1,6 @@
 """What all tests share: the option --long, and which tests this machine cannot run."""
 
+import logging
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -37,9 +39,47 @@ def _handlers_of_signals_as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _loggers_as_before() -> Iterator[None]:
+    """The same of what it sets up for its messages. (pytest's own handlers come and go with each test.)"""
+    before = {logger: (logger.level, logger.propagate, [*logger.handlers]) for logger in _loggers()}
+    yield
+    for logger in _loggers():
+        level, propagate, handlers = before.get(logger, (logging.NOTSET, True, []))
+        logger.setLevel(level)
+        logger.propagate = propagate
+        for handler in [*logger.handlers]:
+            if handler not in handlers and not type(handler).__module__.startswith("_pytest."):
+                logger.removeHandler(handler)
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.Logger.manager.loggerDict.values()
+    return [logging.root, *(logger for logger in named if isinstance(logger, logging.Logger))]
+
+
+def _part(text: str) -> tuple[int, int]:
+    """``2/4``: the second of four."""
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError
+    return part, parts
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
+    parser.addoption("--part", type=_part, metavar="N/M", help="run only each M-th test, beginning with the N-th")
     parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
+
+
+# These take longest, so they begin first: where two processes share the tests, neither waits for the other at the end.
+LONGEST = (
+    "tests/crash/test_every_crash_point.py", "tests/forwarder", "tests/faults/test_every_call_fails.py",
+    "tests/crash/test_interleavings.py", "tests/corruption/test_every_file.py", "tests/environment", "tests/kills",
+    "tests/crash", "tests/features", "tests/faults", "tests/corruption",
+)  # fmt: skip
+# Tests of these share devices or a Spark session, so they run in one process.
+TOGETHER = ("tests/filesystems", "tests/forwarder")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,6 +94,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in missing.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if part := config.getoption("--part"):
+        chosen = [item for item in items if not item.get_closest_marker("skip")][part[0] - 1 :: part[1]]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    return next((turn for turn, path in enumerate(LONGEST) if nodeid.startswith(path)), len(LONGEST))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of several processes, each takes a file at a time, or a directory whose tests belong together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((directory for directory in TOGETHER if path.startswith(directory)), path)
+
+    return ByFile(config, log)
 
 
 # -- the rows of docs/features.md -------------------------------------------------------------------------------------
@@ -75,26 +141,45 @@ def rows_of(test: str) -> set[str]:
     return set(found[1].upper().rstrip("_").split("_")) if found else set()
 
 
+# -- what a run has to show -------------------------------------------------------------------------------------------
+
+# What tests record that they tried begins with one of these; a whole run tries some of each.
+EVIDENCE = (
+    "clock", "closings", "corrupted files", "crash tests", "faults", "forks", "hostile inputs", "interleavings",
+    "interrupts", "kills", "mutation sites", "narrow windows", "planted bugs", "run/ deleted", "stopped processes",
+)  # fmt: skip
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A row of which no test passed fails the run, if the whole suite was asked for, or all but some directories; one
-    whose tests this machine cannot run is told. (That each row has a test, ``test_docs`` looks after.)"""
+    """A row of which no test passed, and a kind of evidence of which there is none, fail the run, if the whole suite
+    was asked for, or all but some directories; what this machine cannot run is told. (That each row has a test,
+    ``test_docs`` looks after.)"""
     config = session.config
-    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword:
-        return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    if config.option.keyword or config.option.collectonly or config.getoption("--part"):
+        return
     outcomes = {
         outcome: {row for report in reporter.getreports(outcome) for row in rows_of(_function(report.nodeid))}
-        for outcome in ("passed", "skipped")
+        for outcome in ("passed", "skipped", "failed")
     }
-    asked = {row for item in session.items for row in rows_of(_function(item.nodeid))}
-    missing = rows() & asked - outcomes["passed"]
-    config.stash[_ROWS] = sorted(missing)
-    if missing - outcomes["skipped"] and session.exitstatus == pytest.ExitCode.OK:
+    missing = set.union(*outcomes.values()) - outcomes["passed"]
+    expected = EVIDENCE if shutil.which("strace") else [kind for kind in EVIDENCE if kind != "kills"]
+    found = [name for name, count in _evidence(reporter).items() if count]
+    absent = [kind for kind in expected if not any(name.startswith(kind) for name in found)]
+    if config.option.ignore:
+        absent = []
+    config.stash[_MISSING] = {
+        "rows of docs/features.md without a test that passed": sorted(missing),
+        "evidence of which there is none": absent,
+    }
+    if (missing - outcomes["skipped"] or absent) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-_ROWS = pytest.StashKey[list[str]]()
+_MISSING = pytest.StashKey[dict[str, list[str]]]()
 
 
 def _function(nodeid: str) -> str:
@@ -105,10 +190,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests recorded that they tried; and what failed before pytest began, so that green cannot hide it."""
     for name, count in sorted(_evidence(terminalreporter).items()):
         terminalreporter.write_line(f"{name}: {count:,}")
-    if missing := terminalreporter.config.stash.get(_ROWS, []):
-        terminalreporter.write_line(
-            f"rows of docs/features.md without a test that passed: {', '.join(missing)}", red=True
-        )
+    for what, missing in terminalreporter.config.stash.get(_MISSING, {}).items():
+        if missing:
+            terminalreporter.write_line(f"{what}: {', '.join(missing)}", red=True)
     if failed := os.environ.get("XASPOOL_FAILED_CHECKS", "").split():
         terminalreporter.write_line(f"CHECKS FAILED before the tests: {', '.join(failed)}; see above", red=True)
 

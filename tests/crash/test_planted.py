@@ -31,6 +31,11 @@ from tests.crash.stops import (
 from tests.survivors import Rules
 
 
+@pytest.fixture(autouse=True)
+def _counted(record_property) -> None:
+    record_property("planted bugs", 1)
+
+
 def _explorer(bug: Bug, limit: int) -> Interleaver:
     return Interleaver(scenario_of(bug.noticed_by), Rules.ORDERED, limit=limit)
 

@@ -8,6 +8,12 @@ from tests.crash.test_every_crash_point import HISTORIES
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 
+
+@pytest.fixture(autouse=True)
+def _counted(record_property) -> None:
+    record_property("planted bugs", 1)
+
+
 BY_NAME = {history.name: history for history in HISTORIES}
 
 

@@ -54,7 +54,7 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("call", "flush"), list(cases()))
 def test_nothing_acknowledged_is_lost_by_a_kill_at(
-    call: str, flush: str, life: Life, scaffold: Scaffold, pytestconfig: pytest.Config
+    call: str, flush: str, life: Life, scaffold: Scaffold, pytestconfig: pytest.Config, record_property
 ) -> None:
     step = 3 if call == "pwrite64" and not pytestconfig.getoption("--long") else 1  # there are a hundred
     n, kills, recoveries = 1, 0, 0
@@ -68,6 +68,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill_at(
             recoveries += scaffold.kill_at(rng.choice(RECOVERY_CALLS), rng.randint(1, 3), "recovery", str(life.space))
         aftermath.look(str(life.space), life.logs, rng).assert_nothing_is_broken()
         n += step
+    record_property("kills", kills + recoveries)
     print(f"{call}, {flush}: killed at {kills} calls, and {recoveries} times while recovering from it")
     assert kills, f"the session never calls {call}"
 
@@ -75,7 +76,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill_at(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("call", [call for call in CALLS if call not in NEVER])
-def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaffold) -> None:
+def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaffold, record_property) -> None:
     """From what six different deaths left."""
     kills = 0
     for death, at in (
@@ -95,11 +96,14 @@ def test_recovery_is_killed_at_every_call(call: str, life: Life, scaffold: Scaff
             aftermath.look(str(life.space), life.logs, random.Random(n)).assert_nothing_is_broken()
             n += 1
         kills += n - 1
+    record_property("kills", kills)
     print(f"{call}: recovery killed at {kills} calls")
 
 
 @pytest.mark.parametrize("call", ["pwrite64", "renameat2", "unlink", "mkdir", "fsync"])
-def test_spool_intake_takes_each_file_once_whenever_it_is_killed(call: str, life: Life, scaffold: Scaffold) -> None:
+def test_spool_intake_takes_each_file_once_whenever_it_is_killed(
+    call: str, life: Life, scaffold: Scaffold, record_property
+) -> None:
     n = 1
     while True:
         life.begin()
@@ -114,6 +118,7 @@ def test_spool_intake_takes_each_file_once_whenever_it_is_killed(call: str, life
             assert space.quarantined() == []
         assert list((life.space / "drop" / "in").iterdir()) == []
         n += 1
+    record_property("kills", n - 1)
     print(f"spool-intake, {call}: killed at {n - 1} calls")
     assert n > 1, f"spool-intake never calls {call}"
 

@@ -20,12 +20,13 @@ def test_a_call_is_left_out_as_if_it_had_been_made() -> None:
     assert "return store.shared.counters.read()" in third.left_out(source)
 
 
-def test_every_site_is_found_once_and_every_mutant_is_a_program() -> None:
+def test_every_site_is_found_once_and_every_mutant_is_a_program(record_property) -> None:
     sites = all_sites(ROOT)
     assert len({site.name for site in sites}) == len(sites) > 80
     for site in sites:
         source = (ROOT / site.path).read_text()
         assert ast.dump(ast.parse(site.left_out(source))) != ast.dump(ast.parse(source)), site.name
+    record_property("mutation sites", len(sites))
 
 
 def test_a_comparison_is_left_out_as_if_it_had_agreed() -> None:
