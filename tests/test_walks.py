@@ -1,17 +1,23 @@
-"""The walks of docs/architecture.md go where the code goes: each function that a step names is there, and is called."""
+"""What docs/architecture.md says of calls: the functions that its walks name are called, and the order of locks."""
 
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from threading import get_ident
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import spool
 import xa
+from spool.coordination import locks
+from spool.coordination.locks import LockFile
+from spool.model import layout
 from tests import references
 
 ROOT = Path(__file__).parents[1]
@@ -111,3 +117,76 @@ def test_a_walk_goes_through_the_functions_that_it_names(
         if name not in elsewhere and not any(f"{one}.".startswith(f"{path}: {name}.") for one in found)
     ]
     assert not missed, f"{walk}: named, and not called"
+
+
+# -- the order of locks ------------------------------------------------------------------------------------------------
+
+# Bytes of files of run/, as the rows of "Locks, and their order" have them; None: every byte of the file.
+ORDER = [
+    (layout.XIDS, None),
+    (layout.CONTROL, locks.CONFIG),
+    (layout.CONTROL, locks.NUMBER),
+    (layout.CONTROL, locks.PREPARED_LIST),
+    (layout.NUMBERS, None),
+]
+
+
+def place_of(name: str, byte: int) -> int:
+    return next(place for place, (file, one) in enumerate(ORDER) if file == name and one in (None, byte))
+
+
+def everything(space: spool.Space) -> None:
+    """Calls that wait for locks, each kind once."""
+    for queue in ("orders", "replies"):
+        space.create_queue(queue, max_messages=100)
+    for key in ("one", "two", "one"):
+        space.put("orders", key, deduplication_key=key)
+    with space.transaction() as transaction:
+        transaction.put("replies", transaction.get("orders").body, deduplication_key="three")
+        transaction.put_many("orders", [b"0" * (1 << 20)] * 18)  # more than stays in memory
+    with space.transaction() as transaction:
+        transaction.get("orders")
+        transaction.set_rollback_only()
+    manager = xa.ResourceManager(space)
+    for number, decide in ((b"1", manager.commit), (b"2", manager.rollback)):
+        xid = xa.Xid(7, number, b"")
+        manager.start(xid)
+        space.put("replies", space.get("orders").body)
+        manager.end(xid)
+        manager.prepare(xid)
+        manager = xa.ResourceManager(space)
+        manager.recover()
+        decide(xid)
+    space.purge("replies")
+    space.delete_queue("replies")
+    space.check(repair=True)
+
+
+def test_locks_are_waited_for_in_the_order_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    waits: set[tuple[int, int]] = set()
+    lock, try_lock, unlock = LockFile.lock, LockFile.try_lock, LockFile.unlock
+
+    def waits_for(self: LockFile, byte: int, *arguments: Any, **options: Any) -> None:
+        place = place_of(self.name, byte)
+        waits.update((place_of(*one), place) for one in held[get_ident()])
+        lock(self, byte, *arguments, **options)
+
+    def takes(self: LockFile, byte: int, *, shared: bool = False) -> bool:
+        taken = try_lock(self, byte, shared=shared)
+        if taken and (self.name, byte) not in ((layout.CONTROL, locks.FOLLOWING), (layout.CONTROL, locks.HOUSEKEEPING)):
+            held[get_ident()].append((self.name, byte))
+        return taken
+
+    def lets_go(self: LockFile, byte: int) -> None:
+        for one in held.values():
+            if (self.name, byte) in one:
+                one.remove((self.name, byte))
+        unlock(self, byte)
+
+    for name, instead in (("lock", waits_for), ("try_lock", takes), ("unlock", lets_go)):
+        monkeypatch.setattr(LockFile, name, instead)
+    with spool.create(tmp_path) as space:
+        everything(space)
+    assert len(waits) >= 6
+    assert not [(ORDER[one], ORDER[other]) for one, other in waits if one > other]
