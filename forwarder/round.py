@@ -129,7 +129,7 @@ def run_round(
         if full:
             return RoundResult({Effect.KEPT: len(held)}, full=full)
         config = space.queues()
-        rules = Rules(with_error_queue(store.config, route.queue), dict(config), route.on_failure)
+        rules = Rules(with_error_queue(store.settings.known.config, route.queue), dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks, calling)
         with store.gate:
             try:
@@ -145,16 +145,16 @@ def run_round(
 
 def _room(store: Store, route: Route) -> tuple[int | None, str]:
     """Return how many replies the default reply queue takes (None: any number), and the reason if it takes none."""
-    store.refresh_settings()
+    settings = store.settings.current()
     catch_up(store, list_prepared(store))
-    config = store.config.queues.get(route.queue)
+    config = settings.config.queues.get(route.queue)
     queue = None if config is None else config.reply_queue
     if isinstance(route.service, QueueService):
         queue = route.service.queue
-    if queue is None or (room := room_in(store, queue)) is None:
+    if queue is None or (room := room_in(store, settings, queue)) is None:
         return None, ""
     if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
-        room = room_in(store, queue)
+        room = room_in(store, settings, queue)
     return room, f"queue {queue} is full" if room == 0 else ""
 
 

@@ -254,14 +254,13 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
             messages and settings are read until both are of one moment.
     """
     for _ in store.deadline().polls():
-        store.refresh_settings()
-        version = store.settings_version
+        settings = store.settings.current()
         if index is None:
             catch_up(store)
         with store.view.mutex:
             queues = (store.view.index if index is None else index).messages.queues
-            lost = {n: q.live for n, q in queues.items() if q.live and n not in store.config.queues}
-        if not lost or store.shared.counters.read().settings == version:
+            lost = {n: q.live for n, q in queues.items() if q.live and n not in settings.config.queues}
+        if not lost or store.shared.counters.read().settings == settings.version:
             break
     for queue, live in sorted(lost.items()):
         waiting = plural(live, "message waits", "messages wait")
@@ -271,7 +270,7 @@ def lost_queues(store: Store, index: Index | None = None) -> Iterator[Problem]:
 
 def _directories(store: Store) -> Iterator[Problem]:
     """Find directories that are missing, and files and directories that other users may read or write."""
-    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.config.queues)):
+    for name in (*layout.DIRECTORIES, *(f"{layout.DROP}/{queue}" for queue in store.settings.known.config.queues)):
         identity = store.files.disk.identity(name)
         if identity is None:
             yield Problem(Finding(Kind.MISSING, name, "the directory is missing"), Remedy.CREATE_DIRECTORY)

@@ -68,7 +68,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     """What ``scan`` would do, without doing it: the store's disk may be one that refuses every change."""
     evidence = read(store, alone=alone)
     if alone:
-        index = read_all(store, alone=True, published=evidence.published)
+        index = read_all(store, store.settings.known, alone=True, published=evidence.published)
     else:
         rebuild(store)  # patiently: others move files meanwhile
         index = store.view.index

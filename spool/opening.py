@@ -13,7 +13,6 @@ from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.engine import Engine
 from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
-from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
@@ -23,7 +22,7 @@ from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.space import Space
 from spool.store.settings import write_settings
-from spool.store.store import Store, log
+from spool.store.store import Store, log, open_store
 
 
 class Scan(Protocol):
@@ -184,23 +183,14 @@ def _opened(disk: Disk, clock: Clock) -> Space:
     """The space in that directory, recovered. The caller closes the disk if this fails."""
     from recovery import scan  # (it is above this package, and imports it)
 
-    store = Store(disk, clock)
+    store, alone = open_store(disk, clock)
     engine = Engine.of(store)
-    # The index of a process that is behind may refer to swept files that are gone.
-    store.order_changed = lambda: catch_up(store)
-    return Space(engine, scan, _recovered(store, scan.scan))
+    return Space(engine, scan, _recovered(store, scan.scan, alone=alone))
 
 
-def _recovered(store: Store, scan: Scan) -> RecoveryReport:
+def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
     """Make the space's files ready: a process that is alone recovers; one that is not joins, and sets no counter."""
     try:
-        check_kind(store.files.disk, store.config.network_file_system)
-        check_stages(store.files.disk)
-        alone = store.shared.open_lock.enter(store.deadline())
-        for name in layout.DIRECTORIES:
-            if name != layout.RUN and not store.files.disk.exists(name):  # somebody removed it
-                keep_directory(store.files.disk, name)
-        store.shared.open(store.files.disk, make=alone)
         report = scan(store, alone=alone)
         if alone:
             _stock(store)

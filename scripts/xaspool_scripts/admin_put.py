@@ -168,7 +168,7 @@ def _standard_input() -> BinaryIO:
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
     """One byte more than is allowed is enough to be refused."""
-    return file.read(space.engine.store.config.max_body_bytes + 1)
+    return file.read(space.engine.store.settings.known.config.max_body_bytes + 1)
 
 
 def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
 
 def _put_lines(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> list[str]:
     """One message a line, without its line's end; all or none."""
-    most = space.engine.store.config.max_body_bytes + 2
+    most = space.engine.store.settings.known.config.max_body_bytes + 2
     lines = iter(lambda: file.readline(most), b"")
     ids: list[str] = []
     with space.transaction(timeout=None) as transaction:

@@ -244,7 +244,7 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 def opened(*, tell: bool = True) -> Iterator["Space"]:
     """The space, open. Bodies are bytes, whatever put them. ``tell``: say what opening it found damaged."""
     with open_space() as space:
-        space.engine.store.raw_bodies = True
+        space.engine.store.view.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
             note(f"{finding} (spool-admin check looks at everything)")
         with typed_values():

@@ -111,7 +111,7 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     from spool.errors import NotASpace
     from spool.names import quoted
     from spool.runtime.clock import Clock
-    from spool.store.store import Store
+    from spool.store.store import inspect_store
     from xaspool_scripts.look import LookingDisk
 
     if not os.path.isdir(path):
@@ -119,9 +119,7 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     disk = LookingDisk(path)
     with ExitStack() as opened:
         opened.callback(disk.close_all)
-        store = Store(disk, Clock())
-        alone = store.shared.open_lock.is_alone()
-        store.shared.open(store.files.disk, make=alone)
+        store, alone = inspect_store(disk, Clock())
         begun = store.clock.monotonic()
         report = plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun

@@ -66,8 +66,7 @@ class Administration:
     def queues(self) -> dict[str, QueueConfig]:
         """Every queue by name."""
         self._store.check_usable()
-        self._store.refresh_settings()
-        return dict(self._store.config.queues)
+        return dict(self._store.settings.current().config.queues)
 
     @public_call("opening a folder to a group")
     def open_drop(self, queue: str, group: str | None) -> None:
@@ -188,7 +187,7 @@ class Administration:
     @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
-        check_queue(self._store, queue, page)
+        check_queue(self._store.settings, queue, page)
         self._store.view.follows = True
         catch_up(self._store, page)
         list_prepared(self._store)
@@ -206,7 +205,7 @@ class Administration:
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
         """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
-        check_queue(self._store, queue, self._store.shared.counters.read())
+        check_queue(self._store.settings, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
@@ -259,10 +258,10 @@ class Administration:
         Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
         more, stays unless ``to`` names one.
         """
-        self._store.refresh_settings()
+        settings = self._store.settings.current()
         if to is not None:
-            check_queue(self._store, to, self._store.shared.counters.read())
+            check_queue(self._store.settings, to, self._store.shared.counters.read())
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         if to is None:
-            chosen = replace(chosen, possible=bulk.can_go_back(self._store.config.queues))
+            chosen = replace(chosen, possible=bulk.can_go_back(settings.config.queues))
         return bulk.act_on_all(self._store, chosen, bulk.redrive_to(to))

@@ -121,7 +121,7 @@ class Bulk:
 def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     """All that match, as the queue stands; how many."""
     page = store.check_usable()
-    check_queue(store, bulk.queue, page)
+    check_queue(store.settings, bulk.queue, page)
     store.view.follows = True
     catch_up(store, page)
     list_prepared(store)

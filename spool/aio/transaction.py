@@ -47,7 +47,10 @@ class Transaction:
 
     async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``Space.put_many``, in this transaction."""
-        if not (self._receiver.engine.store.config.limited or options.keys() & {"before", "deduplication_key"}):
+        if not (
+            self._receiver.engine.store.settings.known.config.limited
+            or options.keys() & {"before", "deduplication_key"}
+        ):
             return self.sync.put_many(queue, bodies, **options)
         put = partial(self.sync.put_many, queue, listed(bodies), **options)  # looks at what is there
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)

@@ -184,7 +184,7 @@ class Crew:
     async def _call(self, handling: Handling, message: Message) -> Outcome:
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = self._space.engine.store.config.max_body_bytes
+        most = self._space.engine.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
             with calling(handling, self._space):

@@ -35,7 +35,7 @@ class Page:
 
     def check(self) -> Self:
         """SpaceStopped if a flush failed somewhere; else the page itself."""
-        if self.stopped:
+        if self._data[_STOP_OFFSET] == 1:  # (as ``stopped``: each step asks this)
             raise SpaceStopped(STOPPED_TEXT)
         return self
 

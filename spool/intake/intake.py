@@ -317,18 +317,23 @@ class Intake:
     def _puts_of(self, file: CapturedFile) -> list[Put] | None:
         """Return what to put for a file; None if it is not as it was when it was found complete."""
         store = self._store
-        if file.queue not in store.config.queues:
+        settings = store.settings.known
+        if file.queue not in settings.config.queues:
             raise InvalidArgument("that queue was deleted")
         data, identity = self._read(file)
         if file.seen is not None and not file.seen.is_still(identity):
             return None
         return puts_of(
-            file.name, data, store.config.max_body_bytes, lambda **options: described(store, file.queue, options)
+            file.name,
+            data,
+            settings.config.max_body_bytes,
+            lambda **options: described(store, settings, file.queue, options),
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:
         """Return the file's bytes, and its identity after the read."""
-        limit = max(self._store.config.max_body_bytes, _BATCH_BYTES)
+        most = self._store.settings.known.config.max_body_bytes
+        limit = max(most, _BATCH_BYTES)
         handle = self._disk.open(file.path)
         try:
             data = self._disk.read_at(handle, 0, limit + 1)
@@ -336,7 +341,7 @@ class Intake:
         finally:
             self._disk.close(handle)
         if len(data) > limit:
-            raise InvalidArgument(f"it is larger than the space's max_body_bytes, {self._store.config.max_body_bytes}")
+            raise InvalidArgument(f"it is larger than the space's max_body_bytes, {most}")
         return data, identity
 
     # -- what is left, and what is set aside -------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class LateWrites:
         if (identity.size, identity.modified_ns) != (file.size, file.modified_ns):
             self._set_aside(file.path, file.queue, grown(file.size, identity.size))
         else:
-            period = max(_WATCHED_SECONDS, self._store.config.drop_settle)
+            period = max(_WATCHED_SECONDS, self._store.settings.known.config.drop_settle)
             if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
                 return True
             self._disk.unlink(file.path)

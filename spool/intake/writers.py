@@ -81,12 +81,12 @@ class Writers:
         """Return whether it has not changed for ``drop_settle`` seconds. (A file from the future has not: it was
         changed before the clock was put back.)"""
         since = abs(self._store.clock.now() - identity.changed_ns / 1e9)
-        return since >= self._store.config.drop_settle
+        return since >= self._store.settings.known.config.drop_settle
 
     def _unsure(self, identity: FileIdentity) -> str:
         return (
             f"user {identity.owner} may still be writing it: it waits until it has not changed for "
-            f"{self._store.config.drop_settle:g} s (drop_settle)"
+            f"{self._store.settings.known.config.drop_settle:g} s (drop_settle)"
         )
 
 

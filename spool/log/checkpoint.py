@@ -20,6 +20,7 @@ from spool.index.run import Lengths, Run
 from spool.index.segment import Segment
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.store.settings import Settings
 from spool.store.store import Store, log
 
 _VERSION = 3
@@ -39,7 +40,7 @@ def save(store: Store) -> bool:
         files = _identities(store, store.files.disk.names(layout.COMMITTED), index.applied)
         if _expected(index) != set(files):
             return False  # an adopted branch has not been moved yet, or files were changed from outside
-        packed: bytes = msgpack.packb(_state(index, files, _orders(store)))
+        packed: bytes = msgpack.packb(_state(index, files, _orders(store.view.settings)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
     unlink_if_there(store.files.disk, _TEMPORARY)
     write_new(store.files.disk, _TEMPORARY, data, durable=False)
@@ -47,7 +48,7 @@ def save(store: Store) -> bool:
     return True
 
 
-def load(store: Store) -> Index | None:
+def load(store: Store, settings: Settings) -> Index | None:
     """Read the index from the checkpoint; None if there is none that can be believed."""
     page = store.shared.counters.read()
     if page.suspect or page.stopped:
@@ -58,8 +59,8 @@ def load(store: Store) -> Index | None:
             return None
         if _identities(store, store.files.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
             return None
-        index = store.new_index()
-        return _filled(index, state) if state["orders"] == _orders(store) else None
+        index = Index(store.files.cache, settings.config.queues)
+        return _filled(index, state) if state["orders"] == _orders(settings) else None
     except _UNREADABLE as error:
         log.info("the checkpoint is of no use: %s", error)
         return None
@@ -104,8 +105,8 @@ def _expected(index: Index) -> set[str]:
     }
 
 
-def _orders(store: Store) -> dict[str, list[Any]]:
-    return {name: [*queue.order, queue.ordered] for name, queue in store.config.queues.items()}
+def _orders(settings: Settings) -> dict[str, list[Any]]:
+    return {name: [*queue.order, queue.ordered] for name, queue in settings.config.queues.items()}
 
 
 # -- the state as plain values, and back ------------------------------------------------------------------------------

@@ -37,7 +37,11 @@ from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.settings import Settings, check_targets
 from spool.store.store import Store
+
+# Called under the number lock, with the settings as they are then; raises if the commit must not happen.
+Check = Callable[[Settings], object]
 
 
 def commit(
@@ -46,7 +50,7 @@ def commit(
     batch: CommitBatch,
     deadline: Deadline,
     *,
-    check: Callable[[], object] | None = None,
+    check: Check | None = None,
     flush: bool = True,
     page: Page | None = None,
     make_room: Callable[[], object] | None = None,
@@ -54,7 +58,7 @@ def commit(
     """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
 
     Args:
-        check: called under the number lock; raises if the commit must not happen.
+        check: what must still be so when the file gets its number.
         flush: False publishes the commit without a flush: a power cut may forget it.
         page: the counters, if the caller has just read them.
         make_room: called once if the disk is full, before the file is written again.
@@ -98,7 +102,11 @@ _LOOK = "it may or may not be there: open the space again and look"
 
 
 def _issue(
-    store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: Deadline, check: Callable[[], object] | None
+    store: Store,
+    file: CommitFileWriter,
+    batch: CommitBatch,
+    deadline: Deadline,
+    check: Check | None,
 ) -> int:
     """Give the file its number; this process holds the number's byte when this returns."""
     # 2. One process at a time, from the last look at what is there to the name of the file.
@@ -106,9 +114,10 @@ def _issue(
     try:
         # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``.
         page = store.check_usable()
-        store.check_targets(file.tables, page)
+        settings = store.settings.current(page)
+        check_targets(settings, file.tables)
         if check is not None:
-            check()
+            check(settings)
         if batch.supersedes:
             write(store, file, batch, page)
         # 4. Hold the byte of the next number.
@@ -198,7 +207,12 @@ def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -
 
 
 def commit_batch(
-    store: Store, batch: CommitBatch, deadline: Deadline, *, flush: bool, check: Callable[[], object] | None = None
+    store: Store,
+    batch: CommitBatch,
+    deadline: Deadline,
+    *,
+    flush: bool,
+    check: Check | None = None,
 ) -> int:
     """Commit what the engine itself has to say; returns the number, which is applied here by then.
 

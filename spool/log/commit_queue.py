@@ -19,7 +19,8 @@ from spool.coordination.counters import Page
 from spool.errors import NotOpen
 from spool.format.batch import CommitBatch
 from spool.log.quota import Usage, UsageByQueue, change_by
-from spool.store.store import Store, targets_of
+from spool.store.settings import targets_of
+from spool.store.store import Store
 
 # What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.
 MOST_WAITING, MOST_WAITING_BYTES = 65_536, 32 << 20

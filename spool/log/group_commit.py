@@ -27,6 +27,7 @@ from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import interrupts
 from spool.runtime.clock import Deadline
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -209,7 +210,7 @@ class GroupCommit:
     def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
         """The requests without which the others may be committed; [] if the error concerns all alike."""
         if isinstance(error, QueueNotFound):
-            queues = self.store.config.queues
+            queues = self.store.settings.known.config.queues
             return [request for request in requests if not all(queue in queues for queue in request.targets())]
         # On a full disk a commit that only removes must still be possible.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -231,15 +232,15 @@ class GroupCommit:
                 for request in requests:
                     request.number = file.number
 
-    def _check_room(self, requests: Sequence[CommitRequest], deadline: Deadline) -> None:
+    def _check_room(self, requests: Sequence[CommitRequest], deadline: Deadline, settings: Settings) -> None:
         """Raise _NoRoomError for requests that do not fit into a quota. Caller holds the number lock."""
-        if not self.store.config.limited:
+        if not settings.config.limited:
             return
         quota.settle_and_catch_up(self.store, deadline)
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
             prepared = quota.prepared_usage(self.store)
-        failed = [request for request in requests if not _fits(self.store, request, added, prepared)]
+        failed = [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
         if failed:
             raise _NoRoomError(failed)
 
@@ -264,14 +265,18 @@ def _nothing() -> None:
 
 
 def _fits(
-    store: Store, request: CommitRequest, added: dict[str, quota.Usage], prepared: quota.UsageByQueue
+    store: Store,
+    settings: Settings,
+    request: CommitRequest,
+    added: dict[str, quota.Usage],
+    prepared: quota.UsageByQueue,
 ) -> bool:
     """Whether a request fits behind those that do, ``added``, which grows by it; if not, it gets its error."""
     change = request.usage(store)
     grown = quota.combined(added, change)
     try:
         if any(usage.messages > 0 for usage in change.values()):
-            quota.check_room(store, grown, prepared)
+            quota.check_room(store, settings, grown, prepared)
     except Full as error:
         request.error = error
         return False

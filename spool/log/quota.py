@@ -15,6 +15,7 @@ from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.names import plural
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 
@@ -42,14 +43,14 @@ def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def check_room(store: Store, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
+def check_room(store: Store, settings: Settings, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
     """Raise Full if messages do not fit, as far as this process has seen.
 
     Args:
         added: what is to be added, by queue.
         prepared: ``prepared_usage``, if the caller has it.
     """
-    config = store.config
+    config = settings.config
     with store.view.mutex:
         prepared = prepared_usage(store) if prepared is None else prepared
         for queue, usage in added.items():
@@ -111,24 +112,23 @@ def prepared_usage(store: Store) -> UsageByQueue:
     return added_by(table for image in store.view.prepared.images.values() for table in image.tables)
 
 
-def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[], None]:
+def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[Settings], None]:
     """The quota check of a branch with these tables of contents, to be called under the number lock.
 
-    It takes the settings as this process has read them by then: a commit reads them under that lock, a vote just
-    before it.
+    A commit reads the settings for it under that lock, a vote just before it.
     """
 
-    def check() -> None:
-        if store.config.limited:
+    def check(settings: Settings) -> None:
+        if settings.config.limited:
             settle_and_catch_up(store, deadline)
-            check_room(store, change_by(store, tables()))
+            check_room(store, settings, change_by(store, tables()))
 
     return check
 
 
-def room_in(store: Store, queue: str) -> int | None:
+def room_in(store: Store, settings: Settings, queue: str) -> int | None:
     """How many more messages a queue takes, as far as this process has seen; None if it has no limit."""
-    limits = store.config.queues.get(queue)
+    limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None
     with store.view.mutex:
@@ -138,7 +138,7 @@ def room_in(store: Store, queue: str) -> int | None:
     return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
 
 
-def check_adoption(store: Store, own: Iterable[Table], unchecked: Iterable[Table]) -> None:
+def check_adoption(store: Store, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table]) -> None:
     """Check the quota of a commit that adopts prepared branches.
 
     Args:
@@ -150,7 +150,7 @@ def check_adoption(store: Store, own: Iterable[Table], unchecked: Iterable[Table
     with store.view.mutex:
         counted = {queue: Usage(-usage.messages, -usage.bytes) for queue, usage in added_by(unchecked).items()}
         prepared = combined(prepared_usage(store), counted)
-    check_room(store, combined(change_by(store, own), change_by(store, unchecked, moves=False)), prepared)
+    check_room(store, settings, combined(change_by(store, own), change_by(store, unchecked, moves=False)), prepared)
 
 
 # -- what a branch would add -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from spool.log.sequence import settle_all
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -117,6 +118,8 @@ def catch_up(store: Store, page: Page | None = None) -> None:
         page: the counters, if they have been read since the caller's look began.
     """
     apply_up_to(store, (page or store.shared.counters.read().check()).published)
+    if store.view.settings is not store.settings.known:
+        _follow_settings(store)
 
 
 def apply_up_to(store: Store, published: int) -> None:
@@ -132,6 +135,20 @@ def apply_up_to(store: Store, published: int) -> None:
                 _resume(store)
             elif not apply(store, store.view.index, commit):
                 rebuild(store)
+
+
+def _follow_settings(store: Store) -> None:
+    """Sort the queues as the settings that were read last say."""
+    with store.view.mutex:
+        settings = store.settings.known
+        queues = settings.config.queues
+        messages = store.view.index.messages
+        if any(messages.queue(name).order.differs(options) for name, options in queues.items()):
+            # All published commits come first: a compacted file that an index behind them refers to may be gone.
+            apply_up_to(store, store.shared.counters.read().check().published)
+            for name, options in queues.items():
+                store.view.index.messages.queue(name).configure(options)
+        store.view.settings = settings
 
 
 def apply_own(store: Store, commit: Commit) -> None:
@@ -195,7 +212,9 @@ def rebuild(store: Store, *, alone: bool = False, opening: bool = False) -> None
         opening: a checkpoint may be used.
     """
     with store.view.mutex:
-        store.view.index = read_all(store, alone=alone, from_checkpoint=opening)
+        settings = store.settings.known
+        store.view.index = read_all(store, settings, alone=alone, from_checkpoint=opening)
+        store.view.settings = settings
         _after_skipping(store)
 
 
@@ -211,17 +230,24 @@ def _after_skipping(store: Store) -> None:
 
 
 def read_all(
-    store: Store, *, alone: bool = False, published: int | None = None, from_checkpoint: bool = False
+    store: Store,
+    settings: Settings,
+    *,
+    alone: bool = False,
+    published: int | None = None,
+    from_checkpoint: bool = False,
 ) -> Index:
     """Read the files into a new index.
 
     Args:
+        settings: sort the messages of each queue by these.
         alone: see ``rebuild``.
         published: the last number to read, if the caller knows it better than the counters do.
         from_checkpoint: do not read what a checkpoint covers, if there is one that can be believed.
     """
     for _ in range(_MAX_RESTARTS):
-        index = (checkpoint.load(store) if from_checkpoint else None) or store.new_index()
+        index = checkpoint.load(store, settings) if from_checkpoint else None
+        index = index or Index(store.files.cache, settings.config.queues)
         if _replay(store, index, alone=alone, published=published):
             return index
         from_checkpoint = False

@@ -38,6 +38,7 @@ from spool.model import layout
 from spool.model.message import Position
 from spool.model.ranges import Ranges
 from spool.model.xid import BRANCH_ID_BYTES
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -358,7 +359,7 @@ def _commit(
     deadline = store.deadline()
     batch.supersedes = tuple(sorted(supersedes))
 
-    def check() -> None:
+    def check(_: Settings) -> None:
         settle_all(store, deadline)
         catch_up(store)
         leave()

@@ -54,7 +54,7 @@ class Housekeeper:
     def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
         """Behind each commit of this process: looks whether much can be reclaimed, or a queue's mark may be reached.
         Never the caller's failure."""
-        if self._store.config.marked and self._beside:
+        if self._store.settings.known.config.marked and self._beside:
             self._wake.set()
         index = self._store.view.index
         since = index.applied - self._reclaimed_at
@@ -75,7 +75,7 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
             if self._store.shared.counters.read().stopped:
                 return
-            if self._store.config.marked:
+            if self._store.settings.known.config.marked:
                 check_marks(self._store)
             if len(self._store.view.index.idle) >= TIDY_FROM:
                 self._reclaim(0)
@@ -100,7 +100,7 @@ class Housekeeper:
 
     def _expire(self) -> None:
         """What nobody takes, whether it is past its time or not."""
-        for queue in list(self._store.config.queues):
+        for queue in list(self._store.settings.known.config.queues):
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
@@ -185,7 +185,7 @@ class Housekeeper:
             if due:
                 self._catch_up()
                 self._expire()
-            if store.config.marked:
+            if store.settings.known.config.marked:
                 check_marks(store)
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS

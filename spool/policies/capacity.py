@@ -18,6 +18,7 @@ from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.marks import fullness, parse_mark
 from spool.model.settings import QueueConfig
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -33,7 +34,7 @@ class _Unchanged(Exception):
 def check_marks(store: Store) -> None:
     """Record which queues have reached a mark, and run the commands of those that reached the high one."""
     catch_up(store, list_prepared(store))
-    for config in list(store.config.queues.values()):
+    for config in store.settings.known.config.queues.values():
         if config.capacity_high is None:
             continue
         with store.view.mutex:
@@ -61,7 +62,7 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
     """Record durably that a mark was reached; False if it is not so under the number lock."""
     deadline = store.deadline()
 
-    def check() -> None:
+    def check(_: Settings) -> None:
         settle_and_catch_up(store, deadline)
         with store.view.mutex:
             if _crossed(store, config, usage_of(store, config.name, prepared_usage(store))) is not is_high:

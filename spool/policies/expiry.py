@@ -16,6 +16,7 @@ from spool.model.ranges import Ranges, append, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
 from spool.runtime.clock import Deadline
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -27,14 +28,16 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
     """Remove the expired messages of a queue that are not held; returns how many. The caller has caught up."""
     done = 0
     while True:
+        settings = store.settings.known
         with store.view.mutex:
-            if not store.view.index.messages.expires(queue, store.clock.now()) or _lacks_its_error_queue(store, queue):
+            expires = store.view.index.messages.expires(queue, store.clock.now())
+            if not expires or _lacks_its_error_queue(settings, queue):
                 return done
             claimed = _claim_expired(store, queue)
         if not claimed:
             return done  # they are held elsewhere; one that is given back is found expired then
         try:
-            gone = _expire_claimed(store, queue, claimed, deadline)
+            gone = _expire_claimed(store, settings, queue, claimed, deadline)
         finally:
             for number, first, count in claimed:
                 store.shared.claims.release(number, first, count)
@@ -43,10 +46,10 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
         done += gone
 
 
-def _lacks_its_error_queue(store: Store, queue: str) -> bool:
+def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
     """Whether the queue names an error queue that is not there: expired messages stay, undelivered, until it is."""
-    config = queue_config(store.config, queue)
-    return _is_kept(config) and config.error_queue not in store.config.queues
+    config = queue_config(settings.config, queue)
+    return _is_kept(config) and config.error_queue not in settings.config.queues
 
 
 def _claim_expired(store: Store, queue: str) -> Ranges:
@@ -56,7 +59,7 @@ def _claim_expired(store: Store, queue: str) -> Ranges:
     return got
 
 
-def _expire_claimed(store: Store, queue: str, claimed: Ranges, deadline: Deadline) -> int:
+def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Ranges, deadline: Deadline) -> int:
     revalidate(store, deadline)
     gone: dict[int, Ranges] = {}  # by how many tries failed
     with store.view.mutex:
@@ -71,7 +74,7 @@ def _expire_claimed(store: Store, queue: str, claimed: Ranges, deadline: Deadlin
             append(ranges, position.number, position.ordinal, 1)
     count = sum(length for ranges in gone.values() for _, _, length in ranges)
     if count:
-        config = queue_config(store.config, queue)
+        config = queue_config(settings.config, queue)
         try:
             commit_batch(store, _removal_batch(config, gone), deadline, flush=False)
         except QueueNotFound:  # its error queue was deleted since the settings were read

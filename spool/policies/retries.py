@@ -17,6 +17,7 @@ from spool.model.outcome import LONGEST_REASON
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -97,13 +98,13 @@ def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
     }
 
 
-def add_failure_outcome(batch: CommitBatch, store: Store, position: Position, reason: str) -> None:
+def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, position: Position, reason: str) -> None:
     """Write into a batch what happens to a message, if it is still there. Caller holds the mutex."""
     run = store.view.index.messages.find(position)
     if run is None:
         return
     queue = run.queue.name
-    config = with_error_queue(store.config, queue)
+    config = with_error_queue(settings.config, queue)
     own_time = due_time(run.attributes, run.committed_at)
     attempts = run.attributes.get("attempts", 0)
     outcome = outcome_of_failure(config, attempts, reason, store.clock.now(), not_before=own_time)
@@ -144,11 +145,11 @@ def count_failures(
     places = list(positions)
     while True:
         batch = CommitBatch()
-        store.refresh_settings()  # they say where the messages go
+        settings = store.settings.current()  # the commit is refused if an error queue that they name is gone
         with store.view.mutex:
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
-                    add_failure_outcome(batch, store, position, reason)
+                    add_failure_outcome(batch, store, settings, position, reason)
         if batch.empty:
             return
         try:

@@ -40,22 +40,21 @@ def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> Spac
     config = parse(changed, path)
     write_settings(store.files.disk, changed)
     store.shared.counters.bump_settings()
-    store.refresh_settings()
+    store.settings.current()
     return config
 
 
 def notice_edits(store: Store) -> None:
     """Raise the version if the file was edited by hand and is in order; otherwise the settings stay as they were."""
-    identity = store.files.disk.identity(layout.SETTINGS)
-    if identity is None or store.settings_seen == (seen := (identity.inode, identity.size, identity.modified_ns)):
+    if not store.settings.is_replaced():
         return
-    store.settings_seen = seen
     with editing(store):
+        known = store.settings.known
         try:
-            changed = read_settings(store.files.disk) != store.config
+            changed = read_settings(store.files.disk) != known.config
         except (InvalidArgument, NewerFormat, NotASpace) as error:
             log.error("the settings are not read again: %s", error)
             return
-        if changed and store.shared.counters.read().settings == store.settings_version:
+        if changed and store.shared.counters.read().settings == known.version:
             store.shared.counters.bump_settings()
-    store.refresh_settings()
+    store.settings.current()

@@ -17,57 +17,42 @@ from spool.index.body_files import FileCache
 from spool.index.commit import Commit
 from spool.model import layout
 from spool.model.message import Position
-from spool.model.settings import SpaceConfig
 from spool.model.xid import Xid
 from spool.runtime.clock import Clock
 from spool.store.mirror import Mirror
+from spool.store.settings import Settings
 
 
 class Files:
-    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if it has one.
-
-    ``open`` comes after the first look at the disk: a child that is forked meanwhile knows the disk already.
-    """
+    """The directory of the space: the disk, recycled files, open files of bodies, and the mirror, if it has one."""
 
     __slots__ = ("cache", "disk", "mirror", "recycler")
 
-    recycler: Pool
-
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, beside: Disk | None) -> None:
+        """``beside``: the mirror's disk."""
         self.disk = disk
-        self.mirror: Mirror | None = None
+        self.mirror = None if beside is None else Mirror(disk, beside)
+        self.recycler = Pool(disk)
         self.cache = FileCache(disk)
-
-    def open(self, config: SpaceConfig) -> None:
-        """Open the mirror, and list the recycled files."""
-        if config.mirror is not None:
-            self.mirror = Mirror(self.disk, self.disk.sibling(config.mirror))
-        self.recycler = Pool(self.disk)
-
-    def close(self) -> None:
-        """Close every descriptor of the space, and of its mirror."""
-        self.disk.close_all()
-        if self.mirror is not None:
-            self.mirror.disk.close_all()
 
 
 class Shared:
-    """What the processes that have the space open share, in ``run/``. ``open`` comes after ``open_lock`` is held."""
+    """What the processes that have the space open share: the locks on its directory, and the files of ``run/``."""
 
     __slots__ = ("claims", "control", "counters", "notifier", "numbers", "open_lock", "xids")
 
-    counters: Counters
-    control: locks.LockFile
-    numbers: locks.LockFile
-    xids: locks.LockFile
-    claims: Claims
+    def __init__(self, disk: Disk, clock: Clock, open_lock: Presence, *, make: bool) -> None:
+        """Open the files of ``run/``.
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
-        self.open_lock = Presence(disk)  # opened first, so closed last: the next process then finds nothing of this one
+        Args:
+            open_lock: opened before everything else, so closed last: the next process then finds nothing of this one.
+            make: make those that are missing; only in a process that is alone.
+
+        Raises:
+            SpaceStopped: a file is missing.
+        """
+        self.open_lock = open_lock
         self.notifier = Bell(disk, clock)
-
-    def open(self, disk: Disk, *, make: bool) -> None:
-        """Open the files of ``run/``. A process that is alone makes those that are missing; else SpaceStopped."""
         if make:  # the directory may have been removed while no process was here
             disk.make_directory(layout.RUN)
             disk.close(locks.open_shared(disk, layout.RECLAIM_LOCK, make=True))
@@ -110,15 +95,26 @@ def targets(image: FileContents) -> Iterator[Position]:
 class View:
     """What this process knows of the space: the commits that it has applied, and the branches that are undecided.
 
-    ``mutex`` guards all of it; it is never held while something is waited for. ``own``: commits of this process that
-    are not applied yet. ``follows``: whether a caller has looked at what there is since the housekeeper asked last.
+    mutex: guards all of it; never held while something is waited for.
+    settings: those by which the index sorts the messages of each queue.
+    own: by number, commits of this process that are not applied yet.
+    follows: whether a caller has looked for messages since the housekeeper asked last.
+    decodes: whether bodies are delivered as they were put; False: as bytes, as they are stored.
+    polling: by queue, held by the one thread that looks for all threads that wait for its messages.
     """
 
-    __slots__ = ("follows", "index", "mutex", "own", "prepared")
+    __slots__ = ("decodes", "follows", "index", "mutex", "own", "polling", "prepared", "settings")
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, settings: Settings) -> None:
         self.mutex = threading.RLock()
         self.index = index
+        self.settings = settings
         self.prepared = PreparedBranches()
         self.own: dict[int, Commit] = {}
         self.follows = False
+        self.decodes = True
+        self.polling: dict[str, threading.Lock] = {}
+
+    def deliver_stored_bytes(self) -> None:
+        """Deliver bodies as they are stored, from now on: a program that only shows them needs no codecs."""
+        self.decodes = False

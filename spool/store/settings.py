@@ -1,12 +1,100 @@
-"""The settings of a space as its directory has them: ``space.toml``."""
+"""The settings of a space: ``space.toml``, its versions, and what this process has read of it."""
 
+import threading
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from spool.coordination.counters import Counters, Page
 from spool.disk import Disk
 from spool.disk.content import replace, unlink_if_there
-from spool.errors import InvalidArgument, NotASpace
+from spool.errors import InvalidArgument, NotASpace, QueueNotFound
+from spool.format.format import Table
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
 from spool.names import quoted
+
+
+class Settings(NamedTuple):
+    """The settings as of one version, which never change.
+
+    A function that looks at options or limits and then acts takes them as an argument: between two looks at
+    ``SettingsReader.known`` another thread may have read newer ones.
+
+    version: of the file, by the counters; -1: read before the counters were open.
+    cells: the version as the counters hold it: equal bytes are an equal version, and cheaper to compare.
+    """
+
+    config: SpaceConfig
+    version: int
+    cells: bytes
+
+
+class SettingsReader:
+    """Reads ``space.toml`` again when its version changes. ``known``: the newest settings that were read here."""
+
+    __slots__ = ("_counters", "_disk", "_renewing", "_seen", "known")
+
+    def __init__(self, disk: Disk, counters: Counters, config: SpaceConfig) -> None:
+        """``config``: what the file said before the counters were open."""
+        self._disk = disk
+        self._counters = counters
+        self.known = Settings(config, -1, b"")
+        self._renewing = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None  # inode, size, time
+
+    def current(self, page: Page | None = None) -> Settings:
+        """Return the settings of the version that the counters name, or of a newer one.
+
+        Args:
+            page: the counters, just read; None reads them.
+
+        Raises:
+            NotASpace, InvalidArgument, NewerFormat: the file is not in order; ``known`` stays.
+        """
+        known = self.known
+        page = page or self._counters.read()
+        if page.settings_cells == known.cells or page.settings <= known.version:
+            return known
+        read = Settings(read_settings(self._disk), page.settings, page.settings_cells)
+        with self._renewing:
+            if read.version >= self.known.version:
+                self.known = read
+            return self.known
+
+    def is_replaced(self) -> bool:
+        """Whether the file is another one than at the last call of this, or was written since: by hand, perhaps."""
+        identity = self._disk.identity(layout.SETTINGS)
+        if identity is None:
+            return False
+        last, self._seen = self._seen, (identity.inode, identity.size, identity.modified_ns)
+        return last != self._seen
+
+
+# -- what a batch asks of them -----------------------------------------------------------------------------------------
+
+
+def targets_of(tables: Iterable[Table]) -> Iterator[str]:
+    """The queues into which messages are put, or moved; what compaction writes stays in its own queue."""
+    for table in tables:
+        if table.origins is None:
+            yield from table.queues
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                yield command[4]["queue"]
+
+
+def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
+    """QueueNotFound if a queue is gone into which these put or move messages.
+
+    The caller holds a lock that keeps queues from being deleted, and ``settings`` are current under it.
+    """
+    for queue in targets_of(tables):
+        if queue not in settings.config.queues:
+            raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 def read_settings(disk: Disk) -> SpaceConfig:

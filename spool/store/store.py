@@ -7,116 +7,59 @@ Locks are taken in this order: a transaction's own, its xid's byte, the number l
 
 import logging
 import os
-import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from spool.coordination.counters import Page
+from spool.coordination.presence import Presence
 from spool.disk import Disk
 from spool.disk.advice import advice
+from spool.disk.content import keep_directory
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
-from spool.disk.requirements import unsafe
-from spool.errors import DiskFailure, QueueNotFound, SpoolError
-from spool.format.format import Header, Table
+from spool.disk.requirements import check_kind, check_stages, unsafe
+from spool.errors import DiskFailure, SpoolError
+from spool.format.format import Header
 from spool.format.writer import writer_name
 from spool.index import Index
-from spool.model.settings import SpaceConfig
+from spool.model import layout
 from spool.runtime.clock import Clock, Deadline
-from spool.runtime.gate import Gate
+from spool.store.lifetime import Lifetime
 from spool.store.parts import Files, Shared, View
-from spool.store.settings import read_settings
+from spool.store.settings import SettingsReader, read_settings
 
 log = logging.getLogger("spool")
 
 WAIT_SECONDS = 30.0
 
 
-def targets_of(tables: Iterable[Table]) -> Iterator[str]:
-    """The queues into which messages are put, or moved; what a sweep writes stays in its own."""
-    for table in tables:
-        if table.origins is None:
-            yield from table.queues
-        for command in table.commands:
-            if command[0] == "update" and "queue" in command[4]:
-                yield command[4]["queue"]
-
-
 class Store:
-    """One open space, as one process (more exactly: one ``spool.open``) sees it.
+    """One open space, whole from the start: ``open_store``, ``attach_store`` and ``inspect_store`` make it.
 
-    Whoever makes one closes its disk if that fails, and its gate in the end.
+    files, shared, view: what it is made of; see ``spool.store.parts``.
+    settings: ``settings.current(page)`` is what ``space.toml`` says now, ``settings.known`` what was read last.
+    gate: each call is a step inside it; ``gate.close()`` closes the space.
+    at_end: called once it is closed.
+    dropped: undo the transactions that were dropped before their end; the housekeeper calls them.
     """
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self, life: Lifetime, clock: Clock, files: Files, shared: Shared, view: View, settings: SettingsReader
+    ) -> None:
         self.clock = clock
-        self.gate = Gate(self._shut)
-        self.at_end: dict[Callable[[], None], None] = {}  # what is to be called when it is closed
-        self.dropped: deque[Callable[[], None]] = deque()  # undo the transactions that were dropped before their end
-        self.files = Files(disk)
-        _stores.add(self)
-        self.config: SpaceConfig = read_settings(disk)
-        if self.config.flush != "auto":
-            disk.ordered = disk.flush_carries_name = self.config.flush == "ordered"
-        self.files.open(self.config)
-        self.shared = Shared(disk, clock)
-        self.view = View(self.new_index())
-        self.order_changed: Callable[[], None] | None = None  # called before what is swept comes back into memory
-        self.raw_bodies = False  # who only shows messages needs no codecs
-        self.polling: dict[str, threading.Lock] = {}  # by queue: held by the one thread that looks for all that wait
-        self.settings_version = -1
-        self.settings_cells = b""  # the version, as the counters have it
-        self.settings_seen: tuple[int, int, int] | None = None  # which file was read last: inode, size, time
-
-    def _shut(self) -> None:
-        """Nobody is inside any more."""
-        try:
-            self.files.close()
-        finally:
-            for end in list(self.at_end):
-                end()
-
-    def new_index(self) -> Index:
-        return Index(self.files.cache, self.config.queues)
-
-    # -- time ---------------------------------------------------------------------------------------------------------
+        self.files = files
+        self.shared = shared
+        self.view = view
+        self.settings = settings
+        self.gate = life.gate
+        self.at_end = life.at_end
+        self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
+        """A deadline for waits inside a step; they end by NotOpen when the space is closed."""
         return Deadline(self.clock, seconds, self.gate.check)
-
-    # -- settings -----------------------------------------------------------------------------------------------------
-
-    def refresh_settings(self) -> None:
-        """Read the file again if somebody changed it since."""
-        page = self.shared.counters.read()
-        version = page.settings
-        if version == self.settings_version:
-            return
-        config = read_settings(self.files.disk)
-        with self.view.mutex:
-            if version < self.settings_version:
-                return  # another thread was faster, and read what came later
-            queues = {name: self.view.index.messages.queue(name) for name in config.queues}
-            changed = [name for name, queue in queues.items() if queue.order.differs(config.queues[name])]
-            self.config = config
-            if changed and self.order_changed is not None:
-                self.order_changed()
-            for name in changed:
-                queues[name].configure(config.queues[name])
-            self.settings_version = version
-            self.settings_cells = page.settings_cells
-
-    def check_targets(self, tables: Iterable[Table], page: Page) -> None:
-        """Nobody deleted a queue that these put messages into, since that was looked at. The caller holds a lock that
-        keeps queues from being deleted; ``page``: the counters, just read."""
-        if page.settings_cells != self.settings_cells:
-            self.refresh_settings()
-        queues = self.config.queues
-        for queue in targets_of(tables):
-            if queue not in queues:
-                raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
@@ -142,24 +85,15 @@ class Store:
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
         """Raise the operating system's error as the caller is to see it; after a failed flush the space has stopped."""
-        spoken = self.spoken(doing, error)
-        if spoken is error:
-            raise error
-        raise spoken from error
+        _raise_spoken(error, self.spoken(doing, error))
 
     def spoken(self, doing: str, error: OSError) -> Exception:
         """The error as a caller is to see it."""
         if self.gate.abandoned:
             self.gate.check()
-        if isinstance(error, SpoolError):
-            return error
         if isinstance(error, FlushFailed):
             self.stop()
-        if isinstance(error, Unsupported):
-            return unsafe(self.files.disk, doing, error)
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
-        return DiskFailure(error.errno or 0, text)
+        return as_spoken(self.files.disk, doing, error)
 
     # -- headers ------------------------------------------------------------------------------------------------------
 
@@ -174,18 +108,112 @@ class Store:
         )
 
 
-# A forked child shares its parent's locks: it closes its copies of the descriptors, and unlocks nothing.
-_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+# -- opening ----------------------------------------------------------------------------------------------------------
 
 
-def _disown() -> None:
-    for store in list(_stores):
-        store.files.disk.disown()
-        if store.files.mirror is not None:
-            store.files.mirror.disk.disown()
-        store.at_end.clear()  # whoever waits for something waits in the parent
-        store.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
-    _stores.clear()
+class _Opening:
+    """A store that is being opened: all that needs no look at what processes share."""
+
+    def __init__(self, life: Lifetime, disk: Disk, clock: Clock) -> None:
+        self._life = life
+        self._clock = clock
+        self.config = config = read_settings(disk)
+        if config.flush != "auto":
+            disk.ordered = disk.flush_carries_name = config.flush == "ordered"
+        mirror = None if config.mirror is None else disk.sibling(config.mirror)
+        if mirror is not None:
+            life.include(mirror)
+        self._files = Files(disk, mirror)
+        self._disk = disk
+        self.open_lock = Presence(disk)
+
+    def check_not_forked(self) -> None:
+        """NotOpen in a child that was forked meanwhile: its descriptors are closed."""
+        if self._life.gate.abandoned:
+            self._life.gate.check()
+
+    def enter(self) -> bool:
+        """Hold the open lock. True: this process is alone. The directories of the space are there afterwards."""
+        alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, self._life.gate.check))
+        for name in layout.DIRECTORIES:
+            if name != layout.RUN and not self._disk.exists(name):  # removed from outside
+                keep_directory(self._disk, name)
+        return alone
+
+    def store(self, *, make: bool) -> Store:
+        """Open the files of ``run/``; the store is whole."""
+        shared = Shared(self._disk, self._clock, self.open_lock, make=make)
+        settings = SettingsReader(self._disk, shared.counters, self.config)
+        view = View(Index(self._files.cache, self.config.queues), settings.known)
+        return Store(self._life, self._clock, self._files, shared, view, settings)
 
 
-os.register_at_fork(after_in_child=_disown)
+@contextmanager
+def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
+    """What fails inside closes everything that was opened."""
+    life = Lifetime(disk)
+    try:
+        yield _Opening(life, disk, clock)
+    except BaseException:
+        life.gate.end()
+        raise
+
+
+def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
+    """Open the space in a directory; returns it, and whether this process is alone.
+
+    The caller closes its gate in the end. It holds the open lock until ``shared.open_lock.settle()``: a process that is
+    alone recovers the space before.
+
+    Raises:
+        NotASpace, InvalidArgument, NewerFormat: there is no ``space.toml``, or none that is in order.
+        UnsafeFileSystem, SpaceStopped, WaitExpired, DiskFailure: nothing is open.
+    """
+    with _opening(disk, clock) as opening:
+        try:
+            check_kind(disk, opening.config.network_file_system)
+            check_stages(disk)
+            alone = opening.enter()
+            return opening.store(make=alone), alone
+        except OSError as error:
+            opening.check_not_forked()
+            _raise_spoken(error, as_spoken(disk, "opening the space", error))
+
+
+def attach_store(disk: Disk, clock: Clock) -> Store:
+    """Open a space beside the processes that have it open, without being one of them: for one branch, with no recovery.
+
+    SpaceStopped if no process has it open.
+    """
+    with _opening(disk, clock) as opening:
+        return opening.store(make=False)
+
+
+def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
+    """Open a space only to look at it; returns it, and whether no process has it open.
+
+    ``disk``: one that keeps what is written in memory (then ``run/`` may be made there).
+    """
+    with _opening(disk, clock) as opening:
+        alone = opening.open_lock.is_alone()
+        return opening.store(make=alone), alone
+
+
+# -- errors of the system ---------------------------------------------------------------------------------------------
+
+
+def _raise_spoken(error: OSError, spoken: Exception) -> NoReturn:
+    if spoken is error:
+        raise error
+    raise spoken from error
+
+
+def as_spoken(disk: Disk, doing: str, error: OSError) -> Exception:
+    """The error of the operating system as a caller is to see it; one of the library's own stays as it is."""
+    if isinstance(error, SpoolError):
+        return error
+    if isinstance(error, Unsupported):
+        return unsafe(disk, doing, error)
+    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
+    return DiskFailure(error.errno or 0, text)

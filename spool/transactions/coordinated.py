@@ -5,6 +5,7 @@ The XA resource manager and the forwarder drive branches and rounds by it. What 
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from spool.coordination.counters import Page
 from spool.log.quota import room_for
@@ -64,10 +65,11 @@ class CoordinatedTransaction(Transaction):
         store = self._store
         self._branch.lock_xid()
         file = self._branch.write_vote(page)
-        store.refresh_settings()
-        room = room_for(store, lambda: file.tables, store.deadline())
-        limited = store.config.limited  # or the vote needs no number lock
-        two_phase.vote(store, file, self.xid, check=room if limited else None)
+        settings = store.settings.current()
+        check = None
+        if settings.config.limited:  # or the vote needs no number lock
+            check = partial(room_for(store, lambda: file.tables, store.deadline()), settings)
+        two_phase.vote(store, file, self.xid, check=check)
 
     @public_call("committing")
     def commit(self, adopt: Sequence[Xid] = ()) -> None:

@@ -122,7 +122,7 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - in_branch, queue, run.number, run.committed_at, attributes)
-    if codec is None or store.raw_bodies:
+    if codec is None or not store.view.decodes:
         return neighbours(origin, ordinal, raws)
     bodies: list[Any] = []
     for raw in raws:
@@ -138,7 +138,7 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool
 
 def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
-    config = store.config.queues.get(queue)
+    config = store.settings.known.config.queues.get(queue)
     if config is None or (config.reply_queue is None and config.failure_queue is None):
         return attributes
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}

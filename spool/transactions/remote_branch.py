@@ -18,7 +18,7 @@ from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.runtime import interrupts
 from spool.runtime.clock import Clock
 from spool.runtime.gate import public_call
-from spool.store.store import Store
+from spool.store.store import attach_store
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
 
@@ -45,8 +45,7 @@ class RemoteBranch:
         self._handles: dict[str, int] = {}
         disk = Disk(path)
         with interrupts.deferred(disk.close_all):
-            self._store = Store(disk, Clock())
-            self._store.shared.open(self._store.files.disk, make=False)
+            self._store = attach_store(disk, Clock())
             self._store.check_usable()
             self._check_coordinator()
             if not self._store.shared.xids.try_lock(xid_byte(xid)):

@@ -41,6 +41,7 @@ from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, associated, dissociate
 from spool.runtime.gate import public_call
 from spool.shown import shown
+from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
@@ -128,23 +129,23 @@ class Transaction:
         store = self._store
         bodies = listed(bodies)  # a generator may take its time
         with self._lock:
-            self._check_queue(queue)
-            attributes = described(store, queue, options)
+            _, settings = self._check_queue(queue)
+            attributes = described(store, settings, queue, options)
             key = options.get("deduplication_key")
             if key is not None:
                 check_single(len(bodies))
                 if (known := self._known(queue, key)) is not None:
                     return [known]
-            raws_of = encoded(bodies, content_type, attributes, store.config.max_body_bytes)
-            if store.config.limited:
-                self._check_room(queue, raws_of)
+            raws_of = encoded(bodies, content_type, attributes, settings.config.max_body_bytes)
+            if settings.config.limited:
+                self._check_room(settings, queue, raws_of)
             ids: list[str] = []
             for raws, fields in raws_of:
                 ids += self._branch.put(queue, raws, fields)
                 if self._branch.draft.sections:
                     self._stream()
             if key is not None:
-                self._branch.keys.remember(self._branch.draft, store.config.queues[queue], key, ids[0])
+                self._branch.keys.remember(self._branch.draft, settings.config.queues[queue], key, ids[0])
             return ids
 
     def _known(self, queue: str, key: str) -> str | None:
@@ -161,7 +162,7 @@ class Transaction:
         except BaseException as error:
             self._fail("writing the transaction's messages", error)
 
-    def _check_room(self, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
+    def _check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
         """Full if these can never fit as things stand: whether they do is known when the transaction ends."""
         try:
             catch_up(self._store, list_prepared(self._store))
@@ -171,7 +172,7 @@ class Transaction:
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         file = self._branch.file
         tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
-        quota.check_room(self._store, quota.combined(quota.change_by(self._store, tables), more))
+        quota.check_room(self._store, settings, quota.combined(quota.change_by(self._store, tables), more))
 
     @public_call("putting into queue {queue}")
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
@@ -240,7 +241,7 @@ class Transaction:
 
     def _claim(self, wanted: Wanted) -> Ranges:
         """What can be claimed now, maybe nothing; part of a public call, which translates errors."""
-        page = self._check_queue(wanted.queue)
+        page, _ = self._check_queue(wanted.queue)
         try:
             got = claiming.claim(
                 self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
@@ -253,14 +254,13 @@ class Transaction:
             self._store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
 
-    def _check_queue(self, queue: str) -> Page:
-        """The counters as they are now, if calls are welcome and the queue is there."""
+    def _check_queue(self, queue: str) -> tuple[Page, Settings]:
+        """The counters and the settings as they are now, if calls are welcome and the queue is there."""
         page = self._check_active()
         try:
-            check_queue(self._store, queue, page)
+            return page, check_queue(self._store.settings, queue, page)
         except OSError as error:
             self._store.fail("reading the settings", error)
-        return page
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import targets
+from spool.store.settings import Settings, check_targets
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -81,7 +82,7 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
 def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
     store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
-        store.check_targets(file.tables, store.shared.counters.read())
+        check_targets(store.settings.current(), file.tables)
         store.shared.counters.bump_prepared()
         store.files.disk.rename_new(file.name, layout.prepared(xid))
     finally:
@@ -121,11 +122,11 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
     voted = zip(xids, images, strict=True)
     unchecked = [table for xid, image in voted if xid.format_id == FORMAT_ROUND for table in image.tables]
 
-    def check() -> None:
-        still_prepared()
-        if store.config.limited:
+    def check(settings: Settings) -> None:
+        still_prepared(settings)
+        if settings.config.limited:
             settle_and_catch_up(store, deadline)
-            check_adoption(store, file.tables, unchecked)
+            check_adoption(store, settings, file.tables, unchecked)
 
     return commit(store, file, batch, deadline, check=check)
 
@@ -155,10 +156,10 @@ def _voted_image(store: Store, xid: Xid) -> FileContents:
 
 def _still_prepared(
     store: Store, xids: Sequence[Xid], images: Sequence[FileContents], deadline: Deadline
-) -> Callable[[], None]:
+) -> Callable[[Settings], None]:
     """Under the number lock: nobody decided any of the branches meanwhile, by a commit or by a fact."""
 
-    def check() -> None:
+    def check(_: Settings) -> None:
         settle_all(store, deadline)
         catch_up(store)
         for xid, image in zip(xids, images, strict=True):

@@ -17,18 +17,24 @@ from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_qu
 from spool.names import no_queue
 from spool.policies.retries import queue_config
 from spool.shown import shown
+from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
 from spool.transactions.selection import Wanted
 
 
-def check_queue(store: Store, queue: str, page: Page) -> None:
-    """QueueNotFound if the space has no such queue, even after reading its settings again; ``page``: just read."""
-    if queue in store.config.queues and page.settings_cells == store.settings_cells:
-        return
+def check_queue(reader: SettingsReader, queue: str, page: Page) -> Settings:
+    """Return the settings as they are now, which have the queue; QueueNotFound if they have not.
+
+    ``page``: the counters, just read.
+    """
+    settings = reader.known
+    if queue in settings.config.queues and page.settings_cells == settings.cells:
+        return settings
     check_queue_name(queue)
-    store.refresh_settings()
-    if queue not in store.config.queues:
-        raise no_queue(queue, store.config.queues)
+    settings = reader.current(page)
+    if queue not in settings.config.queues:
+        raise no_queue(queue, settings.config.queues)
+    return settings
 
 
 def listed(bodies: Iterable[Any]) -> list[Any]:
@@ -76,24 +82,25 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
     content_type = options.pop("content_type", None)
     store, commit_queue = engine.store, engine.group_commit.queue
     page = commit_queue.page
-    if page is None or queue not in store.config.queues:
+    settings = store.settings.known
+    if page is None or queue not in settings.config.queues:
         page = store.check_usable()
         try:
-            check_queue(store, queue, page)
+            settings = check_queue(store.settings, queue, page)
         except OSError as error:
             store.fail("reading the settings", error)
         commit_queue.page = page
-    attributes = described(store, queue, options)
-    return PutRequest(page, queue, encoded(bodies, content_type, attributes, store.config.max_body_bytes))
+    attributes = described(store, settings, queue, options)
+    return PutRequest(page, queue, encoded(bodies, content_type, attributes, settings.config.max_body_bytes))
 
 
-def described(store: Store, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def described(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The control fields that a message put with these options carries in that queue, which is there."""
-    config = queue_config(store.config, queue)
+    config = queue_config(settings.config, queue)
     if not options and not config.first_delay:
         return {}
     attributes = attributes_of(**options)
-    check_headers(attributes.get("headers", {}), store.config)
+    check_headers(attributes.get("headers", {}), settings.config)
     if TOP in attributes or BEFORE in attributes:
         _place(store, config, attributes)
     return with_first_delay(config, attributes, options)

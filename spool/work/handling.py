@@ -14,6 +14,7 @@ from spool.model.outcome import Outcome, Rejected, Retried, one_line
 from spool.model.ranges import Ranges, positions
 from spool.policies.retries import add_failure_outcome, with_error_queue
 from spool.runtime.gate import public_call
+from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.selection import Wanted
@@ -140,17 +141,17 @@ class Handling(Transaction):
 
     def _record(self, message: Message, outcome: Outcome) -> tuple[Effect, str]:
         store, branch = self._store, self._branch
-        store.refresh_settings()
-        rules = Rules(with_error_queue(store.config, message.queue), store.config.queues)
+        settings = store.settings.current()
+        rules = Rules(with_error_queue(settings.config, message.queue), settings.config.queues)
         outcome = settled(rules, message, outcome)
         if isinstance(outcome, Retried | Rejected):
-            self._forget(self._held.position, outcome.reason)
+            self._forget(settings, self._held.position, outcome.reason)
         told = record(branch.draft, rules, self._held, message, b"", outcome, store.clock.now())
         if branch.draft.sections:
             branch.stream()
         return told
 
-    def _forget(self, own: Position, reason: str) -> None:
+    def _forget(self, settings: Settings, own: Position, reason: str) -> None:
         """What the function did. Other messages that it took go back, with one try more."""
         store, branch = self._store, self._branch
         branch.begin_anew()
@@ -158,7 +159,7 @@ class Handling(Transaction):
         with store.view.mutex:
             for position in positions(branch.claims):
                 if position != own:
-                    add_failure_outcome(branch.draft, store, position, reason)
+                    add_failure_outcome(branch.draft, store, settings, position, reason)
 
     def expel(self, reason: str) -> tuple[Effect, str]:
         """End it from another thread than the function's, as a try that failed. What the function asks of it from now

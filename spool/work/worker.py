@@ -348,7 +348,7 @@ class Worker:
         assert message is not None
         if handling.unreadable:
             return Retried(handling.unreadable)
-        most = self._space.engine.store.config.max_body_bytes
+        most = self._space.engine.store.settings.known.config.max_body_bytes
         try:
             with calling(handling, self._space):
                 return of_value(self._function(message), most)

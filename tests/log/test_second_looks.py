@@ -94,7 +94,7 @@ def test_a_queue_s_new_settings_are_seen_by_the_next_put(space: spool.Space, oth
     """Settings are edited by people, who bump no version of their own; whoever creates a queue does."""
     text = read_settings_text(other._store.files.disk)
     other.put("orders", "one")
-    assert other._store.config.max_body_bytes > 10
+    assert other._store.settings.known.config.max_body_bytes > 10
     write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
     space.create_queue("more")
     with pytest.raises(spool.SpoolError, match="max_body_bytes"):
@@ -105,7 +105,7 @@ def test_what_somebody_edited_is_known_to_who_notices_it(space: spool.Space, oth
     text = read_settings_text(other._store.files.disk)
     write_settings(space._store.files.disk, f"max_body_bytes = 10\n{text}")
     notice_edits(other._store)
-    assert other._store.config.max_body_bytes == 10
+    assert other._store.settings.known.config.max_body_bytes == 10
 
 
 def test_what_fails_goes_where_the_settings_say_by_then(space: spool.Space, other: spool.Space) -> None:

@@ -57,7 +57,7 @@ _STAND_INS = {
     "settle_to": _COUNTERS,
     "list_prepared": _COUNTERS,
     "refresh": _NOTHING,
-    "refresh_settings": _NOTHING,
+    "current": "{receiver}.known",  # settings
 }
 # Comparisons with what proves a content or binds it to its name, and with counters that are read again: what they are
 # without it.

@@ -1,0 +1,55 @@
+"""The life of an open space: from before its first descriptor is open until its last call has ended."""
+
+import os
+import weakref
+from collections.abc import Callable
+
+from spool.disk.disk import Disk
+from spool.runtime.gate import Gate
+
+
+class Lifetime:
+    """The gate of an open space, and what ends behind it.
+
+    gate: each call is a step inside it. ``gate.end()`` ends the life, also of a space that could not be opened.
+    at_end: called, in this order, once the last step has ended and every descriptor is closed.
+    """
+
+    __slots__ = ("__weakref__", "_disks", "at_end", "gate")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disks = [disk]
+        self.at_end: dict[Callable[[], None], None] = {}
+        self.gate = Gate(self._end)
+        _alive.add(self)
+
+    def include(self, disk: Disk) -> None:
+        """Close this disk with the space: its mirror."""
+        self._disks.append(disk)
+
+    def _end(self) -> None:
+        try:
+            for disk in self._disks:
+                disk.close_all()
+        finally:
+            for end in list(self.at_end):
+                end()
+
+    def disown(self) -> None:
+        """End in a forked child, which shares its parent's locks: close the copies of descriptors, unlock nothing."""
+        for disk in self._disks:
+            disk.disown()
+        self.at_end.clear()  # what waits for the end waits in the parent
+        self.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
+
+
+_alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for life in list(_alive):
+        life.disown()
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
