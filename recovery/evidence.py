@@ -1,6 +1,6 @@
-"""Reading what a space holds, and deciding what to do about each thing: a table, as values.
+"""Read what a crash has left in a space, and decide what to do about each file.
 
-``read`` looks and changes nothing; ``decide`` is a pure function of what was seen.
+`read` collects the evidence and changes nothing; `decide` is a pure function of the evidence.
 """
 
 import enum
@@ -19,13 +19,13 @@ from spool.names import plural
 from spool.policies.claim_journal import all_journals
 from spool.store.store import Store
 
-# Numbers are given out one after the other, so not even a crash leaves more than a few without a file. What lies
-# farther ahead was put there from outside, and is not filled up to.
+# Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
+# farther ahead was put there by another program; the numbers up to it are not filled.
 _MAX_GAP = 100_000
 
 
 class Condition(enum.Enum):
-    """A numbered file above the highest published number, as found."""
+    """The state of a numbered file above the highest published number."""
 
     WHOLE = "whole"
     TORN = "torn"
@@ -34,27 +34,43 @@ class Condition(enum.Enum):
 
 @dataclass
 class Evidence:
-    """What was seen. Names are relative to the space."""
+    """What lies in the space. Names are relative to the space.
+
+    alone: no other process has the space open.
+    issued, published: the highest sequence numbers issued and published.
+    unpublished: the state of each number between them, with the reason or the content in words.
+    adoptions: for each adopted file, its branch (None if it is damaged) and what is wrong.
+    adopted_by: the branches that each commit adopts.
+    prepared: for each file in prepared/, what is wrong, or "".
+    active: the branches that have a file in active/.
+    journals: the branches that have a claim journal in active/.
+    copies: unfinished copies in active/.
+    captured: directories of dropped files that an intake captured.
+    strays: entries that are no files of a space.
+    locked: the branches whose lock a live process holds.
+    live_coordinators: the gtrids whose coordinator lives.
+    busy_intakes: those of `captured` that a live intake works on.
+    """
 
     alone: bool
     issued: int = 0
     published: int = 0
     unpublished: dict[int, tuple[Condition, str]] = field(default_factory=dict)
     adoptions: dict[CommittedName, tuple[Xid | None, str]] = field(default_factory=dict)
-    heads: dict[int, tuple[Xid, ...]] = field(default_factory=dict)
+    adopted_by: dict[int, tuple[Xid, ...]] = field(default_factory=dict)
     prepared: dict[Xid, str] = field(default_factory=dict)
     active: list[Xid] = field(default_factory=list)
-    notes: list[Xid] = field(default_factory=list)
+    journals: list[Xid] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)
+    captured: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     locked: set[Xid] = field(default_factory=set)
-    living: set[bytes] = field(default_factory=set)
+    live_coordinators: set[bytes] = field(default_factory=set)
     busy_intakes: set[str] = field(default_factory=set)
 
 
-class Do(enum.Enum):
-    """What the third step will do."""
+class Step(enum.Enum):
+    """What is done about a file; the value says it in words, for a report."""
 
     FINISH = "made durable and published"
     QUARANTINE_NUMBER = "moved to quarantine; its number becomes an empty commit"
@@ -70,9 +86,9 @@ class Do(enum.Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """``kind``, ``name`` and ``detail`` are what a report says; ``xid`` or ``number`` is what ``do`` works on."""
+    """What to do about one file: a report says `kind`, `name` and `detail`; the step works on `xid` or `number`."""
 
-    do: Do
+    step: Step
     kind: Kind
     name: str
     detail: str
@@ -84,7 +100,7 @@ class Decision:
 
 
 def read(store: Store, *, alone: bool) -> Evidence:
-    """Look at every stage. A process that is not alone leaves numbers that are not published to their writers."""
+    """Read every directory. A process that is not alone leaves unpublished numbers to their writers."""
     evidence = Evidence(alone)
     names = sorted(store.files.disk.names(layout.COMMITTED))
     if alone:
@@ -103,7 +119,10 @@ def read(store: Store, *, alone: bool) -> Evidence:
 
 
 def _is_stray(name: str, evidence: Evidence) -> bool:
-    """No name of a commit, or of one that is still to come (of which only a process that is alone can be sure)."""
+    """Tell whether a name in committed/ is that of no commit, or of a number that is not issued yet.
+
+    Only a process that is alone knows which numbers are issued.
+    """
     parsed = layout.parse_committed(name)
     return parsed is None or (evidence.alone and parsed.number > evidence.issued)
 
@@ -117,16 +136,17 @@ def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> Non
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
     evidence.published = min(mark, issued)
-    if page.boot_id == store.files.disk.boot_id():  # after a failed flush, what was not flushed before is written anew
+    if page.boot_id == store.files.disk.boot_id():  # after a failed flush, only what was durable before counts
         evidence.published = min(issued, max(mark, page.durable if page.stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
 
 
 def last_in_reach(seen: Iterable[int], newest: int) -> int:
-    """The highest number given out: of those seen, the last that is no long way behind the one before it.
+    """Return the highest issued number: the last of `seen` that is not far ahead of the one before it.
 
-    ``newest``: the newest number whose file is whole, 0 if none is: then the lowest is believed.
+    Args:
+        newest: the newest number whose file is whole; 0 if none is, then the lowest number is trusted.
     """
     numbers = sorted(number for number in seen if number > newest)
     last = newest or (numbers[0] if numbers else 0)
@@ -139,17 +159,17 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
 
 def _quarantined_numbers(store: Store) -> list[int]:
     prefix = f"{layout.COMMITTED}."
-    found = []
+    numbers = []
     for name in store.files.disk.names(layout.QUARANTINE):
         digits = name.removeprefix(prefix)[:16]
         parsed = layout.parse_committed(f"{digits}{layout.SUFFIX}")
         if name.startswith(prefix) and parsed is not None:
-            found.append(parsed.number)
-    return found
+            numbers.append(parsed.number)
+    return numbers
 
 
 def _newest_whole(store: Store, numbers: Iterable[int]) -> tuple[int, int]:
-    """(number, durable mark) of the newest whole file: marks only grow, so it has the highest. (0, 0) if none is."""
+    """Return (number, durable mark) of the newest whole file, which has the highest mark; (0, 0) if none is whole."""
     for number in numbers:
         image = _image(store, layout.committed(number))
         if image is not None and image.header.number == number:
@@ -181,21 +201,21 @@ def _read_prepared(store: Store, evidence: Evidence) -> None:
             continue
         image = _image(store, f"{layout.PREPARED}/{name}")
         if image is None and not store.files.disk.exists(f"{layout.PREPARED}/{name}"):
-            continue  # it was decided, and moved, since we looked
+            continue  # it was decided and moved since it was listed
         whole = image is not None and carries(image.header, xid)
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
-        _look_at_locks(store, evidence, xid)
+        _read_locks(store, evidence, xid)
 
 
-def _look_at_locks(store: Store, evidence: Evidence, xid: Xid) -> None:
+def _read_locks(store: Store, evidence: Evidence, xid: Xid) -> None:
     if not store.shared.xids.is_free(xid_byte(xid)):
         evidence.locked.add(xid)
     if not store.shared.xids.is_free(coordinator_byte(xid.gtrid)):
-        evidence.living.add(xid.gtrid)
+        evidence.live_coordinators.add(xid.gtrid)
 
 
 def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
-    """Adopted branches, and what their heads say of them; a head above published counts if it is whole."""
+    """Read the adopted branches, and the commits that adopt them; an unpublished commit counts if it is whole."""
     for name in names:
         parsed = layout.parse_committed(name)
         if parsed is None or not parsed.adoption or parsed.number > evidence.issued:
@@ -206,9 +226,9 @@ def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> N
     numbers = {parsed.number for parsed in evidence.adoptions} | set(evidence.unpublished)
     for number in sorted(numbers):
         condition = evidence.unpublished.get(number, (Condition.WHOLE, ""))[0]
-        head = _image(store, layout.committed(number)) if condition is Condition.WHOLE else None
-        if head is not None and head.header.number == number:
-            evidence.heads[number] = tuple(adoption.xid for adoption in head.header.adopts)
+        commit = _image(store, layout.committed(number)) if condition is Condition.WHOLE else None
+        if commit is not None and commit.header.number == number:
+            evidence.adopted_by[number] = tuple(adoption.xid for adoption in commit.header.adopts)
 
 
 def _image(store: Store, name: str) -> FileContents | None:
@@ -221,29 +241,29 @@ def _image(store: Store, name: str) -> FileContents | None:
 
 
 def _is_irregular(store: Store, name: str) -> bool:
-    """A directory, a symlink or the like, which is never ours to remove."""
+    """Tell whether it is a directory, a symlink or the like, which recovery never removes."""
     identity = store.files.disk.identity(name)
     return identity is not None and not identity.is_regular
 
 
 def _read_active(store: Store, evidence: Evidence) -> None:
-    evidence.notes = all_journals(store)
+    evidence.journals = all_journals(store)
     for name in sorted(store.files.disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)
         if xid is not None and not _is_irregular(store, path):
             evidence.active.append(xid)
-            _look_at_locks(store, evidence, xid)
+            _read_locks(store, evidence, xid)
         elif name.startswith(layout.CAPTURE_PREFIX):
-            evidence.taken.append(name)
+            evidence.captured.append(name)
             if not store.shared.xids.is_free(capture_byte(name)):
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)
         elif not name.endswith(layout.NOTE_SUFFIX) or _is_irregular(store, path):
             evidence.strays.append(path)
-    for xid in evidence.notes:
-        _look_at_locks(store, evidence, xid)
+    for xid in evidence.journals:
+        _read_locks(store, evidence, xid)
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------
@@ -252,23 +272,27 @@ def _read_active(store: Store, evidence: Evidence) -> None:
 def decide(
     evidence: Evidence, adopted: frozenset[Xid] = frozenset(), refused: frozenset[Xid] = frozenset()
 ) -> list[Decision]:
-    """What to do about each thing, in the order in which it must be done. ``adopted``: branches that are committed;
-    ``refused``: branches that an administrator rolled back."""
-    decisions = [_about_number(number, *found) for number, found in evidence.unpublished.items()]
-    decisions += [d for name, found in evidence.adoptions.items() if (d := _about_adoption(evidence, name, *found))]
-    committed = adopted | {xid for xids in evidence.heads.values() for xid in xids}
+    """Decide what to do about each file, in the order in which it must be done.
+
+    Args:
+        adopted: the branches that are committed.
+        refused: the branches that an administrator rolled back.
+    """
+    decisions = [_about_number(number, *state) for number, state in evidence.unpublished.items()]
+    decisions += [d for name, state in evidence.adoptions.items() if (d := _about_adoption(evidence, name, *state))]
+    committed = adopted | {xid for xids in evidence.adopted_by.values() for xid in xids}
     for xid, wrong in evidence.prepared.items():
         if xid in refused and not wrong and xid not in committed:
             why = "an administrator rolled it back"
-            decisions.append(Decision(Do.ROLL_BACK, Kind.ROLLED_BACK, layout.prepared(xid), why, xid))
+            decisions.append(Decision(Step.ROLL_BACK, Kind.ROLLED_BACK, layout.prepared(xid), why, xid))
         else:
             decisions.append(_about_prepared(evidence, xid, wrong, committed))
-    decisions += [_about_note(evidence, xid) for xid in evidence.notes]
+    decisions += [_about_journal(evidence, xid) for xid in evidence.journals]
     decisions += [_about_active(evidence, xid) for xid in evidence.active]
     if evidence.alone:
-        decisions += [Decision(Do.REMOVE, Kind.TORN, name, "half of a copy") for name in evidence.copies]
-    decisions += [_about_taken(evidence, name) for name in evidence.taken]
-    decisions += [Decision(Do.NOTHING, Kind.STRAY, name, "no file of a queue space") for name in evidence.strays]
+        decisions += [Decision(Step.REMOVE, Kind.TORN, name, "an unfinished copy") for name in evidence.copies]
+    decisions += [_about_captured(evidence, name) for name in evidence.captured]
+    decisions += [Decision(Step.NOTHING, Kind.STRAY, name, "no file of a queue space") for name in evidence.strays]
     return decisions
 
 
@@ -276,59 +300,63 @@ def _about_number(number: int, condition: Condition, detail: str) -> Decision:
     place, name = CommittedName(number, 0), layout.committed(number)
     if condition is Condition.WHOLE:
         return Decision(
-            Do.FINISH, Kind.FINISHED, name, f"its writer ended before it was visible ({detail})", number=place
+            Step.FINISH, Kind.FINISHED, name, f"its writer ended before it was visible ({detail})", number=place
         )
     if condition is Condition.TORN:
-        return Decision(Do.QUARANTINE_NUMBER, Kind.TORN, name, f"it was never acknowledged: {detail}", number=place)
-    return Decision(Do.FILL, Kind.EMPTY_NUMBER, name, "the number was given out and has no file", number=place)
+        return Decision(Step.QUARANTINE_NUMBER, Kind.TORN, name, f"it was never acknowledged: {detail}", number=place)
+    return Decision(Step.FILL, Kind.EMPTY_NUMBER, name, "the number was issued and has no file", number=place)
 
 
 def _about_adoption(evidence: Evidence, name: CommittedName, xid: Xid | None, wrong: str) -> Decision | None:
     path = layout.committed(*name)
-    head = evidence.heads.get(name.number)
-    if head is not None and name.adoption <= len(head) and (xid is None or head[name.adoption - 1] == xid):
-        return None  # as it should be; a damaged one is named when the index is built
+    xids = evidence.adopted_by.get(name.number)
+    if xids is not None and name.adoption <= len(xids) and (xid is None or xids[name.adoption - 1] == xid):
+        return None  # it is in its place; a damaged one is named when the index is built
     if xid is None:
-        return Decision(Do.QUARANTINE, Kind.TORN, path, f"{wrong}, and no commit adopts it", number=name)
+        return Decision(Step.QUARANTINE, Kind.TORN, path, f"{wrong}, and no commit adopts it", number=name)
     return Decision(
-        Do.RETURN, Kind.RETURNED, path, f"branch {xid}: the commit that adopted it did not survive", xid, name
+        Step.RETURN, Kind.RETURNED, path, f"branch {xid}: the commit that adopted it did not survive", xid, name
     )
 
 
 def _about_prepared(evidence: Evidence, xid: Xid, wrong: str, committed: frozenset[Xid] | set[Xid]) -> Decision:
     name = layout.prepared(xid)
     if xid in committed:
-        return Decision(Do.MOVE, Kind.MOVED, name, "it is committed", xid)
+        return Decision(Step.MOVE, Kind.MOVED, name, "it is committed", xid)
     if xid in evidence.locked:
-        return Decision(Do.NOTHING, Kind.ALIVE, name, "its owner is at it", xid)
+        return Decision(Step.NOTHING, Kind.ALIVE, name, "its owner works on it", xid)
     if wrong:
         return Decision(
-            Do.QUARANTINE, Kind.TORN, name, f"{wrong}; either its vote was never told, or the disk lost it", xid
+            Step.QUARANTINE,
+            Kind.TORN,
+            name,
+            f"{wrong}; either its vote was never acknowledged, or the disk lost it",
+            xid,
         )
     if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
-        if xid.gtrid in evidence.living:
-            return Decision(Do.NOTHING, Kind.ALIVE, name, "its coordinator is at it", xid)
-        return Decision(Do.ROLL_BACK, Kind.ROLLED_BACK, name, "its coordinator is gone and decided nothing", xid)
+        if xid.gtrid in evidence.live_coordinators:
+            return Decision(Step.NOTHING, Kind.ALIVE, name, "its coordinator works on it", xid)
+        return Decision(Step.ROLL_BACK, Kind.ROLLED_BACK, name, "its coordinator is gone and decided nothing", xid)
     return Decision(
-        Do.NOTHING, Kind.IN_DOUBT, name, "it waits for its coordinator, or for spool-admin transaction", xid
+        Step.NOTHING, Kind.IN_DOUBT, name, "it waits for its coordinator, or for spool-admin transaction", xid
     )
 
 
-def _about_note(evidence: Evidence, xid: Xid) -> Decision:
+def _about_journal(evidence: Evidence, xid: Xid) -> Decision:
     if xid in evidence.locked:
-        return Decision(Do.NOTHING, Kind.ALIVE, layout.note(xid), "its owner is at it", xid)
-    return Decision(Do.COUNT, Kind.COUNTED, layout.note(xid), "the process that held these messages died", xid)
+        return Decision(Step.NOTHING, Kind.ALIVE, layout.note(xid), "its owner works on it", xid)
+    return Decision(Step.COUNT, Kind.COUNTED, layout.note(xid), "the process that held these messages died", xid)
 
 
 def _about_active(evidence: Evidence, xid: Xid) -> Decision:
     if xid in evidence.locked:
-        return Decision(Do.NOTHING, Kind.ALIVE, layout.active(xid), "its owner is at it", xid)
-    return Decision(Do.REMOVE, Kind.ROLLED_BACK, layout.active(xid), "its owner died before it voted", xid)
+        return Decision(Step.NOTHING, Kind.ALIVE, layout.active(xid), "its owner works on it", xid)
+    return Decision(Step.REMOVE, Kind.ROLLED_BACK, layout.active(xid), "its owner died before it voted", xid)
 
 
-def _about_taken(evidence: Evidence, name: str) -> Decision:
+def _about_captured(evidence: Evidence, name: str) -> Decision:
     if name in evidence.busy_intakes:
-        return Decision(Do.NOTHING, Kind.ALIVE, f"{layout.ACTIVE}/{name}", "an intake is at it")
+        return Decision(Step.NOTHING, Kind.ALIVE, f"{layout.ACTIVE}/{name}", "an intake works on it")
     return Decision(
-        Do.NOTHING, Kind.TAKEN, f"{layout.ACTIVE}/{name}", "dropped files; the next spool-intake finishes them"
+        Step.NOTHING, Kind.TAKEN, f"{layout.ACTIVE}/{name}", "dropped files; the next spool-intake finishes them"
     )

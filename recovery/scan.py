@@ -1,7 +1,7 @@
-"""The start-up scan: read, decide, do. Idempotent; it may be killed at any step and run again."""
+"""The start-up scan: read the evidence, decide, do. It may be killed at any step and run again."""
 
 from recovery.check import check, lost_queues, missing_files
-from recovery.evidence import Decision, Do, Evidence, decide, read
+from recovery.evidence import Decision, Evidence, Step, decide, read
 from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.locks import xid_byte
@@ -24,9 +24,12 @@ _QUIET = (Kind.ALIVE,)
 
 
 def scan(store: Store, *, alone: bool) -> RecoveryReport:
-    """Recover the space (``alone``) or join those that have it open; the index is built when this returns.
+    """Recover the space, or join the processes that have it open; the index is built when this returns.
 
-    The caller holds the open byte. Damage does not raise: it is in the report, and the rest is served.
+    Damage does not raise: it is in the report, and the rest is served. Caller holds the open lock.
+
+    Args:
+        alone: no other process has the space open: recover it.
     """
     begun = store.clock.monotonic()
     deadline = store.deadline(None if alone else 30.0)
@@ -45,12 +48,12 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         _finish_numbers(store, evidence)
     report = RecoveryReport(alone)
     decisions = decide(evidence)
-    early = [d for d in decisions if d.do in (Do.RETURN, Do.QUARANTINE)]
+    early = [d for d in decisions if d.step in (Step.RETURN, Step.QUARANTINE)]
     for decision in early:
         _do(store, decision, deadline)
     rebuild(store, alone=alone, opening=True)
     if alone:
-        report.findings += _set_damage_aside(store)
+        report.findings += _damage(store)
         report.findings += [problem.finding for problem in missing_files(store, store.view.index)]
     report.findings += [problem.finding for problem in lost_queues(store)]
     decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
@@ -65,12 +68,12 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
 
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
-    """What ``scan`` would do, without doing it: the store's disk may be one that refuses every change."""
+    """Report what `scan` would do. Nothing is changed: the store's disk may refuse every change."""
     evidence = read(store, alone=alone)
     if alone:
         index = read_all(store, store.settings.known, alone=True, published=evidence.published)
     else:
-        rebuild(store)  # patiently: others move files meanwhile
+        rebuild(store)  # with restarts: other processes move files meanwhile
         index = store.view.index
     decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
@@ -86,17 +89,17 @@ def _refused(evidence: Evidence, index: Index) -> frozenset[Xid]:
 
 
 def _finding(decision: Decision) -> Finding:
-    return Finding(decision.kind, decision.name, decision.detail, decision.do.value)
+    return Finding(decision.kind, decision.name, decision.detail, decision.step.value)
 
 
 def _durable(store: Store, published: int) -> int:
-    """Of what another boot left, only the mark is known to be durable, and that is what published is then."""
+    """Return the highest durable number. After a reboot, `published` was itself read from a durable mark."""
     same_boot = store.shared.counters.read().boot_id == store.files.disk.boot_id()
     return min(published, store.shared.counters.read().durable) if same_boot else published
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:
-    """Each number above published, as a dead writer's."""
+    """Finish each unpublished number, as that of a dead writer."""
     for number in range(evidence.published + 1, evidence.issued + 1):
         if not store.shared.numbers.try_lock(number):
             raise SpoolError(f"commit {number} has a writer although no process has the space open")
@@ -107,9 +110,9 @@ def _finish_numbers(store: Store, evidence: Evidence) -> None:
 
 
 def _do(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """One decision. What fails is logged and found again by the next scan; a failed flush is not survived."""
+    """Carry out one decision. A failure is logged, and the next scan tries again; a failed flush stops the space."""
     try:
-        _STEPS[decision.do](store, decision, deadline)
+        _STEPS[decision.step](store, decision, deadline)
     except FlushFailed:
         store.stop()
         raise
@@ -123,7 +126,7 @@ def _return_to_prepared(store: Store, decision: Decision, deadline: Deadline) ->
     assert decision.xid is not None
     assert decision.number is not None
     source, target = layout.committed(*decision.number), layout.prepared(decision.xid)
-    if store.files.disk.exists(target):  # one inode in two stages; or the bytes that were voted are still there
+    if store.files.disk.exists(target):  # the same file under two names, or the file that was voted for
         store.files.disk.unlink(source)
         return
     store.files.disk.rename(source, target)
@@ -149,7 +152,7 @@ def _count(store: Store, decision: Decision, deadline: Deadline) -> None:
 
 
 def _remove(store: Store, decision: Decision, deadline: Deadline) -> None:
-    """A file in active/, by the holder of its branch's lock: the owner may be a process that came meanwhile."""
+    """Remove a file in active/ under its branch's lock: its owner may be a process that came meanwhile."""
     if decision.xid is None:
         store.files.disk.unlink(decision.name)
         return
@@ -170,21 +173,21 @@ def _nothing(store: Store, decision: Decision, deadline: Deadline) -> None:
 
 
 _STEPS = {
-    Do.FINISH: _nothing,  # done before anything else, in order of the numbers
-    Do.QUARANTINE_NUMBER: _nothing,
-    Do.FILL: _nothing,
-    Do.RETURN: _return_to_prepared,
-    Do.QUARANTINE: _quarantine,
-    Do.MOVE: _move,
-    Do.ROLL_BACK: _roll_back,
-    Do.REMOVE: _remove,
-    Do.COUNT: _count,
-    Do.NOTHING: _nothing,
+    Step.FINISH: _nothing,  # done before all others, in the order of the numbers
+    Step.QUARANTINE_NUMBER: _nothing,
+    Step.FILL: _nothing,
+    Step.RETURN: _return_to_prepared,
+    Step.QUARANTINE: _quarantine,
+    Step.MOVE: _move,
+    Step.ROLL_BACK: _roll_back,
+    Step.REMOVE: _remove,
+    Step.COUNT: _count,
+    Step.NOTHING: _nothing,
 }
 
 
-def _set_damage_aside(store: Store) -> list[Finding]:
-    """Name what was durable and cannot be read. The file stays where it is: what verifies in it is still served."""
+def _damage(store: Store) -> list[Finding]:
+    """Name what was durable and cannot be read. The file stays where it is: what is whole in it is still served."""
     return [
         Finding(Kind.DAMAGED, name, wrong, "what can be read of it is served; spool-admin check tells more")
         for name, wrong in store.view.index.damage

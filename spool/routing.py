@@ -1,7 +1,7 @@
-"""Data-dependent routing: a field of the body, or a header, says which space a message is put into.
+"""Data-dependent routing: a field of the body, or a header, decides which space a message is put into.
 
-As Tuxedo's ``ROUTING`` section does it for services: ranges of values, the first that matches wins, and what matches
-none is an error or goes to a default. The rules are values or a TOML file::
+As in Tuxedo's ``ROUTING`` section, routes are ranges of values, and the first that matches is taken. A message that
+matches none goes to the default space, or is an error. The rules are values or a TOML file::
 
     field = "customer.region"        # of a body that is a map, or JSON; or: header = "region"
     default = "/var/spool/rest"      # left out: no match is an error
@@ -39,14 +39,14 @@ _ENDS = (str, int, float)
 
 
 class NoRoute(InvalidArgument):
-    """No rule matches the message, and there is no default: it was put nowhere."""
+    """No route matches the message, and there is no default: nothing was put."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Messages whose value is one of ``values``, or lies between ``low`` and ``high``, go to the space at that path.
+    """The space for messages whose value is one of `values`, or lies between `low` and `high`, both included.
 
-    A text is compared with texts and a number with numbers; None as an end: open.
+    A text is compared with texts, a number with numbers. An end that is None is open.
     """
 
     space: str
@@ -63,23 +63,28 @@ class Route:
 
     def matches(self, value: object) -> bool:
         if self.values is not None:
-            return any(_comparable(one, value) and one == value for one in self.values)
+            return any(_comparable(wanted, value) and wanted == value for wanted in self.values)
         above = self.low is None or (_comparable(self.low, value) and self.low <= value)
         below = self.high is None or (_comparable(value, self.high) and value <= self.high)
         return above and below
 
 
-def _comparable(one: object, other: object) -> bool:
-    if isinstance(one, bool) or isinstance(other, bool):
-        return isinstance(one, bool) and isinstance(other, bool)
-    return any(isinstance(one, kind) and isinstance(other, kind) for kind in (str, int | float))
+def _comparable(left: object, right: object) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return isinstance(left, bool) and isinstance(right, bool)
+    return any(isinstance(left, kind) and isinstance(right, kind) for kind in (str, int | float))
 
 
 class Router:
     """Several spaces as one place to put messages: ``Router(routes, field="region").put("orders", body)``.
 
-    Spaces are opened when they are first needed, and closed with the router. May be used from many threads as far as
-    each space may.
+    Spaces are opened when they are first needed, and closed with the router. May be used from many threads.
+
+    Args:
+        routes: tried in this order.
+        field: the path of a field in the body, e.g. "customer.region"; or
+        header: the name of a header.
+        default: the path of the space for messages that no route matches.
     """
 
     def __init__(
@@ -107,25 +112,33 @@ class Router:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The rules in a TOML file; InvalidArgument names the file, the key and what is allowed."""
+        """Make a router from the rules in a TOML file.
+
+        Raises:
+            InvalidArgument: it names the file, the key and what is allowed.
+        """
         where = f"{os.fspath(path)}: "
         with open(path, "rb") as file:
             text = file.read(_MAX_RULES_BYTES + 1)
         try:
             if len(text) > _MAX_RULES_BYTES:
                 raise ValueError(f"it has more than {_MAX_RULES_BYTES} bytes")
-            found = tomllib.loads(text.decode("utf-8"))
+            rules = tomllib.loads(text.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"{where}{error}") from None
-        _check_keys(found, {"field": str, "header": str, "default": str, "routes": list}, where)
-        routes = [_route(each, f"{where}route {place}: ") for place, each in enumerate(found.pop("routes", ()), 1)]
+        _check_keys(rules, {"field": str, "header": str, "default": str, "routes": list}, where)
+        routes = [_route(table, f"{where}route {place}: ") for place, table in enumerate(rules.pop("routes", ()), 1)]
         try:
-            return cls(routes, **found)
+            return cls(routes, **rules)
         except InvalidArgument as error:
             raise InvalidArgument(f"{where}{error}") from None
 
     def space_for(self, body: Any, headers: Mapping[str, str] | None = None) -> str:
-        """The path of the space that such a message goes to; NoRoute."""
+        """Return the path of the space that a message with this body and these headers goes to.
+
+        Raises:
+            NoRoute: no route matches, and there is no default.
+        """
         value = self._value(body, headers or {})
         for route in self._routes if value is not _MISSING else ():
             if route.matches(value):
@@ -133,8 +146,8 @@ class Router:
         if self._default is not None:
             return self._default
         by = f"header {self._header!r}" if self._field is None else f"field {self._field!r}"
-        found = "there is none" if value is _MISSING else f"it is {shown(value)}"
-        raise NoRoute(f"no route matches the message by its {by} ({found}): add one, or a default")
+        actual = "there is none" if value is _MISSING else f"it is {shown(value)}"
+        raise NoRoute(f"no route matches the message by its {by} ({actual}): add one, or a default")
 
     def put(
         self,
@@ -144,17 +157,17 @@ class Router:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> str:
-        """Put a message where it belongs, as ``Space.put`` does; returns its id."""
+        """Put a message into the space that its value names, as `Space.put` does; return its id."""
         space = self.space(self.space_for(body, options.get("headers")))
         return space.put(queue, body, transaction=transaction, **options)
 
     def space(self, path: str) -> Space:
-        """That space, open."""
+        """Return the space at that path; it is opened at the first call."""
         with self._opening:
-            found = self._spaces.get(path)
-            if found is None:
-                found = self._spaces[path] = open_space(path)
-            return found
+            space = self._spaces.get(path)
+            if space is None:
+                space = self._spaces[path] = open_space(path)
+            return space
 
     def _value(self, body: Any, headers: Mapping[str, str]) -> Any:
         if self._header is not None:
@@ -172,7 +185,7 @@ class Router:
         return body
 
     def close(self) -> None:
-        """Close all its spaces."""
+        """Close all spaces that were opened."""
         with ExitStack() as closing:
             for space in self._spaces.values():
                 closing.callback(space.close)
@@ -187,20 +200,20 @@ class Router:
         self.close()
 
 
-def _route(found: Any, where: str) -> Route:
-    if not isinstance(found, dict):
+def _route(table: Any, where: str) -> Route:
+    if not isinstance(table, dict):
         raise InvalidArgument(f"{where}a route is a table: [[routes]]")
-    _check_keys(found, {"space": str, "values": list, "from": _ENDS, "to": _ENDS}, where)
-    if "space" not in found:
-        raise InvalidArgument(f"{where}space is missing: the path of the space that it goes to")
-    if ("values" in found) == bool({"from", "to"} & found.keys()):
+    _check_keys(table, {"space": str, "values": list, "from": _ENDS, "to": _ENDS}, where)
+    if "space" not in table:
+        raise InvalidArgument(f"{where}space is missing: name the path of a space")
+    if ("values" in table) == bool({"from", "to"} & table.keys()):
         raise InvalidArgument(f"{where}give values, or from and to (or one of them)")
-    values = tuple(found["values"]) if "values" in found else None
-    return Route(found["space"], values, found.get("from"), found.get("to"))
+    values = tuple(table["values"]) if "values" in table else None
+    return Route(table["space"], values, table.get("from"), table.get("to"))
 
 
-def _check_keys(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    for key, value in found.items():
+def _check_keys(table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    for key, value in table.items():
         if key not in known:
             raise InvalidArgument(f"{where}there is no key {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, known[key]) or isinstance(value, bool):

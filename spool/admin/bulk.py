@@ -1,8 +1,8 @@
-"""What an administrator does to messages that are there: delete, move and change them, one by one or many.
+"""Delete, move and change messages in queues, one or many, for an administrator.
 
-Each acts on what nobody holds: it claims the messages, looks again, and commits what it does, durably, some thousand at
-a time. Who is stopped in between has done whole commits. What somebody holds is left alone; of a single message it is
-an error, MessageInUse.
+Only messages that no transaction holds are changed: they are claimed, looked up again, and committed durably, some
+thousand in one commit. A process that is stopped in between has done whole commits. A message that is held is left
+alone; if it was named by its id, that is the error MessageInUse.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,12 +32,12 @@ Do = Callable[[CommitBatch, Run, int, int], None]
 
 
 def delete(draft: CommitBatch, run: Run, first: int, count: int) -> None:
-    """They go, and are counted neither as served nor as failed."""
+    """Delete messages; they count neither as dequeued nor as failed."""
     draft.remove(run.number, first, count, "deleted")
 
 
 def move_to(queue: str) -> Do:
-    """They go to another queue, where they may be taken at once, unless they have a time of their own."""
+    """Move messages to another queue, where they are ready at once unless they are delayed by a control field."""
 
     def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         draft.update(run.number, first, count, {"queue": queue, "attempts": 0})
@@ -46,7 +46,7 @@ def move_to(queue: str) -> Do:
 
 
 def redrive_to(queue: str | None) -> Do:
-    """They go to another queue, or back to where each came from, with all tries before them."""
+    """Move messages to another queue, or each back to the queue that it came from, and count their tries anew."""
 
     def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
@@ -59,7 +59,7 @@ def redrive_to(queue: str | None) -> Do:
 
 
 def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a message with these fields came from a queue that is there."""
+    """Return a test whether a message with these fields came from a queue that exists."""
     return lambda attributes: attributes.get("origin_queue") in queues
 
 
@@ -74,7 +74,12 @@ def change_to(changes: Mapping[str, Any]) -> Do:
 
 
 def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> None:
-    """BadMessageId if it is not there, MessageInUse if somebody holds it."""
+    """Apply `do` to the message with that id.
+
+    Raises:
+        BadMessageId: there is no such message.
+        MessageInUse: a transaction holds it.
+    """
     page = store.check_usable()
     deadline = store.deadline()
     store.view.follows = True
@@ -97,7 +102,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
 
 
 def _no_note(_: Ranges) -> None:
-    """Of claims that are no try."""
+    """Write no claim journal: these claims are no tries."""
 
 
 # -- many -------------------------------------------------------------------------------------------------------------
@@ -105,8 +110,13 @@ def _no_note(_: Ranges) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """Which messages of a queue, and whether to touch them at all. ``progress`` hears after each commit, or look, how
-    many there are so far. ``possible``: whether anything can be done with a message of these fields."""
+    """The messages of a queue that a bulk command is about.
+
+    wanted: the filter that they match.
+    dry_run: count the messages, and change nothing.
+    progress: called after each commit with the number of messages so far.
+    possible: whether the command can be applied to a message with these fields.
+    """
 
     queue: str
     wanted: Filter
@@ -119,7 +129,7 @@ class Bulk:
 
 
 def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
-    """All that match, as the queue stands; how many."""
+    """Apply `do` to all messages that match and are not held; return how many."""
     page = store.check_usable()
     check_queue(store.settings, bulk.queue, page)
     store.view.follows = True
@@ -139,25 +149,25 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
 
 
 def _free(store: Store, seen: Slice) -> Ranges:
-    """Of these, what no branch in doubt holds."""
+    """Return those messages that no branch in doubt holds."""
     return _not_in_doubt(store, seen.number, min(seen.ordinals), len(seen.ordinals))
 
 
 def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
     if not store.view.prepared.held:
         return [(number, first, count)]
-    found: Ranges = []
+    free: Ranges = []
     for position in positions([(number, first, count)]):
         if position not in store.view.prepared.held:
-            append(found, number, position.ordinal, 1)
-    return found
+            append(free, number, position.ordinal, 1)
+    return free
 
 
 def _count_unclaimed(store: Store, wanted: Ranges) -> int:
-    """How many could be claimed now. A look at the locks: a dry run takes none."""
+    """Count the messages that could be claimed now, without taking a lock."""
     claimed = claimed_positions(store)
-    there = sum(count for _, _, count in wanted)
-    return there - sum(position in claimed for position in positions(wanted)) if claimed else there
+    total = sum(count for _, _, count in wanted)
+    return total - sum(position in claimed for position in positions(wanted)) if claimed else total
 
 
 def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
@@ -181,7 +191,7 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
             if bulk is not None and not (
                 run.queue.name == bulk.queue and bulk.is_meant(run.attributes, run.committed_at, now)
             ):
-                continue  # it was moved or changed since we looked
+                continue  # it was moved or changed since it was looked up
             do(draft, run, first, count)
             done += count
     if done:
@@ -192,7 +202,7 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
 
 
 def _runs(store: Store, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
-    """What is still there, and held by no branch."""
+    """Yield (run, first ordinal, count) of the messages that are still in a queue and that no branch in doubt holds."""
     for number, first, count in ranges:
         ordinal, end = first, first + count
         while ordinal < end:

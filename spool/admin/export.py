@@ -1,10 +1,10 @@
-"""A space as one file, and back: for a backup, or to move it to another machine, of whatever architecture.
+"""Write a space into one file, and read it back: for a backup, or to move it to another machine.
 
 The file is a tar of the space's own files, as they are at one moment: all commits up to one number, and the branches
 that are in doubt. So it keeps everything that is durable: ids, positions, order, times, tries, facts and counts. Claims
-end with it: what somebody held is there to be taken. Files in ``drop/`` are not messages yet, and stay where they are.
+are not kept: a message that a transaction held is ready in the copy. Files in ``drop/`` are no messages yet: left out.
 
-Others go on meanwhile. No file of the snapshot can go: the reclaim lock is held while they are read.
+Other processes may use the space meanwhile. The reclaim lock is held, so that no file of the snapshot is removed.
 """
 
 import io
@@ -34,19 +34,19 @@ _BEGIN, _END = "xaspool-export.json", "xaspool-export-end.json"
 _FORMAT = 1
 _MAX_NOTE_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
-_MOST_BYTES = 1 << 40  # of one file in it
+_MAX_FILE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many of the files are done."""
+    """How many files are done, `of` all."""
 
     files: int
     of: int
 
 
 def check_stream(stream: object, what: str) -> None:
-    """InvalidArgument unless it can do that: a name is no file."""
+    """Raise InvalidArgument if `stream` has no method `what`, as a name has none."""
     if not callable(getattr(stream, what, None)):
         raise InvalidArgument(f"export and import_space take a file that is open for bytes, not {shown(stream)}")
 
@@ -55,9 +55,13 @@ def check_stream(stream: object, what: str) -> None:
 
 
 def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] | None, compress: bool) -> int:
-    """Write the space to a stream; how many files. SystemFailure if another process reclaims all the time."""
+    """Write the space to a stream; return the number of files.
+
+    Raises:
+        SystemFailure: another process held the reclaim lock for the whole time.
+    """
     check_stream(stream, "write")
-    with _nothing_goes(store):
+    with _nothing_reclaimed(store):
         settings, names = _snapshot(store)
         with tarfile.open(fileobj=stream, mode="w|gz" if compress else "w|") as archive:
             _add(archive, _BEGIN, json.dumps({"format": _FORMAT, "files": len(names)}).encode())
@@ -72,18 +76,18 @@ def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] 
 
 
 @contextmanager
-def _nothing_goes(store: Store) -> Iterator[None]:
+def _nothing_reclaimed(store: Store) -> Iterator[None]:
     deadline = store.deadline()
     for _ in deadline.polls():
-        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if ours:
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:
+            if locked:
                 yield
                 return
     raise SystemFailure(f"another process has been reclaiming for {deadline.seconds:g} s: try again later")
 
 
 def _snapshot(store: Store) -> tuple[str, list[str]]:
-    """The settings and the names of all that there is at one moment, when no number is under way."""
+    """Return the settings and the names of all files at one moment, when no commit is unpublished."""
     deadline = store.deadline()
     with_number_lock(store, deadline)
     try:
@@ -117,7 +121,10 @@ def _add_file(store: Store, archive: tarfile.TarFile, name: str) -> bool:
 
 
 def _open(store: Store, name: str) -> int | None:
-    """A branch that was in doubt may have been decided since: committed, and moved, or rolled back, and gone."""
+    """Open a file of the snapshot; None if it is a branch that was rolled back since.
+
+    A branch that was committed since has its file under another name.
+    """
     try:
         return store.files.disk.open(name)
     except FileNotFoundError:
@@ -141,7 +148,7 @@ def _adopted_as(store: Store, xid: Xid) -> str | None:
 
 
 class _Reader(io.RawIOBase):
-    """An open file of the space, from its begin to ``size``."""
+    """The first `size` bytes of an open file of the space."""
 
     def __init__(self, disk: Disk, handle: int, size: int) -> None:
         self._disk, self._handle, self._left, self._at = disk, handle, size, 0
@@ -171,8 +178,13 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def unpack(disk: Disk, stream: BinaryIO, progress: Callable[[Progress], None] | None) -> str:
-    """An archive's files into an empty space's directories, durable when this returns; the text of its settings, which
-    make it a space once they are written. CorruptedFile if it is no whole archive of ours."""
+    """Write an export's files into empty directories, durably; return the text of the settings.
+
+    The caller writes the settings last: with them, the directory is a space.
+
+    Raises:
+        CorruptedFile: it is no whole export of a space.
+    """
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
             settings = _unpack(disk, archive, progress)
@@ -211,18 +223,18 @@ def _unpack(disk: Disk, archive: tarfile.TarFile, progress: Callable[[Progress],
 
 
 def _note(archive: tarfile.TarFile, member: tarfile.TarInfo) -> dict[str, Any]:
-    """What the export says of itself."""
+    """Read the first or last entry, which tell the format and the number of files."""
     content = archive.extractfile(member)
     if content is None or member.size > _MAX_NOTE_BYTES:
         raise CorruptedFile("it is not an export of a space")
-    found = json.loads(content.read())
-    if not isinstance(found, dict):
+    fields = json.loads(content.read())
+    if not isinstance(fields, dict):
         raise CorruptedFile("it is not an export of a space")
-    return {name: int(value) for name, value in found.items()}
+    return {name: int(value) for name, value in fields.items()}
 
 
 def _is_ours(member: tarfile.TarInfo) -> bool:
-    if not member.isreg() or not 0 <= member.size <= _MOST_BYTES:
+    if not member.isreg() or not 0 <= member.size <= _MAX_FILE_BYTES:
         return False
     if member.name == layout.SETTINGS:
         return member.size <= MAX_SETTINGS_BYTES

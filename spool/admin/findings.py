@@ -1,27 +1,27 @@
-"""What a scan or a check found, as values that can be printed, compared and written as JSON."""
+"""The findings of a scan or a check, as values that can be printed, compared and written as JSON."""
 
 import enum
 from dataclasses import dataclass, field
 
 
 class Kind(enum.StrEnum):
-    """What a finding is about. DAMAGED is the only one that means loss."""
+    """What a finding is about. Only DAMAGED means loss."""
 
-    FINISHED = "finished"  # a commit whose writer died before it was published, and which was whole
-    TORN = "torn"  # bytes that nobody was promised
-    EMPTY_NUMBER = "empty number"  # a number that was given out and never got a file
+    FINISHED = "finished"  # a whole commit whose writer died before it was published
+    TORN = "torn"  # a file that was never acknowledged
+    EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
-    RETURNED = "returned"  # an adopted branch whose decision did not survive: in doubt again
+    RETURNED = "returned"  # an adopted branch whose commit did not survive: in doubt again
     MOVED = "moved"  # an adopted branch under its prepared name
     ROLLED_BACK = "rolled back"  # a branch whose owner is gone
-    COUNTED = "counted"  # messages whose holder died: a try more
-    ALIVE = "alive"  # somebody is at it
-    TAKEN = "taken"  # dropped files that an intake took and did not finish
-    STRAY = "stray"  # not ours
+    COUNTED = "counted"  # messages whose holder died: a try was counted
+    ALIVE = "alive"  # a live process works on it
+    TAKEN = "taken"  # dropped files that an intake captured and did not finish
+    STRAY = "stray"  # no file of a space
     MISSING = "missing"  # a directory of the space
     EXPOSED = "exposed"  # other users may read or write it
     DAMAGED = "damaged"  # what was durable cannot be read
-    QUARANTINED = "quarantined"  # lies in quarantine
+    QUARANTINED = "quarantined"  # a file in quarantine
 
 
 LEFT_ALONE = "left alone"
@@ -29,7 +29,12 @@ LEFT_ALONE = "left alone"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found: the file (relative to the space), what it is, and what was or will be done."""
+    """One finding.
+
+    name: the file, relative to the space.
+    detail: what was found.
+    action: what was done about it, or will be; "" if nothing.
+    """
 
     kind: Kind
     name: str
@@ -38,7 +43,7 @@ class Finding:
 
     @property
     def mended(self) -> bool:
-        """Whether a check that repairs did something about it."""
+        """Whether a check with repair did something about it."""
         return self.kind in (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED) and self.action not in (
             "",
             LEFT_ALONE,
@@ -50,7 +55,14 @@ class Finding:
 
 @dataclass
 class RecoveryReport:
-    """What opening a space found. ``alone``: no other process had it open, so it was recovered, not only joined."""
+    """What opening a space found.
+
+    alone: no other process had the space open, so this one recovered it.
+    findings: what was found and done.
+    in_doubt: the xids of the branches in doubt, as text.
+    published: the highest published sequence number.
+    seconds: how long it took.
+    """
 
     alone: bool
     findings: list[Finding] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Which transaction holds a message, as far as it is known: by a claim and its note, or by its prepared branch.
+"""Find the transaction that holds a message: by a claim and its journal, or by a prepared branch.
 
-A claim is a lock, and the lock alone decides; what the note says beside it is for people. A plain get holds its message
-only while it commits, and writes no note.
+A claim is a lock, and the lock alone decides; the journal only tells people more about it. A plain get holds its
+message only while it commits, and writes no journal.
 """
 
 from bisect import bisect_left
@@ -18,12 +18,12 @@ HELD, IN_DOUBT = "held", "in doubt"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What holds a message. ``state``: ``held`` by a transaction that is under way, or ``in doubt``, held by one that
-    is prepared and undecided.
+    """The transaction that holds a message. All but the state is None if it is not known.
 
-    ``xid``: the transaction's identifier as text; ``pid`` and ``program``: the process that took the message, or
-    prepared the transaction; ``since``: seconds since the epoch, of the transaction's first take, or of its prepare.
-    Each is None if it is not known.
+    state: "held" by an active transaction, or "in doubt", held by one that is prepared and undecided.
+    xid: the identifier of the transaction, as text.
+    pid, program: the process that took the message, or prepared the transaction.
+    since: when the transaction took its first message, or was prepared, in seconds since the epoch.
     """
 
     state: str
@@ -34,7 +34,7 @@ class Holder:
 
 
 def holders(store: Store, queue: str) -> dict[str, Holder]:
-    """By message id, of the messages of one queue that are held, in the order in which they were put."""
+    """Return the holders of a queue's messages by message id, in the order in which the messages were put."""
     found = by_position(store)
     by_id = {}
     with store.view.mutex:
@@ -46,7 +46,10 @@ def holders(store: Store, queue: str) -> dict[str, Holder]:
 
 
 def by_position(store: Store) -> dict[Position, Holder]:
-    """Of every message that is held, in whatever queue; prepared branches as of their last listing."""
+    """Return the holder of every message that is held, in any queue.
+
+    Prepared branches are those of the last listing.
+    """
     claimed = claimed_positions(store)
     found = {position: Holder(HELD) for position in claimed}
     if claimed:
@@ -60,7 +63,7 @@ def by_position(store: Store) -> dict[Position, Holder]:
 
 
 def claimed_positions(store: Store) -> set[Position]:
-    """Of all processes, this one included."""
+    """Return the messages that any process has claimed, this one included."""
     found = {Position(*place) for place in store.shared.claims.held_ranges()}
     for number, first, count in store.shared.claims.held_elsewhere():
         found.update(Position(number, ordinal) for ordinal in range(first, first + count))
@@ -79,7 +82,10 @@ def _add_noted(store: Store, claimed: Iterable[Position], found: dict[Position, 
 
 
 def _noted(note: JournalContents, places: list[Position]) -> Iterable[Position]:
-    """Those of the sorted places that the note names. A note may say anything: what it claims is never counted up."""
+    """Return those of the sorted `places` that a journal names.
+
+    A journal may be damaged and name any range, so its ranges are never counted through.
+    """
     for number, first, count in note.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]

@@ -1,4 +1,4 @@
-"""What stands in a queue, entry by entry: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
+"""List the messages of a queue with their states: ready, delayed, held, in doubt or damaged. Nothing is claimed."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -17,10 +17,13 @@ READY, DELAYED, DAMAGED = "ready", "delayed", "damaged"
 
 
 class QueueEntry(NamedTuple):
-    """One message of a queue as it stands. ``state``: ready, delayed, held, in doubt or damaged.
+    """One message of a queue.
 
-    ``message``: None if it is damaged; ``holder``: of one that is held or in doubt; ``damage``: what is wrong, and what
-    to do, else None. ``id`` and ``position`` are None for a damaged table, whose messages cannot be told apart.
+    id, position: None for a damaged table, whose messages cannot be told apart.
+    state: ready, delayed, held, in doubt or damaged.
+    message: None if it is damaged.
+    holder: the transaction that holds it; None if none does.
+    damage: what is wrong, and what to do; None if nothing is.
     """
 
     id: str | None
@@ -42,7 +45,11 @@ def entries_of(store: Store, queue: str, seen: list[Slice]) -> Iterator[QueueEnt
 
 
 def entry_of(store: Store, wanted_id: str) -> QueueEntry:
-    """The message with that id, in whatever queue it is; BadMessageId if there is none."""
+    """Return the message with that id, in any queue.
+
+    Raises:
+        BadMessageId: there is none.
+    """
     catch_up(store)
     list_prepared(store)
     with store.view.mutex:
@@ -65,7 +72,7 @@ def _entry(store: Store, queue: str, position: Position, held: Mapping[Position,
 
 
 def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
-    """None if it has left meanwhile."""
+    """Return the entry of a message; None if it has left the queue meanwhile."""
     try:
         message = delivery.peek(store, position)
     except CorruptedFile as error:
@@ -90,7 +97,7 @@ def unread(store: Store, look: Cursor, queue: str) -> list[QueueEntry]:
     """The tables that the look could not read: their messages are in the queue, and nothing more is known of them."""
     if not look.unread:
         return []
-    catch_up(store)  # what was reclaimed meanwhile is no damage
+    catch_up(store)  # a table that was reclaimed meanwhile is not damaged
     with store.view.mutex:
         lost = [(segment, why) for segment, why in look.unread.items() if segment in store.view.index.messages.segments]
     return [

@@ -1,10 +1,10 @@
-"""What lies in ``quarantine/``, as an administrator sees it: what it was, what can be done, and the way back.
+"""Show the files in ``quarantine/``, with what can be done about each, and put dropped files back.
 
-Only what was dropped can come back as it is: it goes to its queue's folder, and the next intake takes it. What was
-damaged cannot: the messages of it that are whole are served all the time, and nothing proves the others.
+Only a dropped file can be put back as it is: it goes to its queue's folder, and the next intake takes it. A damaged
+file cannot: its messages that are whole are served all the time, and nothing proves the others.
 
 Where renames are not ordered, a file that is put back has both its names for a moment, in which no intake may look. If
-its restoring dies then, the next intake or the next ``restore`` removes the name in quarantine first.
+the process dies then, the next intake or the next ``restore`` removes the name in quarantine first.
 """
 
 import os
@@ -39,10 +39,10 @@ class QuarantinedFile:
     """A file in ``quarantine/``.
 
     name: its name there.
-    since: when it came there, in seconds since the epoch; None if no reason is recorded.
-    size: in bytes; None of what is no regular file.
+    since: when it was moved there, in seconds since the epoch; None if no reason is recorded.
+    size: in bytes; None if it is no regular file.
     reason: what it was, and what is wrong with it.
-    queue: of a dropped file, the queue that it was dropped for; None of all others.
+    queue: the queue that a dropped file was dropped for; None for other files.
     can_be_restored: whether ``restore_quarantined`` accepts it.
     advice: what can be done with it.
     beginning: its first bytes, 1,024 at most.
@@ -59,7 +59,7 @@ class QuarantinedFile:
 
 
 class _Dropped(NamedTuple):
-    """What the reason of a dropped file tells."""
+    """What the reason of a dropped file says."""
 
     queue: str
     name: str
@@ -77,7 +77,11 @@ def findings(store: Store) -> list[Finding]:
 
 
 def look(store: Store, name: str) -> QuarantinedFile:
-    """InvalidArgument if nothing there has that name."""
+    """Describe the file with that name in quarantine.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
     disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
@@ -99,8 +103,12 @@ def look(store: Store, name: str) -> QuarantinedFile:
 
 
 def restore(store: Store, name: str) -> str:
-    """Put a dropped file back into its queue's folder, durably; returns where it lies then. QueueNotFound;
-    InvalidArgument if it cannot come back, or if a file of that name waits there."""
+    """Put a dropped file back into its queue's folder, durably; return its name there.
+
+    Raises:
+        QueueNotFound: the queue does not exist any more.
+        InvalidArgument: it is no dropped file, or a file of that name is in the folder.
+    """
     disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
@@ -120,8 +128,10 @@ def restore(store: Store, name: str) -> str:
 
 
 def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
-    """Remove the name in quarantine of a file whose restoring died when it had its new one: or it could be restored
-    again, once it is taken."""
+    """Remove the name in quarantine of a file that has its new name already, because `restore` died in between.
+
+    Otherwise the file could be restored a second time after an intake took it.
+    """
     for entry in disk.names(layout.QUARANTINE):
         path = f"{layout.QUARANTINE}/{entry}"
         if identity.same_file(disk.identity(path)):
@@ -131,8 +141,11 @@ def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
 
 
 def delete(store: Store, name: str) -> None:
-    """Remove a file and its reason, durably. InvalidArgument if nothing there has that name, or if it is a directory
-    that is not empty."""
+    """Remove a file and its reason, durably.
+
+    Raises:
+        InvalidArgument: there is no file of that name, or it is a directory that is not empty.
+    """
     disk = store.files.disk
     path = _path(disk, name)
     identity = disk.identity(path)
@@ -156,7 +169,7 @@ def _path(disk: Disk, name: str) -> str:
 
 
 def _move(disk: Disk, path: str, target: str) -> None:
-    """The new name is durable when this returns; where renames are not ordered, before the old one goes."""
+    """Rename a file, durably. Where renames are not ordered, the new name is durable before the old one is removed."""
     folder = target.rpartition("/")[0]
     if disk.ordered:
         disk.rename_new(path, target)
@@ -166,7 +179,7 @@ def _move(disk: Disk, path: str, target: str) -> None:
         _link(disk, path, target)
     except FileExistsError:
         identity = disk.identity(path)
-        if identity is None or not identity.same_file(disk.identity(target)):  # else it is one that died here
+        if identity is None or not identity.same_file(disk.identity(target)):  # otherwise an earlier call died here
             raise
     disk.flush_directory(folder)
     disk.unlink(path)
@@ -175,7 +188,7 @@ def _move(disk: Disk, path: str, target: str) -> None:
 def _link(disk: Disk, path: str, target: str) -> None:
     try:
         disk.link(path, target)
-    except Unsupported:  # another user's file: a copy takes its place, which is this user's
+    except Unsupported:  # another user's file: replaced by a copy that belongs to this user
         part = f"{layout.QUARANTINE}/.part.{os.urandom(8).hex()}"
         try:
             copy(disk, path, part)
@@ -190,7 +203,7 @@ def _link(disk: Disk, path: str, target: str) -> None:
 
 @contextmanager
 def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
-    """Where a file has two names while it is put back."""
+    """Keep intakes away from a queue's folder, where a file has two names while it is put back."""
     if store.files.disk.ordered:
         yield
         return
@@ -208,7 +221,7 @@ def _forget_reason(disk: Disk, path: str) -> None:
     disk.flush_directory(layout.QUARANTINE)
 
 
-# -- what a reason tells ----------------------------------------------------------------------------------------------
+# -- reasons ---------- ----------------------------------------------------------------------------------------------
 
 
 def _reason(disk: Disk, path: str) -> str:
@@ -231,17 +244,20 @@ def _read(disk: Disk, path: str, length: int) -> bytes:
 
 
 def _dropped(entry: str, reason: str) -> _Dropped | None:
-    """A file's name may hold anything, so it is told from the reason's words by its name in quarantine."""
+    """Parse a reason; None if it is not that of a dropped file.
+
+    The name of a dropped file may contain any text, so the file's name in quarantine decides where it ends.
+    """
     words = re.compile(r": dropped for queue ([^:/]+): ")
-    for found in words.finditer(reason):
-        match = _DROPPED.fullmatch(reason[: found.start()])
-        if match is None or match["queue"] != found[1]:
+    for queue in words.finditer(reason):
+        match = _DROPPED.fullmatch(reason[: queue.start()])
+        if match is None or match["queue"] != queue[1]:
             continue
-        stem = stem_of(reason[: found.start()])
+        stem = stem_of(reason[: queue.start()])
         if re.fullmatch(rf"{re.escape(stem)}(\.[0-9]+)?", entry):
-            return _Dropped(found[1], match["name"], reason[found.end() :])
+            return _Dropped(queue[1], match["name"], reason[queue.end() :])
         if "\N{REPLACEMENT CHARACTER}" in match["name"] or "?" in match["name"]:  # of bytes that are no text
-            return _Dropped(found[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[found.end() :])
+            return _Dropped(queue[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[queue.end() :])
     return None
 
 

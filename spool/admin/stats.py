@@ -1,4 +1,4 @@
-"""A queue's figures at one moment: from the index, the claims of all processes, and the prepared branches."""
+"""Count a queue's messages at one moment: from the index, the claims of all processes, and the prepared branches."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from spool.store.store import Store
 
 @dataclass(frozen=True)
 class QueueStats:
-    """A queue at one moment. ``bytes``: bodies that live; ``oldest_age``: seconds, None if nothing is ready.
+    """The figures of a queue at one moment. `bytes`: of all bodies in it; `oldest_age`: seconds, None if none is ready.
 
     ``enqueued``, ``dequeued``, ``failed``, ``expired`` and ``deleted`` count since the space was created. ``deleted``
     is what left the queue in another way: deleted, purged, or moved or redriven to another queue, which counts it as
@@ -38,7 +38,7 @@ class QueueStats:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
-    """The figures of the named queues, as of now."""
+    """Return the figures of the named queues, as of now."""
     catch_up(store)
     list_prepared(store)
     with store.view.mutex:
@@ -73,12 +73,12 @@ def _of(counts: Counter[Run], line: Queue) -> int:
 
 
 def _claimed(store: Store) -> Counter[Run]:
-    """Claimed messages per run, ours and others'."""
+    """Count the claimed messages of each run, of all processes."""
     return _per_run(store, claimed_positions(store))
 
 
 def _held_in_doubt(store: Store) -> Counter[Run]:
-    """Messages per run that prepared branches hold."""
+    """Count the messages of each run that prepared branches hold."""
     return _per_run(store, store.view.prepared.held)
 
 

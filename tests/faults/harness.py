@@ -262,7 +262,7 @@ def expect_no_damage(space: spool.Space, *, reasons: bool = True) -> None:
     expect(not reasons or not promised, f"quarantined: {promised}")
 
 
-_TOLD_TO_NOBODY = re.compile("writer died|stale bytes of another commit|its vote was never told")
+_TOLD_TO_NOBODY = re.compile("writer died|stale bytes of another commit|its vote was never acknowledged")
 
 
 def expect(true: bool, what: str) -> None:
