@@ -120,7 +120,7 @@ class _Crew:
 
         self.workers: dict[str, Worker] = {}
         for queue, function in functions.items():
-            self.workers[queue] = Worker(space, queue, function, told=partial(self._told, queue), **options)
+            self.workers[queue] = Worker(space, queue, function, on_handled=partial(self._told, queue), **options)
         self._say = told
         self.errors: dict[str, BaseException] = {}
         self.signals: list[int] = []

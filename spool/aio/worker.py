@@ -21,8 +21,8 @@ from spool.transactions.claiming import IDLE_SECONDS
 from spool.transactions.selection import Wanted
 from spool.work.call_threads import CallThreads
 from spool.work.effects import Effect
-from spool.work.handling import Handling
-from spool.work.once import Once
+from spool.work.handling import MessageTransaction
+from spool.work.once import SinglePass
 from spool.work.worker import (
     ENDED,
     MOST_ABANDONED,
@@ -54,8 +54,8 @@ class Crew:
         once: bool,
     ) -> None:
         self.summary = WorkSummary()
-        self.running: dict[asyncio.Task[None], Handling] = {}
-        self.once = Once() if once else None
+        self.running: dict[asyncio.Task[None], MessageTransaction] = {}
+        self.once = SinglePass() if once else None
         self._space = space
         self._receiver = receiver
         self._run_to_end = receiver.threads.run_to_end
@@ -105,7 +105,7 @@ class Crew:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        handling = Handling(self._space.engine)
+        handling = MessageTransaction(self._space.engine)
         found = None
         try:
             found = await self._run_to_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
@@ -165,13 +165,13 @@ class Crew:
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
 
-    async def _handle(self, handling: Handling, message: Message) -> None:
+    async def _handle(self, handling: MessageTransaction, message: Message) -> None:
         try:
             end = partial(handling.conclude, await self._call(handling, message))
         except _TookTooLong:
-            end = partial(handling.expel, f"took longer than {self._timeout:g} s")
+            end = partial(handling.withdraw, f"took longer than {self._timeout:g} s")
         except asyncio.CancelledError:
-            await self._end(message, partial(handling.expel, ENDED))
+            await self._end(message, partial(handling.withdraw, ENDED))
             raise
         await self._end(message, end)
 
@@ -181,7 +181,7 @@ class Crew:
         if self.once is not None:
             self.once.end(message.position, effect)
 
-    async def _call(self, handling: Handling, message: Message) -> Outcome:
+    async def _call(self, handling: MessageTransaction, message: Message) -> Outcome:
         if handling.unreadable:
             return Retried(handling.unreadable)
         most = self._space.engine.store.settings.known.config.max_body_bytes
@@ -201,11 +201,11 @@ class Crew:
             raise _TookTooLong
         return of_value(value, most)
 
-    async def _value(self, handling: Handling, message: Message) -> object:
+    async def _value(self, handling: MessageTransaction, message: Message) -> object:
         if self._is_coroutine:
             return await self._function(message)
         try:
-            value = await self._threads.call(partial(self._function, message), handling.end_late)
+            value = await self._threads.call(partial(self._function, message), handling.finish_withdrawn)
         except asyncio.CancelledError:
             if _is_cancelled():
                 self._abandon(message)

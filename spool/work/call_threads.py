@@ -1,7 +1,7 @@
 """Threads in which the tasks of a loop call plain functions.
 
-They are daemons: a function that hangs keeps neither the interpreter's exit nor another call waiting. All methods
-belong to the loop's thread.
+They are daemons: a function that does not end delays neither the interpreter's exit nor another call. All methods are
+called in the loop's thread.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(eq=False)
 class _Call:
-    """``late``: what its thread calls at its end, if it was given up before."""
+    """One call. ``late``: what its thread calls when the function has ended, if the call was given up before."""
 
     function: Callable[[], Any]
     late: Callable[[], None]
@@ -27,14 +27,14 @@ class _Call:
 
 @dataclass(eq=False)
 class _Caller:
-    """A thread, and the calls that it is to make; None: it ends."""
+    """A thread and its calls; None ends it."""
 
     thread: threading.Thread
     calls: "SimpleQueue[_Call | None]" = field(default_factory=SimpleQueue)
 
 
 class CallThreads:
-    """As many threads as calls are under way; one that has ended its call makes the next."""
+    """As many threads as there are calls at a time. A thread that has ended its call makes the next one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,8 +43,11 @@ class CallThreads:
         self._hanging: list[threading.Thread] = []
 
     async def call(self, function: Callable[[], Any], late: Callable[[], None]) -> Any:
-        """What the function returns or raises. If the task is cancelled meanwhile, its thread is left to itself;
-        it calls ``late`` when the function has ended."""
+        """Call a function in a thread; return or raise what it does.
+
+        If the task is cancelled meanwhile, the call is given up: its thread goes on, and calls ``late`` when the
+        function has ended.
+        """
         caller = self._free.pop() if self._free else self._begin()
         call = _Call(partial(copy_context().run, function), late, self._loop.create_future())
         caller.calls.put(call)
@@ -62,12 +65,12 @@ class CallThreads:
 
     @property
     def hanging(self) -> int:
-        """How many calls were given up and have not ended."""
+        """Return how many calls were given up and have not ended."""
         self._hanging = [thread for thread in self._hanging if thread.is_alive()]
         return len(self._hanging)
 
     def end(self) -> None:
-        """No call is under way that was not given up."""
+        """End the threads. Every call has ended or was given up."""
         for caller in self._free:
             caller.calls.put(None)
         self._free.clear()
@@ -87,10 +90,10 @@ class CallThreads:
             if call.is_given_up:
                 call.late()
             with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                self._loop.call_soon_threadsafe(_tell, call, value, error)
+                self._loop.call_soon_threadsafe(_complete, call, value, error)
             del call, value, error
 
 
-def _tell(call: _Call, value: Any, error: BaseException | None) -> None:
+def _complete(call: _Call, value: Any, error: BaseException | None) -> None:
     if not call.future.done():
         call.future.set_result((value, error))

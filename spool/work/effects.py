@@ -1,7 +1,7 @@
-"""What an outcome does to the queues: pure, from (message, outcome) to puts and commands in a branch.
+"""What an outcome does to the queues: a pure function from (message, outcome) to puts and commands of a branch.
 
-Everything that one message causes stands in one branch, so it happens in one commit: the reply and the removal, or the
-failure, the move to the error queue and the count.
+Everything that one message causes is in one branch, so it happens in one commit: the reply and the removal; or the
+reply of a failure, the move to the error queue and the count of the try.
 """
 
 import enum
@@ -35,18 +35,20 @@ class Effect(enum.StrEnum):
     DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"
     SET_ASIDE = "set_aside"  # its body is damaged
-    KEPT = "kept"  # the service was never reached: not a try, not even a word in the branch
+    KEPT = "kept"  # the service was never reached: no try, and nothing in the branch
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The effect in words, for output."""
         return "moved to the error queue" if self is Effect.DEAD_LETTERED else self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a route needs to know of its space: its queue and all of them. ``on_failure``: "reject" makes a final
-    failure final, "retry" counts it as a try."""
+    """What the effects depend on: the queue's options and those of all queues.
+
+    ``on_failure``: what to do with a failure that the service calls final: "reject" it, or "retry" as a failed try.
+    """
 
     queue: QueueConfig
     queues: Mapping[str, QueueConfig]
@@ -56,9 +58,9 @@ class Rules:
 def record(
     draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
 ) -> tuple[Effect, str]:
-    """Write what the outcome does into the branch; returns what became of the message, and why if it failed.
+    """Add what the outcome does to the branch; return what became of the message, and why if it failed.
 
-    ``now``: seconds since the epoch, for delays.
+    ``raw``: the body as stored. ``now``: seconds since the epoch, for delays.
     """
     outcome = settled(rules, message, outcome)
     if isinstance(outcome, Rejected):
@@ -74,7 +76,7 @@ def record(
 
 
 def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
-    """What the outcome is by the rules: an answer that has no queue to go to is a try that failed."""
+    """Return the outcome by the rules: an answer without a queue to go to is a failed try."""
     if isinstance(outcome, Rejected) and rules.on_failure == "retry":
         outcome = Retried(outcome.reason)
     missing = _missing_queue(rules, message, outcome)
@@ -96,7 +98,7 @@ def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | No
 
 
 def _reject(draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
-    """Final: the reply to the failure queue, the request to the error queue, each if set."""
+    """Put the reply into the failure queue and move the request to the error queue, each if it is set."""
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(draft, rules, message.failure_queue, message, outcome.reply)
     if rules.queue.error_queue is not None:
@@ -133,7 +135,7 @@ def _retry(
 
 
 def _answer(draft: CommitBatch, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
-    """The request's correlation id, or else its id, and its other travelling fields go along."""
+    """Put an answer, with the request's correlation id, or else its id, and its other travelling fields."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
         value = getattr(request, name)
@@ -147,8 +149,8 @@ def _answer(draft: CommitBatch, rules: Rules, queue: str, request: Message, answ
 
 
 def _passed_on(rules: Rules, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a message takes along to its next queue: not its tries, waits and place in this one."""
-    found = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
-    if found.pop("time_to_live", None) is not None:  # it counts from where it came in
-        found["expires_at"] = message.expires_at
-    return with_first_delay(rules.queues[queue], found)
+    """Return the control fields for the next queue: without the tries, waits and place that belong to this one."""
+    fields = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
+    if fields.pop("time_to_live", None) is not None:  # it counts from the first put
+        fields["expires_at"] = message.expires_at
+    return with_first_delay(rules.queues[queue], fields)

@@ -1,4 +1,4 @@
-"""A Python function by name, found and looked at before any message is taken."""
+"""A Python function by name, imported and checked before any message is taken."""
 
 import importlib
 import inspect
@@ -12,13 +12,14 @@ from spool.model.outcome import describe
 
 
 class ServiceError(ValueError):
-    """A service that cannot be used as it is named; the message is one line that says what to do."""
+    """A service cannot be used as it is named. The text is one line that says what to do."""
 
 
 def find_function(target: str) -> Callable[[Any], Any]:
-    """Import `package.module:function`, looking in the current directory first, as `python -m` does.
+    """Import `package.module:function`, from the current directory first, as `python -m` does.
 
-    Raises `ServiceError`, also if it is a coroutine function or takes no message.
+    Raises:
+        ServiceError: it cannot be imported, is a coroutine function, or takes no message.
     """
     module_name, _, name = target.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
@@ -55,7 +56,7 @@ def _import(name: str) -> Any:
 
 
 def takes_a_message(function: Callable[..., Any]) -> bool:
-    """Whether it can be called with one argument."""
+    """Return whether a function can be called with one argument."""
     try:
         inspect.signature(function).bind(object())
     except TypeError:

@@ -21,37 +21,47 @@ from spool.transactions.selection import Wanted
 from spool.transactions.transaction import Transaction, TransactionState, doom
 from spool.work.effects import Effect, Rules, record, settled
 
-_PATIENCE_SECONDS = 0.2
-_ENDING_SECONDS = 2.0
+_WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
+_WAIT_FOR_END_SECONDS = 2.0  # until it ends after it was told to
 
-Places = frozenset[tuple[int, int]]
+Passed = frozenset[tuple[int, int]]
 
 
 class _Stopped(Exception):
-    """There is no point in waiting for a message any more."""
+    """The worker stops: no message is wanted any more."""
 
 
-class Handling(Transaction):
-    """``message`` is None until one was taken. ``unreadable``: why its body could not be decoded, "" if it could."""
+class MessageTransaction(Transaction):
+    """A transaction that holds one message for its function.
+
+    message: None until one was claimed.
+    unreadable: why its body could not be decoded; "" if it could.
+    """
 
     message: Message | None = None
     unreadable = ""
     _held: HeldMessage
     _rolled_back = Effect.RETRIED
-    _told: tuple[Effect, str] | None = None
+    _result: tuple[Effect, str] | None = None
 
     @public_call("taking from queue {queue}")
     def take(
         self,
         queue: str,
         seconds: float | None,
-        passed: Places = frozenset(),
+        passed: Passed = frozenset(),
         stopping: Callable[[], bool] = lambda: False,
     ) -> Effect | None:
-        """Claim the queue's next message that is not one of ``passed``, waiting at most so many seconds for one (None:
-        for ever), or until ``stopping``, which is asked ten times a second.
+        """Claim the queue's next message, and read it.
 
-        Returns SET_ASIDE if its body was damaged: it went to quarantine, and this transaction is of no more use.
+        Args:
+            seconds: how long to wait for one; None for no limit.
+            passed: positions of messages that are not wanted.
+            stopping: called ten times a second; the wait ends once it returns True.
+
+        Returns:
+            SET_ASIDE if the body was damaged: the message is in quarantine, and this transaction cannot be used any
+            more. Otherwise None; ``message`` is None if there was none.
         """
         wanted = Wanted(queue, passed=passed)
 
@@ -98,41 +108,41 @@ class Handling(Transaction):
 
     @public_call("committing")
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
-        """Commit what the message comes to by this outcome; returns what became of it, and why if it failed.
+        """Commit what this outcome does; return what became of the message, and why if it failed.
 
-        If there is no room for that, the message goes back, with one try more. Raises like ``commit``. Called again,
-        it returns the same and does nothing.
+        If there is no room for that, the message goes back to its queue, with one try more. Raises like ``commit``. A
+        second call returns the same and does nothing.
         """
         with self._lock:
-            if self._told is None:
-                self._told = self._conclude(outcome)
-            return self._told
+            if self._result is None:
+                self._result = self._conclude(outcome)
+            return self._result
 
     def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         assert self.message is not None
         if self.state is TransactionState.ROLLED_BACK:
             return self._rolled_back, self._doomed or "its transaction was rolled back"
         if isinstance(outcome, Retried | Rejected):
-            self._doomed = None  # what was lost in it is not committed
+            self._doomed = None  # what the function lost in it is not committed anyway
         try:
             self._check_ending()
             try:
-                told = self._record(self.message, outcome)
+                result = self._record(self.message, outcome)
             except BaseException as error:
                 self._fail("recording what became of a message", error)
             self.commit()
-            return told
+            return result
         except (Full, QueueNotFound, TransactionRolledBack) as error:
             return self._rolled_back, one_line(error)
 
     def _end(self, state: TransactionState, why: str = "") -> None:
         if state is TransactionState.ROLLED_BACK and self.message is not None:
             # The claim is held: nothing else has moved the message.
-            self._rolled_back = self._fate_of_it()
+            self._rolled_back = self._effect_of_rollback()
         super()._end(state, why)
 
-    def _fate_of_it(self) -> Effect:
-        """What the rollback made of the message: a last try moves or drops it."""
+    def _effect_of_rollback(self) -> Effect:
+        """Return what the rollback did to the message: the last try moves or drops it."""
         with self._store.view.mutex:
             run = self._store.view.index.messages.find(self._held.position)
         if run is None:
@@ -140,19 +150,21 @@ class Handling(Transaction):
         return Effect.RETRIED if run.queue.name == self._held.queue else Effect.DEAD_LETTERED
 
     def _record(self, message: Message, outcome: Outcome) -> tuple[Effect, str]:
+        """Add what the outcome does to the branch, by the settings as they are now."""
         store, branch = self._store, self._branch
         settings = store.settings.current()
         rules = Rules(with_error_queue(settings.config, message.queue), settings.config.queues)
         outcome = settled(rules, message, outcome)
         if isinstance(outcome, Retried | Rejected):
-            self._forget(settings, self._held.position, outcome.reason)
-        told = record(branch.draft, rules, self._held, message, b"", outcome, store.clock.now())
+            self._undo_function(settings, self._held.position, outcome.reason)
+        result = record(branch.draft, rules, self._held, message, b"", outcome, store.clock.now())
         if branch.draft.sections:
             branch.stream()
-        return told
+        return result
 
-    def _forget(self, settings: Settings, own: Position, reason: str) -> None:
-        """What the function did. Other messages that it took go back, with one try more."""
+    def _undo_function(self, settings: Settings, own: Position, reason: str) -> None:
+        """Drop what the function did. Other messages that it took go back, with one try more; ``own`` is handled by the
+        caller."""
         store, branch = self._store, self._branch
         branch.begin_anew()
         self._promises.roll_back(reason)
@@ -161,21 +173,24 @@ class Handling(Transaction):
                 if position != own:
                     add_failure_outcome(branch.draft, store, settings, position, reason)
 
-    def expel(self, reason: str) -> tuple[Effect, str]:
-        """End it from another thread than the function's, as a try that failed. What the function asks of it from now
-        on is refused by ProtocolError. If it is inside a call that does not end, ``end_late`` has to end it."""
-        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):  # the function waits for something in it
+    def withdraw(self, reason: str) -> tuple[Effect, str]:
+        """End it as a failed try, from another thread than the function's.
+
+        From now on, what the function asks of it raises ProtocolError. If the function is inside a call that does not
+        end, the function's thread has to call ``finish_withdrawn``.
+        """
+        if not self._lock.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self._left = True
             doom(self, reason)
-            if not self._lock.acquire(timeout=_ENDING_SECONDS):  # the disk does not answer, or the like
+            if not self._lock.acquire(timeout=_WAIT_FOR_END_SECONDS):  # the disk does not answer, for example
                 return Effect.RETRIED, reason
         try:
             return self.conclude(Retried(reason))
         finally:
             self._lock.release()
 
-    def end_late(self) -> None:
-        """In the function's thread, when it has returned after it was given up: what ``expel`` could not do."""
+    def finish_withdrawn(self) -> None:
+        """Do what ``withdraw`` could not. The function's thread calls it, when the function has returned at last."""
         with suppress(NotOpen), self._lock:
             if self.state is TransactionState.ACTIVE and self._doomed is not None:
                 self.conclude(Retried(self._doomed))

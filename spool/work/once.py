@@ -1,4 +1,4 @@
-"""What a worker's run with ``once`` steps over, when it ends, and what it leaves."""
+"""A worker's run with ``once``: which messages it does not look at again, when it ends, and what it leaves."""
 
 import logging
 
@@ -8,12 +8,13 @@ from spool.work.effects import Effect
 log = logging.getLogger("spool")
 
 MOST_FAILED = 10_000
-"""Messages that may fail in one run. Each further look for a message steps over all of them; and where so many fail, it
-is not the messages that are wrong."""
+"""Messages that may fail in one run. Each look for another message has to pass them all; and if so many fail, the cause
+is not in the messages."""
 
 
-class Once:
-    """``passed``: the places of messages that are not looked at again: those that failed, and those under way."""
+class SinglePass:
+    """One pass over a queue. ``passed``: positions of messages that failed or are being handled; the pass does not take
+    them again."""
 
     def __init__(self) -> None:
         self.passed: set[tuple[int, int]] = set()
@@ -21,26 +22,26 @@ class Once:
         self._is_cut_short = False
 
     def is_enough(self) -> bool:
-        """Asked before each look: whether so many failed that the run ends."""
+        """Return whether so many failed that the run ends. Called before each look."""
         self._is_cut_short = self._failed >= MOST_FAILED
         return self._is_cut_short
 
-    def begin(self, place: tuple[int, int]) -> bool:
-        """False if this message has been begun with before."""
-        if place in self.passed:
+    def begin(self, position: tuple[int, int]) -> bool:
+        """Note that a message is being handled; False if it was before."""
+        if position in self.passed:
             return False
-        self.passed.add(place)
+        self.passed.add(position)
         return True
 
-    def end(self, place: tuple[int, int], effect: Effect) -> None:
-        """What became of a message that was begun with."""
+    def end(self, position: tuple[int, int], effect: Effect) -> None:
+        """Note what became of a message that was being handled."""
         if effect is Effect.RETRIED:
             self._failed += 1
         else:
-            self.passed.discard(place)
+            self.passed.discard(position)
 
     def left(self, stats: QueueStats) -> int:
-        """How many messages the run leaves in its queue, which has these figures now."""
+        """Return how many messages the run leaves in its queue. ``stats``: the figures of the queue now."""
         if not self._is_cut_short:
             return self._failed + stats.claimed + stats.in_doubt
         log.warning("%s messages failed: the run ends, and leaves the rest of the queue as it is", f"{self._failed:,}")

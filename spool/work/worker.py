@@ -1,8 +1,8 @@
 """The loop that takes messages from a queue and calls a function for each, in threads.
 
-The caller's thread supervises: it waits for the threads that call the function, and sees to the time limit. Python can
-end no thread. So a call that takes too long is given up: its message goes back, its thread is left to itself and
-replaced, and what it still asks of its transaction is refused.
+The caller's thread supervises: it waits for the threads that call the function, and enforces the time limit. Python
+cannot end a thread. So a call that takes too long is given up: its message goes back, another thread replaces its
+thread, and what the function still asks of its transaction is refused.
 """
 
 import inspect
@@ -27,8 +27,8 @@ from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.work.effects import Effect
 from spool.work.functions import takes_a_message
-from spool.work.handling import Handling
-from spool.work.once import Once
+from spool.work.handling import MessageTransaction
+from spool.work.once import SinglePass
 
 log = logging.getLogger("spool")
 
@@ -37,10 +37,10 @@ _current: "ContextVar[OpenSpace]" = ContextVar("spool.work.worker.current")
 _LOOK_SECONDS = 0.2
 
 MOST_ABANDONED = 8
-"""Threads whose calls took too long and that have not ended yet. One more, and the worker ends."""
+"""Threads whose calls were given up and have not ended. With one more, the worker ends."""
 
 MOST_AT_ONCE = 1000
-"""Threads, or tasks, of one worker."""
+"""Threads, or tasks, of one worker, at most."""
 
 ENDED = "the worker was ended while its function was called"
 
@@ -56,10 +56,13 @@ class OpenSpace(Protocol):
 
 @dataclass
 class WorkSummary:
-    """What became of how many messages, as ``Effect`` has it. ``left``: of a run with ``once``, those that it leaves
-    in the queue because they failed, or others hold them, or too many had failed before. ``abandoned``: calls in
-    threads that took too long, and were left to themselves. ``reasons``: by a count's name, why it was so the last
-    time."""
+    """What became of how many messages: a count for each ``Effect``.
+
+    left: after a run with ``once``, messages that it leaves in the queue: they failed, other transactions hold them, or
+        too many had failed before.
+    abandoned: calls in threads that took too long and were given up.
+    reasons: by the name of a count, the latest reason for it.
+    """
 
     delivered: int = 0
     retried: int = 0
@@ -73,7 +76,7 @@ class WorkSummary:
 
     @property
     def handled(self) -> int:
-        """Messages that were taken, each time that they were."""
+        """Messages that were taken; a message counts each time."""
         return sum(getattr(self, effect.value, 0) for effect in Effect)
 
     def add(self, effect: Effect, reason: str) -> None:
@@ -84,20 +87,26 @@ class WorkSummary:
 
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``until``: when it has taken too long, in monotonic time."""
+    """One call of the function. ``until``: when it has taken too long, in seconds of the monotonic clock."""
 
-    handling: Handling
+    handling: MessageTransaction
     message: Message
     until: float
     thread: threading.Thread
 
 
 class Worker:
-    """Calls ``function`` with each message of ``queue``; what it returns or raises tells what becomes of the message.
+    """Calls a function with each message of a queue; what it returns or raises decides what becomes of the message.
 
-    ``threads`` call it side by side. ``timeout``: seconds for a call, None for any. ``once``: until each message that
-    can be taken was looked at once; otherwise until ``stop``, or until the event ``stop`` is set. ``told`` is called
-    after each message, in a thread of the worker's. QueueNotFound and InvalidArgument come at once.
+    Args:
+        threads: how many threads call the function side by side.
+        once: end when each message that can be taken was taken once; otherwise, go on until ``stop()`` is called or the
+            event ``stop`` is set.
+        timeout: seconds for a call; None for no limit.
+        on_handled: called after each message, in a thread of the worker.
+
+    Raises:
+        QueueNotFound, InvalidArgument: before any message is taken.
     """
 
     def __init__(
@@ -110,7 +119,7 @@ class Worker:
         once: bool = False,
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
-        told: Callable[[], object] | None = None,
+        on_handled: Callable[[], object] | None = None,
     ) -> None:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
@@ -121,24 +130,28 @@ class Worker:
         self._space = space
         self._function = function
         self._threads = threads
-        self._once = Once() if once else None
+        self._once = SinglePass() if once else None
         self._timeout = timeout
         self._event = stop
-        self._told = told
+        self._on_handled = on_handled
         self._is_stopping = False
         self._error: BaseException | None = None
-        # Guards all that follows; what waits for it waits for a thread or a call to end.
+        # Guards the summary and all that follows; notified when a thread or a call ends.
         self._changed = threading.Condition()
         self._serving: set[threading.Thread] = set()
         self._abandoned: list[threading.Thread] = []
         self._calls: set[Call] = set()
-        self._engaged = 0  # threads that look for a message, or have one
+        self._busy = 0  # threads that look for a message, or have one
         self._ended = 0  # calls so far
 
     def run(self) -> WorkSummary:
-        """Work until the end. SystemFailure if too many calls hang; DiskFailure and the like end it, too.
+        """Handle messages until the end.
 
-        KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised when all is tidy.
+        A KeyboardInterrupt ends it as ``stop`` does, a second one as ``end``; it is raised after that.
+
+        Raises:
+            SystemFailure: too many calls that were given up have not ended.
+            SpoolError: a thread failed, e.g. with DiskFailure.
         """
         try:
             with interrupts.deferred(), self._changed:
@@ -154,7 +167,7 @@ class Worker:
         return self.summary
 
     def _raise_error(self) -> None:
-        """What ended it, if that was a failure."""
+        """Raise what ended the run, if that was a failure."""
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -163,12 +176,11 @@ class Worker:
             del error  # its traceback has this frame
 
     def stop(self) -> None:
-        """Take no more messages, and return from ``run`` when the calls that are under way have ended. For handlers of
-        signals, too."""
+        """Take no more messages; ``run`` returns when the calls under way have ended. A signal handler may call it."""
         self._is_stopping = True
 
     def end(self) -> None:
-        """Stop without waiting for the calls that are under way: their messages go back, with one try more."""
+        """Stop, and give up the calls under way: their messages go back, with one try more."""
         self.stop()
         with self._changed:
             calls = list(self._calls)
@@ -183,7 +195,7 @@ class Worker:
     # -- the caller's thread ----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """After a Ctrl-C or the like: within the time that each call has, or at once if there is a second one."""
+        """Stop after a KeyboardInterrupt, within the time limit of each call; at once if there is a second one."""
         try:
             if self.stopping:
                 self.end()
@@ -194,7 +206,7 @@ class Worker:
             self._supervise()
 
     def _supervise(self) -> None:
-        """Until no thread serves any more. Calls that take too long are given up."""
+        """Give up calls that take too long, until no thread serves any more."""
         while True:
             with self._changed:
                 now = self._space.engine.store.clock.monotonic()
@@ -209,27 +221,27 @@ class Worker:
                     self._give_up(call, f"took longer than {self._timeout:g} s")
 
     def _pause(self, now: float) -> float:
-        """Seconds until a call may take too long, or less: a signal that another thread was given wakes nobody here,
-        and its handler runs in this thread."""
+        """Return the seconds until a call may have taken too long, or less: a signal that the kernel gave to another
+        thread does not wake this one, in which its handler runs."""
         return min([_LOOK_SECONDS, *(call.until - now for call in self._calls)])
 
     def _give_up(self, call: Call, reason: str) -> None:
         with self._changed:
-            if call not in self._calls:  # it has just come to its end
+            if call not in self._calls:  # it has just ended
                 return
             self._calls.discard(call)
             self._serving.discard(call.thread)
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
             hanging = len(self._abandoned)
         try:
-            effect, told = call.handling.expel(reason)
+            effect, why = call.handling.withdraw(reason)
         except Exception as error:
             self._fail(error)
             return
         log_abandoned(call.message, reason, hanging)
         with self._changed:
             self.summary.abandoned += 1
-            self._count(call, effect, told)
+            self._count(call, effect, why)
             if hanging > MOST_ABANDONED:
                 self._fail(too_many_hang(hanging, self.queue))
             if not self.stopping:
@@ -237,7 +249,7 @@ class Worker:
             self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
-        """The first error ends it, and comes out of ``run``."""
+        """End the run; ``run`` raises the first error."""
         with self._changed:
             self._error = self._error or error
             self.stop()
@@ -258,7 +270,7 @@ class Worker:
         try:
             while (call := self._next()) is not None:
                 if not self._handle(call):
-                    return  # given up: another thread does this one's work
+                    return  # given up: another thread has replaced this one
         except BaseException as error:
             self._fail(error)
         finally:
@@ -267,12 +279,12 @@ class Worker:
                 self._changed.notify_all()
 
     def _next(self) -> Call | None:
-        """A message, or None when there is nothing more to do."""
+        """Claim a message for a call; None when there is nothing more to do."""
         while not self.stopping:
             with self._changed:
                 if self._once is not None and self._once.is_enough():
                     return None
-                self._engaged += 1
+                self._busy += 1
                 seen, passed = self._ended, frozenset(self._once.passed if self._once is not None else ())
             call = None
             try:
@@ -280,7 +292,7 @@ class Worker:
             finally:
                 if call is None:
                     with self._changed:
-                        self._engaged -= 1
+                        self._busy -= 1
                         self._changed.notify_all()
             if call is not None:
                 return call
@@ -289,13 +301,13 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        handling = Handling(self._space.engine)
+        handling = MessageTransaction(self._space.engine)
         call = None
         try:
             found = handling.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
             if found is not None:
                 with self._changed:
-                    self._tell(found, "its body was damaged: it is in quarantine")
+                    self._report(found, "its body was damaged: it is in quarantine")
                     self._ended += 1
             if handling.message is None:
                 return None
@@ -303,7 +315,7 @@ class Worker:
             until = self._space.engine.store.clock.monotonic() + limit
             with self._changed:
                 if self._once is not None and not self._once.begin(handling.message.position):
-                    return None  # it has come back since this thread began to look
+                    return None  # it was handled, and came back, since this thread began to look
                 call = Call(handling, handling.message, until, threading.current_thread())
                 self._calls.add(call)
             return call
@@ -315,20 +327,20 @@ class Worker:
                 handling.abandon()
 
     def _is_worth_a_look(self, seen: int) -> bool:
-        """Of a run with ``once`` that found nothing: whether what other threads do may leave something to take."""
+        """Return whether another look of a run with ``once`` may find something: another thread has ended a call."""
         with self._changed:
-            while self._engaged and self._ended == seen and not self.stopping:
+            while self._busy and self._ended == seen and not self.stopping:
                 self._changed.wait(_LOOK_SECONDS)  # (``stop`` wakes nothing)
             return self._ended != seen
 
     def _handle(self, call: Call) -> bool:
-        """Call the function and commit what it came to. False if the call was given up meanwhile."""
+        """Call the function and commit its outcome. False if the call was given up meanwhile."""
         outcome = self._call(call.handling)
         with self._changed:
             is_given_up = call not in self._calls
             self._calls.discard(call)
         if is_given_up:
-            call.handling.end_late()
+            call.handling.finish_withdrawn()
             return False
         effect, reason = call.handling.conclude(outcome)
         with self._changed:
@@ -337,13 +349,13 @@ class Worker:
         return True
 
     def _count(self, call: Call, effect: Effect, reason: str) -> None:
-        self._tell(effect, reason)
+        self._report(effect, reason)
         if self._once is not None:
             self._once.end(call.message.position, effect)
-        self._engaged -= 1
+        self._busy -= 1
         self._ended += 1
 
-    def _call(self, handling: Handling) -> Outcome:
+    def _call(self, handling: MessageTransaction) -> Outcome:
         message = handling.message
         assert message is not None
         if handling.unreadable:
@@ -356,15 +368,15 @@ class Worker:
             log_failure(message, error)
             return of_error(error, most)
 
-    def _tell(self, effect: Effect, reason: str) -> None:
+    def _report(self, effect: Effect, reason: str) -> None:
         self.summary.add(effect, reason)
-        if self._told is not None:
-            self._told()
+        if self._on_handled is not None:
+            self._on_handled()
 
 
 @contextmanager
-def calling(handling: Handling, space: OpenSpace) -> Iterator[None]:
-    """Inside, the thread, or task, is in the message's transaction."""
+def calling(handling: MessageTransaction, space: OpenSpace) -> Iterator[None]:
+    """Run the block in the message's transaction, in this thread or task."""
     token = _current.set(space)
     enter(handling)
     try:
@@ -375,7 +387,11 @@ def calling(handling: Handling, space: OpenSpace) -> Iterator[None]:
 
 
 def working_space() -> OpenSpace:
-    """The space of the worker that calls this function. ProtocolError outside of a worker's call."""
+    """Return the space of the worker that calls this function. Puts and gets with it join the message's transaction.
+
+    Raises:
+        ProtocolError: no worker calls this function.
+    """
     try:
         return _current.get()
     except LookupError:
@@ -383,7 +399,7 @@ def working_space() -> OpenSpace:
 
 
 def check_work(space: OpenSpace, queue: str, function: object, timeout: float | None) -> None:
-    """What is known to go wrong before a message is taken: QueueNotFound, InvalidArgument."""
+    """Raise QueueNotFound or InvalidArgument if no message can be handled with these arguments."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:
         raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
@@ -400,13 +416,13 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 
 def check_at_once(name: str, count: object) -> None:
-    """InvalidArgument unless so many calls may be under way side by side."""
+    """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_AT_ONCE:
         raise InvalidArgument(f"{name} is a whole number from 1 to {MOST_AT_ONCE}, not {count!r}")
 
 
 def too_many_hang(count: int, queue: str) -> SystemFailure:
-    """What ends a worker with more than ``MOST_ABANDONED`` threads whose calls have not ended."""
+    """Return the error that ends a worker with more than ``MOST_ABANDONED`` calls that have not ended."""
     return SystemFailure(
         f"{count} calls for messages of queue {queue} took too long and have not ended; Python can end no thread: end "
         "this process, and mend the function or give it more time"
@@ -414,7 +430,7 @@ def too_many_hang(count: int, queue: str) -> SystemFailure:
 
 
 def log_abandoned(message: Message, reason: str, hanging: int) -> None:
-    """``hanging``: how many threads are left to themselves by now."""
+    """Log that a call was given up. ``hanging``: how many such calls have not ended."""
     log.error(
         "message %s of queue %s: %s; its thread cannot be ended, and is left to itself (%s of at most %s)",
         message.id, message.queue, reason, hanging, MOST_ABANDONED,
@@ -422,7 +438,7 @@ def log_abandoned(message: Message, reason: str, hanging: int) -> None:
 
 
 def log_failure(message: Message, error: BaseException) -> None:
-    """What a function raised; with its traceback, unless that is how it says its outcome."""
+    """Log what a function raised: with its traceback, unless it is a Retry or Reject."""
     if isinstance(error, Retry | Reject):
         log.info("message %s of queue %s: %s: %s", message.id, message.queue, type(error).__name__, error)
     else:

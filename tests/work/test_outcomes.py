@@ -10,7 +10,7 @@ import pytest
 import spool
 from spool.model import codecs
 from spool.work import once
-from spool.work.handling import Handling
+from spool.work.handling import MessageTransaction
 from spool.work.worker import Worker
 from tests.work.conftest import WAIT, counts, fail
 
@@ -94,14 +94,14 @@ def test_reject_is_final_and_nobody_gets_the_message_in_between(
         ids.append(space.put("failures", "not this"))
         raise spool.Reject("no such account", reply="try elsewhere")
 
-    begin_anew = Handling._forget
+    begin_anew = MessageTransaction._undo_function
 
-    def look(self: Handling, *args: Any) -> None:
+    def look(self: MessageTransaction, *args: Any) -> None:
         begin_anew(self, *args)
         with pytest.raises(spool.Empty):
             space.get("orders", transaction=None)
 
-    monkeypatch.setattr(Handling, "_forget", look)
+    monkeypatch.setattr(MessageTransaction, "_undo_function", look)
     assert counts(space.work("orders", reject, once=True)) == {"rejected": 1}
     failure = space.get("failures")
     assert (failure.body, failure.correlation_id) == ("try elsewhere", sent)
@@ -215,15 +215,15 @@ def test_a_message_that_came_back_while_another_thread_looked_is_not_looked_at_a
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.put("orders", "fails")
-    take, failed, begun = Handling.take, threading.Event(), threading.Lock()
+    take, failed, begun = MessageTransaction.take, threading.Event(), threading.Lock()
 
-    def take_late(self: Handling, *args: Any) -> Any:
+    def take_late(self: MessageTransaction, *args: Any) -> Any:
         if begun.acquire(blocking=False):  # the first that looks; the others are faster
             assert failed.wait(WAIT)
         return take(self, *args)
 
-    monkeypatch.setattr(Handling, "take", take_late)
-    worker = Worker(space, "orders", fail, once=True, threads=2, told=failed.set)
+    monkeypatch.setattr(MessageTransaction, "take", take_late)
+    worker = Worker(space, "orders", fail, once=True, threads=2, on_handled=failed.set)
     assert counts(worker.run()) == {"retried": 1, "left": 1}
 
 
