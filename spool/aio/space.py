@@ -30,7 +30,7 @@ from spool.admin.stats import QueueStats
 from spool.aio.receiving import Receiver
 from spool.aio.tasks import Opening, Threads
 from spool.aio.transaction import Transaction
-from spool.aio.worker import Crew
+from spool.aio.worker import TaskWorker
 from spool.errors import Empty
 from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
@@ -207,8 +207,8 @@ class Space:
 
         If this is cancelled, so are the calls that are under way: their messages go back, with one try more.
         """
-        crew = Crew(self.sync, self._receiver, queue, function, timeout, once=once)
-        return await crew.work(tasks, stop)
+        worker = TaskWorker(self.sync, self._receiver, queue, function, timeout, once=once)
+        return await worker.work(tasks, stop)
 
     def _joined(self, transaction: "Transaction | Join | None") -> "Transaction | None":
         chosen = transaction.sync if isinstance(transaction, Transaction) else transaction

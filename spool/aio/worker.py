@@ -40,7 +40,7 @@ class _TookTooLong(Exception):
     """The call has used up its time."""
 
 
-class Crew:
+class TaskWorker:
     """The calls of one worker that are under way, and what came of those before. See ``spool.aio.Space.work``."""
 
     def __init__(
