@@ -15,7 +15,7 @@ from spool.index import Index
 from spool.log.replay import being_reclaimed
 from spool.log.sequence import highest_issued
 from spool.log.visibility import carries, catch_up
-from spool.maintenance.account import difference
+from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.message import Position
@@ -160,7 +160,7 @@ def missing_files(store: Store, index: Index) -> list[Problem]:
     with store.view.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
-    change = difference(applied, committed_numbers(store), totals)
+    change = digest_mismatch(applied, committed_numbers(store), totals)
     if change is None:
         return []
     missing, number = change

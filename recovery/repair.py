@@ -20,7 +20,7 @@ from spool.format.format import stamp
 from spool.format.reader import read_header
 from spool.log.sequence import highest_issued, settle_all, with_number_lock, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
-from spool.maintenance.reclaim import balance
+from spool.maintenance.reclaim import reset_retired_digest
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.store import Store, log
@@ -189,7 +189,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
 
 def _reset_digest(store: Store, problem: Problem) -> str:
     record = _record(store, problem)
-    balance(store, committed_numbers(store))
+    reset_retired_digest(store, committed_numbers(store))
     return f"{record}; no longer counted as missing"
 
 

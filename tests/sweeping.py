@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 FEW = {
-    "spool.maintenance.compaction.LEAST_MESSAGES": 2,
+    "spool.maintenance.compaction.MIN_MESSAGES": 2,
     "spool.maintenance.compaction.KEPT_MESSAGES": 1,
     "spool.maintenance.compaction.SEGMENT_MESSAGES": 4,
-    "spool.maintenance.compaction.FOLDED_COMMITS": 2,
+    "spool.maintenance.tombstones.MERGED_COMMITS": 2,
     "spool.index.index.LEAST_SEGMENT": 2,
     "spool.index.lookup.REFILL_MESSAGES": 2,
 }

@@ -32,7 +32,7 @@ from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
-from spool.log.sequence import highest_issued, publish, with_number_lock
+from spool.log.sequence import highest_issued, publish, settle_all, with_number_lock
 from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
@@ -67,8 +67,8 @@ def commit(
         CommitUnknown: the file has its number, and what followed failed. Of everything else nothing has happened.
     """
     try:
-        # 1. Write the whole file in active/, where nothing refers to it yet. What supersedes other files says what is
-        #    true at its own number: its end is written in step 3, behind ``check``.
+        # 1. Write the whole file in active/, where nothing refers to it yet. A file that supersedes others must be true
+        #    at its own number: its end is written in step 3, behind ``check``.
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
         number = _issue(store, file, batch, deadline, check)  # steps 2 to 6
@@ -112,10 +112,14 @@ def _issue(
     # 2. One process at a time, from the last look at what is there to the name of the file.
     with_number_lock(store, deadline)
     try:
-        # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``.
+        # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``. If it
+        #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
         page = store.check_usable()
         settings = store.settings.current(page)
         check_targets(settings, file.tables)
+        if batch.supersedes:
+            settle_all(store, deadline)
+            catch_up(store)
         if check is not None:
             check(settings)
         if batch.supersedes:

@@ -1,7 +1,7 @@
-"""What a space does for itself while it is open: it reclaims what was consumed and sweeps what is slow.
+"""The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
-A thread of its own, so that no put or get pays for it. Whatever fails here is logged and tried again later; one process
-at a time does it, and if none does, the next who closes or opens the space.
+A thread of its own does that, so that no put or get pays for it. What fails here is logged and tried again later. One
+process at a time does it; if none does, the next process that closes or opens the space does.
 """
 
 import errno
@@ -15,7 +15,7 @@ from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
 from spool.log.visibility import apply_up_to
-from spool.maintenance.compaction import EVERY_SECONDS, Sweeper
+from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.capacity import check_marks
@@ -24,24 +24,24 @@ from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
 RECLAIM_EVERY_COMMITS = 512
-# Of large files the pool holds fewer: who writes them finds one only if they come back as fast as they go.
+# The recycler holds few large files: a writer finds one only if they come back as fast as they go.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
-# Who finds a file gone before he has read it must list them all (see ``visibility``), so the newest ones stay while
-# others are at work.
-BEHIND_COMMITS = 512
+# The newest commit files stay while other processes have the space open. A reader that finds its next file deleted must
+# list the whole directory again, which costs far more than these files.
+RETAINED_FOR_READERS = 512
 TIDY_FROM = 64
 PAUSE_SECONDS = 0.001
 CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
 _APPLIED_AT_ONCE = 64
-_SEGMENT_COSTS = 256  # small files: so long does it take to read the table of a swept segment
+_SEGMENT_COSTS = 256  # small files: reading the table of a segment takes as long as reading so many
 
 
 class Housekeeper:
-    """One open space's."""
+    """The housekeeping of one open space."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sweeper = Sweeper(store)
+        self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
         self._saved_at = store.view.index.restored
         self._saved_segments = len(store.view.index.messages.segments) if self._saved_at else 0
@@ -52,8 +52,7 @@ class Housekeeper:
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
-        """Behind each commit of this process: looks whether much can be reclaimed, or a queue's mark may be reached.
-        Never the caller's failure."""
+        """Wake the thread if there is something for it to do. Called behind each commit of this process."""
         if self._store.settings.known.config.marked and self._beside:
             self._wake.set()
         index = self._store.view.index
@@ -64,14 +63,14 @@ class Housekeeper:
         if self._beside:
             self._wake.set()
         else:
-            self._reclaim(BEHIND_COMMITS)
+            self._reclaim(RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
-        """Whether what may go is, be it few files. While others are there the newest have to stay all the same."""
+        """Whether the files that may go are large, even if few. Beside other processes the newest stay anyway."""
         return self._store.view.index.idle_bytes >= RECLAIM_BYTES and not self._store.shared.open_lock.others()
 
     def tidy_up(self) -> None:
-        """As the space closes: the next opener need not do it."""
+        """Reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
             if self._store.shared.counters.read().stopped:
                 return
@@ -82,16 +81,16 @@ class Housekeeper:
             self._save(CHECKPOINT_FROM, lasting=True)
 
     def end(self) -> None:
-        """The space is closed."""
+        """End the thread: the space is closed."""
         self._wake.set()
 
-    def sweep(self) -> int:
-        """Sweep what is slow; how many files were written. Nothing, if another process is at it."""
+    def compact(self) -> int:
+        """Compact what is slow; returns how many files were written: none if another process is compacting."""
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            return self._sweeper.look() if ours else 0
+            return self._compactor.compact() if ours else 0
 
     def _catch_up(self) -> None:
-        """Piece by piece: who puts meanwhile must not wait for all of it."""
+        """Apply published commits piece by piece, so that a put meanwhile does not wait for all of them."""
         store = self._store
         published = store.shared.counters.read().published
         for begin in range(store.view.index.applied, published, _APPLIED_AT_ONCE):
@@ -99,12 +98,12 @@ class Housekeeper:
             self._pause()
 
     def _expire(self) -> None:
-        """What nobody takes, whether it is past its time or not."""
+        """Remove expired messages, also of queues from which no process takes."""
         for queue in list(self._store.settings.known.config.queues):
             expire(self._store, queue, self._store.deadline())
 
     def _is_quiet(self) -> bool:
-        """Whether nothing has been committed since the last round; then the disk gets back what is spare."""
+        """Whether nothing was committed since the last round. Then the recycler gives files back to the disk."""
         published = self._store.shared.counters.read().published
         quiet, self._published = published == self._published, published
         if quiet and published > self._trimmed_at:
@@ -112,9 +111,12 @@ class Housekeeper:
             self._store.files.recycler.trim()
         return quiet
 
-    def _is_ours(self) -> bool:
-        """Whether to look for what is slow: those who follow what others do have it at hand. A process that only puts
-        would have to read it for this alone; one of them does, if nobody follows."""
+    def _elected(self) -> bool:
+        """Whether this process compacts.
+
+        Consumers do, because their index is up to date anyway. If no consumer has the space open, one producer is
+        elected by a lock, because it has to read all commits for this alone.
+        """
         control, follows = self._store.shared.control, self._store.view.follows
         self._store.view.follows = False
         if follows:
@@ -134,13 +136,15 @@ class Housekeeper:
                 self._busy.release()
 
     def _save(self, least: int, *, lasting: bool = False) -> None:
-        """A checkpoint, if there is much that the next opener would have to read, and much of it is new.
+        """Write a checkpoint if the next opener would have much to read, and much of it is new.
 
-        ``lasting``: nothing more is likely to be reclaimed soon, so one that does not fit the files that are left is
-        worth as much as none.
+        Args:
+            least: how many files there must be to read, and how many of them new.
+            lasting: nothing more is likely to be reclaimed soon, so a checkpoint of files that are gone is worth
+            nothing.
         """
         index = self._store.view.index
-        # No lock for a number that need not be right: who closes waits for nobody here.
+        # These numbers need not be exact, so no lock: a process that closes does not wait here.
         segments = len(index.messages.segments)
         weight = len(index.files) + _SEGMENT_COSTS * segments
         fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
@@ -153,24 +157,24 @@ class Housekeeper:
                 self._saved_at, self._saved_segments, self._saved_files = index.applied, segments, len(index.files)
 
     def _pause(self) -> None:
-        """Between small steps: while this thread has the interpreter, no other has, and a put would wait for it."""
+        """Sleep between small steps: while this thread has the interpreter, no other thread runs."""
         self._store.gate.check()
         self._store.clock.sleep(PAUSE_SECONDS)
 
     def _run(self) -> None:
         gate, clock, goes_on = self._store.gate, self._store.clock, True
-        next_sweep = clock.monotonic() + EVERY_SECONDS
+        next_compaction = clock.monotonic() + EVERY_SECONDS
         while goes_on and not gate.closed:
-            self._wake.wait(max(0.0, next_sweep - clock.monotonic()))
+            self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
-            due = clock.monotonic() >= next_sweep  # however often it was woken meanwhile
+            due = clock.monotonic() >= next_compaction  # however often it was woken meanwhile
             if due:
-                next_sweep = clock.monotonic() + EVERY_SECONDS
+                next_compaction = clock.monotonic() + EVERY_SECONDS
             with suppress(NotOpen), gate:
                 goes_on = self._round(due=due)
 
     def _round(self, *, due: bool) -> bool:
-        """Whether there will be anything more to do."""
+        """Do what is due; False if there will be nothing more to do."""
         store = self._store
         try:
             if store.shared.counters.read().stopped:
@@ -181,7 +185,7 @@ class Housekeeper:
                 notice_edits(store)
                 with store.view.mutex:
                     store.view.index.forget_expired(store.clock.now())
-            due = due and self._is_ours()
+            due = due and self._elected()
             if due:
                 self._catch_up()
                 self._expire()
@@ -189,8 +193,8 @@ class Housekeeper:
                 check_marks(store)
             quiet = due and self._is_quiet()
             least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
-            if (due and self.sweep()) or len(store.view.index.idle) >= least or self._is_large():
-                self._reclaim(0 if quiet else BEHIND_COMMITS, self._pause)
+            if (due and self.compact()) or len(store.view.index.idle) >= least or self._is_large():
+                self._reclaim(0 if quiet else RETAINED_FOR_READERS, self._pause)
                 self._save(CHECKPOINT_FROM + len(store.view.index.files) // 4, lasting=quiet)
         except FlushFailed:
             store.stop()

@@ -1,14 +1,18 @@
-"""Removing files whose messages are all gone.
+"""Reclaim: it removes the files that are not needed any more.
 
-A numbered file is needed while it is the newest published, while one of its messages lives, while a message that it
-removes (or the dropped file that it took) could still come back with its own file, and while one of its facts is the
-newest of its key. Files go in the order messages, flush, adopted branches, flush, heads: whatever a power cut leaves,
-a removal never goes before what it removes.
+A numbered file is needed while it is the newest published one, while one of its messages lives, while a message that it
+removed (or the dropped file that it took) could come back with its own file, and while one of its facts is the newest
+of its key. Files go in this order: messages, flush, adopted branches, flush, heads. So whatever a power cut leaves, a
+removal never goes before what it removed.
+
+Every number up to the published one either has its file or was reclaimed. Count and sum of the reclaimed numbers are a
+digest, kept in the fact with the totals, beside the numbers that may not be removed yet. So a file that was deleted by
+another program is noticed, and if it is one, it is known which.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Self
 
 from spool.disk.disk import FlushFailed
 from spool.disk.recycler import weight
@@ -19,23 +23,27 @@ from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
-from spool.maintenance.account import Account, recorded, there
 from spool.model import layout
 from spool.policies.claim_journal import reap_orphans
 from spool.store.store import Store, log
 
 _BATCH_FILES = 10_000
 _STEP_FILES = 4
+_MODULUS = 2**64  # msgpack's largest integers; far above any difference of two digests
 
 
 def next_to_go(
     files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
 ) -> list[int]:
-    """The numbers whose files nothing needs any more, given that those ``going`` and what is not in ``files`` are
-    durably gone.
+    """The numbers whose files are not needed any more.
 
-    Only numbers at or below ``durable`` go: a removal that may be lost in a power cut must not outlive its target, nor
-    a sweep what it took its messages from.
+    Only numbers at or below ``durable`` go: what was removed must not be deleted before its removal is durable, nor
+    what was compacted before the compaction is.
+
+    Args:
+        idle: the numbers of which no message lives.
+        published: the newest published number, which stays.
+        going: numbers that are gone durably by then, like all that are not in ``files``.
     """
     return sorted(
         number
@@ -53,10 +61,13 @@ def next_to_go(
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
-    """Of a superseded file: who had claimed a message before it was swept may read it from here. Whoever claims one
-    later finds it in its new place, so those count who are there at the first look, for as long as they stay.
+    """Note which claims keep a superseded file: a process that claimed a message before the compaction reads it there.
 
-    ``claimed``: the commits of which messages are claimed now.
+    A process that claims a message later finds it in its new place. So the claims at the first look count, as long as
+    they last.
+
+    Args:
+        claimed: the numbers of which messages are claimed now.
     """
     if state.pinned_by is not None:
         state.pinned_by &= claimed
@@ -68,10 +79,13 @@ def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
 
 
 def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int = 0) -> int:
-    """Remove what can go, level by level; returns how many numbers went. One process at a time; others return 0.
+    """Remove the files that are not needed, level by level; returns how many numbers went.
 
-    What fails is logged, and done by the next who reclaims. ``pause`` is called between a few files and the next.
-    ``behind``: the newest so many numbers stay for now.
+    One process at a time reclaims; a second one returns 0. What fails is logged, and done by the next round.
+
+    Args:
+        pause: called between a few files and the next.
+        behind: how many of the newest numbers stay for now.
     """
     removed = 0
     try:
@@ -99,14 +113,19 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
 
 
 def _must_wait(store: Store) -> bool:
-    """After a failed flush, a file that is gone may still be on the disk, and come back once its remover is gone: then
-    nothing goes before the machine has started anew. Where renames are ordered the file system itself stops instead."""
+    """Whether nothing may go before the machine has started anew, because a flush failed.
+
+    A file that was deleted may still be on the disk then, and come back when its remover is gone. Where renames are
+    ordered, the file system itself stops instead. Rule 7.
+    """
     return not store.files.disk.ordered and store.shared.counters.read().suspect
 
 
 def _plan(store: Store, newest: int) -> list[list[int]]:
-    """What can go of the numbers below ``newest``, level behind level: a full disk has room for one record of it, and
-    not for one a level."""
+    """What can go of the numbers below ``newest``, level by level.
+
+    All levels share one record: a full disk may have room for one, and not for one a level.
+    """
     levels: list[list[int]] = []
     going: set[int] = set()
     durable = store.shared.counters.read().durable
@@ -144,8 +163,10 @@ def _flush_unflushed(store: Store) -> None:
 
 
 def _finish_taken(store: Store) -> None:
-    """A commit that took a dropped file is needed until that file is durably gone. Only an intake removes it: it knows
-    whether the file may still have a writer."""
+    """Forget dropped files that are durably gone: until then, the commit that took such a file is needed.
+
+    Only an intake deletes a dropped file: it knows whether the file may still have a writer.
+    """
     with store.view.mutex:
         noted = [(number, list(state.captured)) for number, state in store.view.index.files.items() if state.captured]
     pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
@@ -169,47 +190,47 @@ def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
-    """What these numbers contributed to the counts since the space was created, and that they go; before they do."""
+    """Record what these numbers contributed to the counts since the space was created, and that they go."""
     with store.view.mutex:
         index = store.view.index
         fresh = [number for number in batch if number not in index.retired]
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
-            fresh.append(superseded)  # its own commit needs no further one that way, and so on for ever
+            fresh.append(superseded)  # or its own commit would need a further record, and so on for ever
         draft = CommitBatch()
         draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
         commit_batch(store, draft, store.deadline(), flush=True)
-    else:  # who recorded them died, perhaps before what he had removed was durably gone: what removed it goes later
+    else:  # the process that recorded them died, perhaps before the files that it had deleted were durably gone
         store.files.disk.flush_directory(layout.COMMITTED)
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
-    """The totals' new value: the ``known`` one, and the ``fresh`` numbers, which are about to go."""
+    """The ``known`` totals with the ``fresh`` numbers, which are about to go. Caller holds the mutex."""
     sums: dict[str, list[int]] = {}
     add_tallies(sums, {} if known is None else known["queues"])
     for number in fresh:
         add_tallies(sums, index.files[number].tally)
     covered = () if known is None else set(known["folded"]).intersection(index.files)
-    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(recorded(known).plus(fresh))}
+    return {"queues": sums, "folded": sorted({*covered, *fresh}), "gone": list(recorded_digest(known).plus(fresh))}
 
 
-def balance(store: Store, numbers: Iterable[int]) -> None:
-    """A new account: of these numbers there is a file, and all others are gone. The caller keeps reclaim away."""
+def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
+    """Record a new digest: these numbers have a file, and all others are gone. The caller keeps reclaim away."""
     with store.view.mutex:
         index = store.view.index
         superseded, known, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         fresh = [] if superseded is None else [superseded]
         value = _totals_with(index, known, fresh)
-        left = there(numbers, index.applied, value)
-        value["gone"] = list(Account.of_missing(index.applied, left))
+        left = kept_numbers(numbers, index.applied, value)
+        value["gone"] = list(RetiredDigest.of_missing(index.applied, left))
     draft = CommitBatch()
     draft.fact(TOTALS_FACT, value)
     commit_batch(store, draft, store.deadline(), flush=True)
 
 
 def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
-    """Unlink a batch, adopted branches durably before their heads, and forget it."""
+    """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers."""
     with store.view.mutex:
         adopted = {
             number: store.view.index.files[number].adopted for number in batch if store.view.index.files[number].adopted
@@ -243,7 +264,7 @@ def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
     store.files.recycler.release(given)
     with store.view.mutex:
         for number in batch:
-            if number in store.view.index.files:  # a rebuild meanwhile has not even seen it
+            if number in store.view.index.files:  # an index that was rebuilt meanwhile has not seen it
                 store.view.index.forget(number)
 
 
@@ -252,3 +273,49 @@ def _unlink(store: Store, name: str) -> None:
         store.files.disk.unlink(name)
     except FileNotFoundError:
         pass
+
+
+# -- the digest of reclaimed numbers -----------------------------------------------------------------------------------
+
+
+class RetiredDigest(NamedTuple):
+    """Which numbers were reclaimed: how many, and their sum modulo 2**64."""
+
+    many: int = 0
+    total: int = 0
+
+    def plus(self, numbers: Collection[int]) -> Self:
+        return self._replace(many=self.many + len(numbers), total=(self.total + sum(numbers)) % _MODULUS)
+
+    @classmethod
+    def of_missing(cls, applied: int, there: Collection[int]) -> Self:
+        """The digest of the numbers up to ``applied`` without those that are there."""
+        return cls(applied - len(there), (applied * (applied + 1) // 2 - sum(there)) % _MODULUS)
+
+
+def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
+    """The digest that the totals' value holds; an empty one if there are no totals yet."""
+    return RetiredDigest() if totals is None else RetiredDigest(*totals["gone"])
+
+
+def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
+    """Of the numbers that have a file, those that reclaim has not recorded as going."""
+    return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
+
+
+def digest_mismatch(
+    applied: int, numbers: Iterable[int], totals: Mapping[str, Any] | None
+) -> tuple[int, int | None] | None:
+    """Compare the recorded digest with the files that are there.
+
+    Returns:
+        None if they agree. Otherwise how many files are missing (below 0: too many are there), and the number if it is
+        one.
+    """
+    known = recorded_digest(totals)
+    actual = RetiredDigest.of_missing(applied, kept_numbers(numbers, applied, totals))
+    if known == actual:
+        return None
+    many, total = actual.many - known.many, (actual.total - known.total) % _MODULUS
+    number = {1: total, -1: -total % _MODULUS}.get(many)
+    return many, number if number is not None and 0 < number <= applied else None

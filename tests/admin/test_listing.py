@@ -179,7 +179,7 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
     with swept_by_few():
         for _ in range(8):
             space.put("orders", b"x")
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         segments = list(space._store.view.index.messages.segments)
 
         def unreadable(_: object) -> list[object]:
@@ -201,7 +201,7 @@ def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
     with swept_by_few(), spool.open(space.path) as other:
         for _ in range(8):
             space.put("orders", b"x")
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
 
         def gone(segment: object) -> list[object]:
             other.purge("orders")

@@ -411,7 +411,7 @@ def _clock_steps_back(stage: Stage) -> None:
 
 def _sweeping(space: spool.Space) -> None:
     with swept_by_few():
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         reclaim(space._store)
         with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:

@@ -257,14 +257,14 @@ SINGLES = EMPTY.put("a", *"123456").got("a")
 def _swept(space: spool.Space, ledger: Ledger) -> None:
     """Messages move to another file, those of a sweep too; what they came from goes, and what takes them stays."""
     with swept_by_few():
-        assert space._housekeeper.sweep() == 1
+        assert space._housekeeper.compact() == 1
         assert reclaim(space._store) > 0
         with ledger.becoming(ledger.world.got("a", 4)):
             space.get_many("a", 4)
         with ledger.becoming(ledger.world.put("a", "last")):
             space.put("a", "last")
-        with mock.patch.object(compaction, "MOST_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
-            assert space._housekeeper.sweep() > 0
+        with mock.patch.object(compaction, "MAX_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
+            assert space._housekeeper.compact() > 0
         reclaim(space._store)
 
 
@@ -272,7 +272,7 @@ def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
     """An opener believes one that was written before or behind what it finds, or reads everything."""
     for _ in range(2):
         with swept_by_few():
-            space._housekeeper.sweep()
+            space._housekeeper.compact()
         reclaim(space._store)
         checkpoint.save(space._store)
         with ledger.becoming(ledger.world.got("a")):
@@ -298,11 +298,11 @@ def _folded(space: spool.Space, ledger: Ledger) -> None:
             space.get("a")
         with ledger.becoming(ledger.world.got("a")):
             space.get("a")
-        assert space._housekeeper.sweep() > 0
+        assert space._housekeeper.compact() > 0
         assert reclaim(space._store) > 0
         with ledger.becoming(ledger.world.got("a", 2)):
             space.get_many("a", 2)
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         reclaim(space._store)
 
 
@@ -315,7 +315,7 @@ def _half_swept(space: spool.Space, ledger: Ledger) -> None:
             assert tx.prepare()
         with space.transaction() as held:
             assert held.get("a").body == "3"
-            assert space._housekeeper.sweep() == 1
+            assert space._housekeeper.compact() == 1
             reclaim(space._store)
             with ledger.becoming(SINGLES_IN_DOUBT.got("a")):
                 held.commit()

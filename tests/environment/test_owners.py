@@ -102,7 +102,7 @@ def a_root_s_day(root: Path, new_queue: str) -> None:
         os.utime(root / "drop" / "q" / "a.txt", (0, 0))
         os.utime(root / "drop" / "q" / "bad.msgpack", (0, 0))
         Intake(space).run(once=True)
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         with space.transaction() as tx:
             tx.put_many("q", [b"y" * 1000] * 3000)
         space._housekeeper._save(0)

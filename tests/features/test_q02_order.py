@@ -231,7 +231,7 @@ class OrderModel(RuleBasedStateMachine):
     @rule(who=who)
     def sweep(self, who: int) -> None:
         with swept_by_few():
-            self.spaces[who]._housekeeper.sweep()
+            self.spaces[who]._housekeeper.compact()
 
     @rule(who=who)
     def reclaim(self, who: int) -> None:

@@ -14,7 +14,7 @@ import spool
 import xa
 from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
-from spool.maintenance.compaction import Sweeper
+from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
 from tests.features.conftest import MovedClock, drained, seen
 from tests.machine import NO_FILES, Machine
@@ -115,7 +115,7 @@ def _furnish(path: Path, clock: MovedClock) -> spool.Space:
         tx.get("q")
         tx.rollback()
     with swept_by_few():
-        Sweeper(space._store).look()
+        Compactor(space._store).compact()
     rm = xa.ResourceManager(space)
     rm.start(_XID, xa.TMNOFLAGS)
     space.put("q", "in doubt")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool.maintenance import compaction
-from spool.maintenance.compaction import Sweeper
+from spool.maintenance import tombstones
+from spool.maintenance.compaction import Compactor
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
@@ -105,7 +105,7 @@ def test_x07_what_is_swept_expires_too(space: spool.Space, clock: MovedClock) ->
     for n in range(40):
         space.put("q", n, **({"time_to_live": 100} if n % 3 == 0 else {}))
     with swept_by_few():
-        assert space._housekeeper.sweep() >= 1
+        assert space._housekeeper.compact() >= 1
         clock.later += 101
         assert seen(space, "q") == [n for n in range(40) if n % 3]
         assert space.stats("q").expired == 14
@@ -209,7 +209,7 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     committed = Path(space.path, "committed")
     with swept_by_few():
         for _ in range(3):
-            Sweeper(space._store).look()
+            Compactor(space._store).compact()
             space._housekeeper._reclaim(0)
     assert len(list(committed.iterdir())) < 10
     assert [space.put("q", n, deduplication_key=f"k{n}") for n in range(40)] == ids
@@ -229,7 +229,7 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
     for n in range(4):
         space.put("q", n, deduplication_key=f"k{n}")
     drained(space, "q")
-    other, ids, said_by = again(), [], compaction._said_by
+    other, ids, said_by = again(), [], tombstones._content_of
 
     def meanwhile(*about: Any) -> Any:
         found = said_by(*about)
@@ -237,9 +237,9 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
         ids.append(other.put("q", "new", deduplication_key="k0"))
         return found
 
-    monkeypatch.setattr(compaction, "_said_by", meanwhile)
+    monkeypatch.setattr(tombstones, "_content_of", meanwhile)
     with swept_by_few():
-        Sweeper(space._store).look()
+        Compactor(space._store).compact()
     assert ids
     assert space.put("q", "again", deduplication_key="k0") == ids[0]
 
@@ -277,7 +277,7 @@ def test_x09_a_sweep_keeps_a_group_waiting_for_what_failed(space: spool.Space, c
     tx.get_many("q", 40)
     tx.rollback()
     with swept_by_few():
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         assert drained(space, "q") == []
         clock.later += 3601
         assert drained(space, "q") == list(range(60))
@@ -332,7 +332,7 @@ def test_x09_order_holds_over_sweeps_and_restarts(space: spool.Space, again: Reo
     for n in range(60):
         if n == 40:
             with swept_by_few():
-                space._housekeeper.sweep()
+                space._housekeeper.compact()
         space.put("q", n, group=f"g{n % 3}")
     with swept_by_few():
         other = again()

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
         with swept_by_few():
             for n in range(20):
                 space.put("orders", b"%d" % n, correlation_id=f"c{n % 3}")
-            space._housekeeper.sweep()
+            space._housekeeper.compact()
             space.put_many("orders", [b"long" * n for n in range(5)], priority=7, delay=1000)
             space.put_many("errors", [b"same size"] * 4)
             for _ in range(2):
@@ -156,7 +156,7 @@ def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: 
         space.create_queue("orders")
         for n in range(20):
             space.put("orders", n)
-        space._housekeeper.sweep()
+        space._housekeeper.compact()
         save_point = space._store.view.index.applied
     disk = Counting(str(tmp_path / "space"))
     with spool.open(tmp_path / "space", disk=disk) as space:

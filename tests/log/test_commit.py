@@ -130,7 +130,7 @@ def test_what_supersedes_is_written_behind_the_last_look(watched: tuple[spool.Sp
     space, disk = watched
     for n in range(100):
         space.put("orders", n)
-    seen = recorded(disk, lambda: space._housekeeper._sweeper.look())
+    seen = recorded(disk, lambda: space._housekeeper._compactor.compact())
     locked = seen[seen.index("lock control") : seen.index("rename_new active")]
     assert locked.count("write_at active") == 2, "the header, and the number"
     assert seen.index("write_at active") < seen.index("lock control"), "the bulk comes before"

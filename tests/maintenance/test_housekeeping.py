@@ -17,18 +17,18 @@ from tests.meanwhile import Processes
 def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
     there = Processes()
     one, two, three = there.space(), there.space(), there.space()
-    assert one._housekeeper._is_ours()
-    assert one._housekeeper._is_ours()
-    assert not two._housekeeper._is_ours()
+    assert one._housekeeper._elected()
+    assert one._housekeeper._elected()
+    assert not two._housekeeper._elected()
     three.stats("orders")
-    assert three._housekeeper._is_ours(), "what it has read is at hand"
-    assert not one._housekeeper._is_ours()
+    assert three._housekeeper._elected(), "what it has read is at hand"
+    assert not one._housekeeper._elected()
     two.stats("orders")
-    assert two._housekeeper._is_ours(), "each looks at what it has in memory itself"
+    assert two._housekeeper._elected(), "each looks at what it has in memory itself"
     for _ in range(2):  # nobody follows any more
-        three._housekeeper._is_ours()
-        two._housekeeper._is_ours()
-    assert one._housekeeper._is_ours()
+        three._housekeeper._elected()
+        two._housekeeper._elected()
+    assert one._housekeeper._elected()
 
 
 def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,18 +56,18 @@ def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch:
 
 
 def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeper, "BEHIND_COMMITS", 10)
+    monkeypatch.setattr(housekeeper, "RETAINED_FOR_READERS", 10)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     space.put_many("orders", range(20))
     for _ in range(20):
         space.get("orders")
     newest = there.newest()
-    space._housekeeper._reclaim(housekeeper.BEHIND_COMMITS)
+    space._housekeeper._reclaim(housekeeper.RETAINED_FOR_READERS)
     left = sorted(disk.names(layout.COMMITTED))
     assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
     other.close()
-    space._housekeeper._reclaim(housekeeper.BEHIND_COMMITS)
+    space._housekeeper._reclaim(housekeeper.RETAINED_FOR_READERS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
 
 

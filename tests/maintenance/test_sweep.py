@@ -11,8 +11,8 @@ import spool
 from spool.errors import CorruptedFile
 from spool.index.commit import Retention
 from spool.index.segment import find_correlation, find_id
-from spool.maintenance import compaction
-from spool.maintenance.compaction import KEPT_MESSAGES, is_slow, worn
+from spool.maintenance import compaction, tombstones
+from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow
 from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
@@ -37,7 +37,7 @@ def fill(space: spool.Space, queue: str = "orders", many: int = MANY, **options:
 
 def tidy(space: spool.Space) -> int:
     """Sweep and reclaim; how many files were written."""
-    done = space._housekeeper.sweep()
+    done = space._housekeeper.compact()
     reclaim(space._store)
     return done
 
@@ -234,7 +234,7 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
     for message_id in ids[::2]:
         space.get("orders", message_id=message_id)
     assert len(files(space)) > MANY // 2
-    with mock.patch.object(compaction, "FOLDED_COMMITS", 10):
+    with mock.patch.object(tombstones, "MERGED_COMMITS", 10):
         tidy(space)
     assert len(files(space)) < 6
     with spool.open(space.path) as other:
@@ -248,10 +248,10 @@ def test_files_that_waste_too_much_are_swept_whatever_their_queues_do() -> None:
         return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if swept else None)
 
     full, half, empty = state(64 << 20, 64 << 20), state(20 << 20, 60 << 20), state(1, 60 << 20)
-    assert worn({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
-    assert worn({1: full, 2: half, 3: empty}) == {2, 3}
-    assert worn({n: state(10, 10, swept=True) for n in range(1, 17)}) == set(range(1, 17)), "many small sweeps"
-    assert worn({n: state(10, 10, swept=True) for n in range(1, 16)}) == set()
+    assert fragmented({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
+    assert fragmented({1: full, 2: half, 3: empty}) == {2, 3}
+    assert fragmented({n: state(10, 10, swept=True) for n in range(1, 17)}) == set(range(1, 17)), "many small sweeps"
+    assert fragmented({n: state(10, 10, swept=True) for n in range(1, 16)}) == set()
 
 
 def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -> None:
@@ -386,7 +386,7 @@ def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
 def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
     fill(space)
     with spool.open(space.path) as other, other._store.files.disk.exclusively(layout.RECLAIM_LOCK):
-        assert space._housekeeper.sweep() == 0
+        assert space._housekeeper.compact() == 0
         space._housekeeper._save(least=0)
         assert not space._store.files.disk.exists(layout.CHECKPOINT)
     space._housekeeper._save(least=0)

@@ -141,7 +141,7 @@ class Model(RuleBasedStateMachine):
     def sweep(self, who: int) -> None:
         """S01-S06: whatever is swept, fold included, nobody sees a difference."""
         with swept_by_few():
-            self.spaces[who]._housekeeper.sweep()
+            self.spaces[who]._housekeeper.compact()
 
     @rule(who=st.integers(0, 1))
     def reopen(self, who: int) -> None:

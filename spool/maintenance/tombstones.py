@@ -1,0 +1,94 @@
+"""Tombstone merging: the removals and facts of many commits are written again in one file.
+
+A commit of which nothing lives is kept for its removals (tombstones) as long as the files of the removed messages may
+come back, and for its facts. When many such commits have piled up, one file says all that again and supersedes theirs.
+Removing twice is removing once, so nothing else is needed.
+"""
+
+import os
+from typing import Any
+
+from spool.format.batch import CommitBatch
+from spool.format.reader import image_of
+from spool.format.schema import TOTALS_FACT
+from spool.index.index import Index
+from spool.log.commit import commit, own_file
+from spool.model import layout
+from spool.model.xid import BRANCH_ID_BYTES
+from spool.store.settings import Settings
+from spool.store.store import Store
+
+MERGED_COMMITS = 512
+_MAX_FACTS = 4_096
+
+Facts = dict[str, tuple[int, Any, float | None]]
+
+
+class _Overtaken(Exception):
+    """What was read is not there any more. Nothing was done; the next round comes soon enough."""
+
+
+def merge_tombstones(store: Store) -> int:
+    """Merge the tombstones of many commits, if they have piled up; returns how many files were written.
+
+    The caller holds the reclaim lock and has caught up.
+    """
+    with store.view.mutex:
+        index = store.view.index
+        index.forget_expired(store.clock.now())
+        numbers = sorted(number for number in index.idle if _is_mergeable(index, number))
+    if len(numbers) < MERGED_COMMITS:
+        return 0
+    try:
+        _merge(store, numbers)
+    except _Overtaken:
+        return 0
+    return 1
+
+
+def _merge(store: Store, numbers: list[int]) -> None:
+    removals, facts = _content_of(store, numbers)
+    batch = CommitBatch(supersedes=tuple(numbers))
+
+    def check(_: Settings) -> None:
+        if any(store.view.index.facts.get(key) != fact for key, fact in facts.items()):
+            raise _Overtaken
+
+    deadline = store.deadline()
+    with own_file(store, deadline, header_room=(16 << 10) + 10 * len(numbers)) as file:
+        batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
+        for _, number, first, count, why in removals:
+            batch.remove(number, first, count, why)
+        for key, (_, value, expiry) in facts.items():
+            batch.fact(key, value, expiry)
+        commit(store, file, batch, deadline, check=check)
+
+
+def _is_mergeable(index: Index, number: int) -> bool:
+    """Whether a file is kept for its removals or for a few facts. One with many facts is large enough; the totals are
+    written anew by reclaim."""
+    state = index.files[number]
+    if not state.foldable or state.facts > _MAX_FACTS:
+        return False
+    totals = index.facts.get(TOTALS_FACT)
+    return bool(state.targets or state.facts) and (totals is None or totals[0] != number)
+
+
+def _content_of(store: Store, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
+    """What these commits removed and whose files may still be there, sorted by position; and those of their facts that
+    are the newest of their key."""
+    removals: list[list[Any]] = []
+    facts: Facts = {}
+    for number in numbers:
+        contents = image_of(store.files.disk, layout.committed(number))
+        if contents is None or contents.header.number != number:
+            raise _Overtaken
+        with store.view.mutex:
+            index = store.view.index
+            targets = index.files[number].targets if number in index.files else ()
+            compacted = any(target in index.files and index.files[target].span is not None for target in targets)
+            commands = [command for table in contents.tables for command in table.commands]
+            removals += [command for command in commands if compacted or command[1] in index.files]
+            keys = [fact[0] for table in contents.tables for fact in table.facts]
+            facts.update({key: index.facts[key] for key in keys if index.facts.get(key, (0,))[0] == number})
+    return sorted(removals, key=lambda command: (command[1], command[2])), facts
