@@ -48,7 +48,7 @@ def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
     swept = threading.Event()
     with spool.create(tmp_path / "space") as space:
-        monkeypatch.setattr(space._housekeeper, "sweep", lambda: swept.set() or 0)
+        monkeypatch.setattr(space._housekeeper, "compact", lambda: swept.set() or 0)
         until = time.monotonic() + PATIENT_SECONDS
         while not swept.wait(0.01):
             space._housekeeper._wake.set()
