@@ -151,10 +151,10 @@ def _room(store: Store, route: Route) -> tuple[int | None, str]:
     queue = None if config is None else config.reply_queue
     if isinstance(route.service, QueueService):
         queue = route.service.queue
-    if queue is None or (room := room_in(store, settings, queue)) is None:
+    if queue is None or (room := room_in(store.view, settings, queue)) is None:
         return None, ""
     if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
-        room = room_in(store, settings, queue)
+        room = room_in(store.view, settings, queue)
     return room, f"queue {queue} is full" if room == 0 else ""
 
 

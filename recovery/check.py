@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from recovery.problem import Problem, Remedy, distinct
 from recovery.proof import Proof, examine
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
-from spool.disk.disk import DIRECTORY_MODE, FILE_MODE
+from spool.coordination.counters import Counters
+from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, Disk
 from spool.disk.quarantine import REASON_SUFFIX, kept
 from spool.format.schema import TOTALS_FACT
 from spool.index import Index
@@ -21,6 +22,7 @@ from spool.model.layout import CommittedName
 from spool.model.message import Position
 from spool.model.xid import Xid
 from spool.names import plural
+from spool.store.parts import View
 from spool.store.store import Store
 
 
@@ -41,9 +43,9 @@ def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Problem
         files = {number: state.adopted for number, state in store.view.index.files.items()}
         damage = list(store.view.index.damage)
     problems = [problem for number in sorted(files) for problem in _commit_problems(store, number)]
-    problems += _prepared_branches(store)
-    problems += _strays(store)
-    problems += _foreign_files(store)
+    problems += _prepared_branches(store.files.disk, store.view)
+    problems += _strays(store.files.disk, store.shared.counters)
+    problems += _foreign_files(store.files.disk)
     problems += lost_queues(store)
     problems += _directories(store)
     if reclaim_locked:
@@ -73,16 +75,18 @@ def _commit_problems(store: Store, number: int) -> Iterator[Problem]:
     """
     name = layout.committed(number)
     proof = examine(store.files.disk, name)
-    problems = list(_numbered_file(store, number, name, proof))
+    problems = list(_numbered_file(store.files.disk, store.view, number, name, proof))
     header = proof.header
     for ordinal, adoption in enumerate(header.adopts if header is not None else (), 1):
         branch = CommittedName(number, ordinal)
-        problems += _adopted_branch(store, branch, adoption.xid, adoption.checksum, adoption.first)
+        problems += _adopted_branch(
+            store.files.disk, store.view, branch, adoption.xid, adoption.checksum, adoption.first
+        )
     if problems and _still_needed(store, number):
         yield from problems
 
 
-def _numbered_file(store: Store, number: int, name: str, proof: Proof) -> Iterator[Problem]:
+def _numbered_file(disk: Disk, view: View, number: int, name: str, proof: Proof) -> Iterator[Problem]:
     header = proof.header
     if header is None or header.number not in (number, -1):
         wrong = f"it carries the number {header.number}" if header is not None else proof.wrong
@@ -90,19 +94,21 @@ def _numbered_file(store: Store, number: int, name: str, proof: Proof) -> Iterat
         return
     if header.number == -1:
         yield Problem(_damaged(name, "its number does not match its checksum"), Remedy.WRITE_NUMBER, number)
-    yield from _content(store, name, proof, number, 0)
-    if proof.bad_tables and not kept(store.files.disk, name):
+    yield from _content(view, name, proof, number, 0)
+    if proof.bad_tables and not kept(disk, name):
         yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Remedy.KEEP_COPY)
 
 
-def _adopted_branch(store: Store, branch: CommittedName, xid: Xid, checksum: int, first: int) -> Iterator[Problem]:
+def _adopted_branch(
+    disk: Disk, view: View, branch: CommittedName, xid: Xid, checksum: int, first: int
+) -> Iterator[Problem]:
     name = layout.committed(*branch)
-    proof = examine(store.files.disk, name)
-    if proof.missing and store.files.disk.exists(layout.prepared(xid)):
+    proof = examine(disk, name)
+    if proof.missing and disk.exists(layout.prepared(xid)):
         name = layout.prepared(xid)
-        proof = examine(store.files.disk, name)
+        proof = examine(disk, name)
     if proof.missing:
-        if not kept(store.files.disk, name):
+        if not kept(disk, name):
             yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Remedy.RECORD)
         return
     wrong = proof.wrong or next(iter(proof.bad_tables), "")
@@ -111,22 +117,22 @@ def _adopted_branch(store: Store, branch: CommittedName, xid: Xid, checksum: int
     if wrong:
         yield Problem(_damaged(name, f"{wrong} (branch {xid})"), Remedy.QUARANTINE)
         return
-    yield from _content(store, name, proof, branch.number, first)
+    yield from _content(view, name, proof, branch.number, first)
     if proof.header is not None and proof.header.number != 0:
         yield Problem(_damaged(name, f"a branch has no number (branch {xid})"), Remedy.WRITE_NUMBER)
 
 
-def _content(store: Store, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
+def _content(view: View, name: str, proof: Proof, number: int, first: int) -> Iterator[Problem]:
     """Check the bodies of messages that are still in a queue, and the file's length.
 
     Args:
         first: the ordinal of the file's first message within its commit.
     """
-    with store.view.mutex:
+    with view.mutex:
         live = [
             (position, wrong)
             for ordinal, wrong in proof.bad_bodies
-            if store.view.index.messages.find(position := Position(number, first + ordinal)) is not None
+            if view.index.messages.find(position := Position(number, first + ordinal)) is not None
         ]
     if live:
         positions = tuple(position for position, _ in live)
@@ -144,23 +150,23 @@ def _still_needed(store: Store, number: int) -> bool:
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
-        return state is not None and (state.live > 0 or not being_reclaimed(store, store.view.index, number))
+        return state is not None and (state.live > 0 or not being_reclaimed(store.files.disk, store.view.index, number))
 
 
 def _missing_files_now(store: Store) -> list[Problem]:
     catch_up(store)
-    return missing_files(store, store.view.index)
+    return missing_files(store.files.disk, store.view, store.view.index)
 
 
-def missing_files(store: Store, index: Index) -> list[Problem]:
+def missing_files(disk: Disk, view: View, index: Index) -> list[Problem]:
     """Find files that were deleted or put back by another program, by the digest of retired numbers.
 
     The caller holds the reclaim lock, or is alone.
     """
-    with store.view.mutex:
+    with view.mutex:
         applied = index.applied
         totals = index.facts.get(TOTALS_FACT, (0, None, None))[1]
-    change = digest_mismatch(applied, committed_numbers(store), totals)
+    change = digest_mismatch(applied, committed_numbers(disk), totals)
     if change is None:
         return []
     missing, number = change
@@ -175,21 +181,21 @@ def missing_files(store: Store, index: Index) -> list[Problem]:
     return [Problem(_damaged(name, wrong), Remedy.RESET_DIGEST)]
 
 
-def committed_numbers(store: Store) -> list[int]:
+def committed_numbers(disk: Disk) -> list[int]:
     """List the sequence numbers that have a file in committed/."""
-    parsed = map(layout.parse_committed, store.files.disk.names(layout.COMMITTED))
+    parsed = map(layout.parse_committed, disk.names(layout.COMMITTED))
     return [name.number for name in parsed if name is not None and not name.adoption]
 
 
 # -- everything else --------------------------------------------------------------------------------------------------
 
 
-def _prepared_branches(store: Store) -> Iterator[Problem]:
-    for entry in sorted(store.files.disk.names(layout.PREPARED)):
+def _prepared_branches(disk: Disk, view: View) -> Iterator[Problem]:
+    for entry in sorted(disk.names(layout.PREPARED)):
         xid, name = layout.parse_xid(entry), f"{layout.PREPARED}/{entry}"
-        if xid is None or xid in store.view.index.adopted:
+        if xid is None or xid in view.index.adopted:
             continue
-        proof = examine(store.files.disk, name)
+        proof = examine(disk, name)
         header = proof.header
         if proof.missing:
             continue  # it was decided meanwhile
@@ -208,14 +214,14 @@ def _prepared_branches(store: Store) -> Iterator[Problem]:
             yield Problem(_damaged(name, _surplus(proof)), Remedy.TRUNCATE)
 
 
-def _strays(store: Store) -> Iterator[Problem]:
+def _strays(disk: Disk, counters: Counters) -> Iterator[Problem]:
     """Find entries of the space's own directories that are none of its files."""
     for directory, is_ours in layout.OWN_NAMES.items():
-        entries = sorted(store.files.disk.names(directory))
-        last = highest_issued(store, store.shared.counters.read())  # after the names: other processes commit meanwhile
+        entries = sorted(disk.names(directory))
+        last = highest_issued(disk, counters.read())  # after the names: other processes commit meanwhile
         for entry in entries:
             name = f"{directory}/{entry}"
-            identity = store.files.disk.identity(name)
+            identity = disk.identity(name)
             if identity is None:
                 continue
             parsed = layout.parse_committed(entry) if directory == layout.COMMITTED else None
@@ -229,17 +235,17 @@ def _strays(store: Store) -> Iterator[Problem]:
                 yield Problem(Finding(Kind.STRAY, name, detail, LEFT_ALONE), Remedy.QUARANTINE, parsed.number)
 
 
-def _foreign_files(store: Store) -> Iterator[Problem]:
+def _foreign_files(disk: Disk) -> Iterator[Problem]:
     """Find what lies beside the space's directories, and reasons in quarantine that are no regular files.
 
     It is left alone. A half-written space.toml, and a reason without its file, are what a crash leaves: no problem.
     """
-    names = [name for name in store.files.disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
-    kept_names = set(store.files.disk.names(layout.QUARANTINE))
+    names = [name for name in disk.names("") if name not in (layout.SETTINGS, *layout.DIRECTORIES)]
+    kept_names = set(disk.names(layout.QUARANTINE))
     reasons = {name for name in kept_names if name.endswith(REASON_SUFFIX)}
     orphans = {reason for reason in reasons if reason.removesuffix(REASON_SUFFIX) not in kept_names}
     for name in sorted([*names, *(f"{layout.QUARANTINE}/{name}" for name in orphans)]):
-        identity = store.files.disk.identity(name)
+        identity = disk.identity(name)
         if identity is None or (name == f"{layout.SETTINGS}.tmp" and identity.is_regular):
             continue
         if not (name.endswith(REASON_SUFFIX) and identity.is_plain):

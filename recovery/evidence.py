@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spool.admin.findings import LEFT_ALONE, Kind
-from spool.coordination.locks import capture_byte, coordinator_byte, xid_byte
+from spool.coordination.counters import Counters
+from spool.coordination.locks import LockFile, capture_byte, coordinator_byte, xid_byte
+from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.reader import FileContents, image_of, open_file, prove
 from spool.log.visibility import carries
@@ -17,7 +19,7 @@ from spool.model.layout import CommittedName
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.names import plural
 from spool.policies.claim_journal import all_journals
-from spool.store.store import Store
+from spool.store.parts import Shared
 
 # Sequence numbers are issued one after the other, so a crash leaves only a few without a file. A file with a number
 # farther ahead was put there by another program; the numbers up to it are not filled.
@@ -99,22 +101,22 @@ class Decision:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(store: Store, *, alone: bool) -> Evidence:
+def read(disk: Disk, shared: Shared, *, alone: bool) -> Evidence:
     """Read every directory. A process that is not alone leaves unpublished numbers to their writers."""
     evidence = Evidence(alone)
-    names = sorted(store.files.disk.names(layout.COMMITTED))
+    names = sorted(disk.names(layout.COMMITTED))
     if alone:
-        _read_numbers(store, evidence, names)
+        _read_numbers(disk, shared.counters, evidence, names)
     else:
         evidence.issued, evidence.published = (
-            store.shared.counters.read().issued,
-            store.shared.counters.read().check().published,
+            shared.counters.read().issued,
+            shared.counters.read().check().published,
         )
-    _read_prepared(store, evidence)
+    _read_prepared(disk, shared.xids, evidence)
     if alone:
-        _read_adoptions(store, evidence, names)
+        _read_adoptions(disk, evidence, names)
     evidence.strays += [f"{layout.COMMITTED}/{name}" for name in names if _is_stray(name, evidence)]
-    _read_active(store, evidence)
+    _read_active(disk, shared.xids, evidence)
     return evidence
 
 
@@ -127,19 +129,19 @@ def _is_stray(name: str, evidence: Evidence) -> bool:
     return parsed is None or (evidence.alone and parsed.number > evidence.issued)
 
 
-def _read_numbers(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
+def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Iterable[str]) -> None:
     parsed = [p for p in map(layout.parse_committed, names) if p is not None]
     numbers = {p.number for p in parsed if not p.adoption}
-    page = store.shared.counters.read()
-    newest, mark = _newest_whole(store, sorted(numbers, reverse=True))
-    seen = {*(p.number for p in parsed), *_quarantined_numbers(store), page.issued}
+    page = counters.read()
+    newest, mark = _newest_whole(disk, sorted(numbers, reverse=True))
+    seen = {*(p.number for p in parsed), *_quarantined_numbers(disk), page.issued}
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
     evidence.published = min(mark, issued)
-    if page.boot_id == store.files.disk.boot_id():  # after a failed flush, only what was durable before counts
+    if page.boot_id == disk.boot_id():  # after a failed flush, only what was durable before counts
         evidence.published = min(issued, max(mark, page.durable if page.stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
-        evidence.unpublished[number] = _condition(store, number) if number in numbers else (Condition.MISSING, "")
+        evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "")
 
 
 def last_in_reach(seen: Iterable[int], newest: int) -> int:
@@ -157,10 +159,10 @@ def last_in_reach(seen: Iterable[int], newest: int) -> int:
     return last
 
 
-def _quarantined_numbers(store: Store) -> list[int]:
+def _quarantined_numbers(disk: Disk) -> list[int]:
     prefix = f"{layout.COMMITTED}."
     numbers = []
-    for name in store.files.disk.names(layout.QUARANTINE):
+    for name in disk.names(layout.QUARANTINE):
         digits = name.removeprefix(prefix)[:16]
         parsed = layout.parse_committed(f"{digits}{layout.SUFFIX}")
         if name.startswith(prefix) and parsed is not None:
@@ -168,102 +170,102 @@ def _quarantined_numbers(store: Store) -> list[int]:
     return numbers
 
 
-def _newest_whole(store: Store, numbers: Iterable[int]) -> tuple[int, int]:
+def _newest_whole(disk: Disk, numbers: Iterable[int]) -> tuple[int, int]:
     """Return (number, durable mark) of the newest whole file, which has the highest mark; (0, 0) if none is whole."""
     for number in numbers:
-        image = _image(store, layout.committed(number))
+        image = _image(disk, layout.committed(number))
         if image is not None and image.header.number == number:
             return number, image.header.durable_mark
     return 0, 0
 
 
-def _condition(store: Store, number: int) -> tuple[Condition, str]:
+def _condition(disk: Disk, number: int) -> tuple[Condition, str]:
     try:
-        handle = open_file(store.files.disk, layout.committed(number))
+        handle = open_file(disk, layout.committed(number))
     except CorruptedFile as error:
         return Condition.TORN, str(error)
     try:
-        header = prove(store.files.disk, handle).header
+        header = prove(disk, handle).header
     except CorruptedFile as error:
         return Condition.TORN, str(error)
     finally:
-        store.files.disk.close(handle)
+        disk.close(handle)
     if header.number != number:
         return Condition.TORN, f"it carries the number {header.number}"
     return Condition.WHOLE, plural(header.messages, "message")
 
 
-def _read_prepared(store: Store, evidence: Evidence) -> None:
-    for name in sorted(store.files.disk.names(layout.PREPARED)):
+def _read_prepared(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
+    for name in sorted(disk.names(layout.PREPARED)):
         xid = layout.parse_xid(name)
         if xid is None:
             evidence.strays.append(f"{layout.PREPARED}/{name}")
             continue
-        image = _image(store, f"{layout.PREPARED}/{name}")
-        if image is None and not store.files.disk.exists(f"{layout.PREPARED}/{name}"):
+        image = _image(disk, f"{layout.PREPARED}/{name}")
+        if image is None and not disk.exists(f"{layout.PREPARED}/{name}"):
             continue  # it was decided and moved since it was listed
         whole = image is not None and carries(image.header, xid)
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
-        _read_locks(store, evidence, xid)
+        _read_locks(xids, evidence, xid)
 
 
-def _read_locks(store: Store, evidence: Evidence, xid: Xid) -> None:
-    if not store.shared.xids.is_free(xid_byte(xid)):
+def _read_locks(xids: LockFile, evidence: Evidence, xid: Xid) -> None:
+    if not xids.is_free(xid_byte(xid)):
         evidence.locked.add(xid)
-    if not store.shared.xids.is_free(coordinator_byte(xid.gtrid)):
+    if not xids.is_free(coordinator_byte(xid.gtrid)):
         evidence.live_coordinators.add(xid.gtrid)
 
 
-def _read_adoptions(store: Store, evidence: Evidence, names: Iterable[str]) -> None:
+def _read_adoptions(disk: Disk, evidence: Evidence, names: Iterable[str]) -> None:
     """Read the adopted branches, and the commits that adopt them; an unpublished commit counts if it is whole."""
     for name in names:
         parsed = layout.parse_committed(name)
         if parsed is None or not parsed.adoption or parsed.number > evidence.issued:
             continue
-        image = _image(store, f"{layout.COMMITTED}/{name}")
+        image = _image(disk, f"{layout.COMMITTED}/{name}")
         branches = image.header.branches if image is not None else ()
         evidence.adoptions[parsed] = (branches[0].xid, "") if len(branches) == 1 else (None, "it is damaged")
     numbers = {parsed.number for parsed in evidence.adoptions} | set(evidence.unpublished)
     for number in sorted(numbers):
         condition = evidence.unpublished.get(number, (Condition.WHOLE, ""))[0]
-        commit = _image(store, layout.committed(number)) if condition is Condition.WHOLE else None
+        commit = _image(disk, layout.committed(number)) if condition is Condition.WHOLE else None
         if commit is not None and commit.header.number == number:
             evidence.adopted_by[number] = tuple(adoption.xid for adoption in commit.header.adopts)
 
 
-def _image(store: Store, name: str) -> FileContents | None:
+def _image(disk: Disk, name: str) -> FileContents | None:
     try:
-        return image_of(store.files.disk, name)
+        return image_of(disk, name)
     except NewerFormat as error:
-        raise NewerFormat(f"{store.files.disk.root}: {name}: {error}") from None
+        raise NewerFormat(f"{disk.root}: {name}: {error}") from None
     except CorruptedFile:
         return None
 
 
-def _is_irregular(store: Store, name: str) -> bool:
+def _is_irregular(disk: Disk, name: str) -> bool:
     """Tell whether it is a directory, a symlink or the like, which recovery never removes."""
-    identity = store.files.disk.identity(name)
+    identity = disk.identity(name)
     return identity is not None and not identity.is_regular
 
 
-def _read_active(store: Store, evidence: Evidence) -> None:
-    evidence.journals = all_journals(store)
-    for name in sorted(store.files.disk.names(layout.ACTIVE)):
+def _read_active(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
+    evidence.journals = all_journals(disk)
+    for name in sorted(disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)
-        if xid is not None and not _is_irregular(store, path):
+        if xid is not None and not _is_irregular(disk, path):
             evidence.active.append(xid)
-            _read_locks(store, evidence, xid)
+            _read_locks(xids, evidence, xid)
         elif name.startswith(layout.CAPTURE_PREFIX):
             evidence.captured.append(name)
-            if not store.shared.xids.is_free(capture_byte(name)):
+            if not xids.is_free(capture_byte(name)):
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)
-        elif not name.endswith(layout.NOTE_SUFFIX) or _is_irregular(store, path):
+        elif not name.endswith(layout.NOTE_SUFFIX) or _is_irregular(disk, path):
             evidence.strays.append(path)
     for xid in evidence.journals:
-        _read_locks(store, evidence, xid)
+        _read_locks(xids, evidence, xid)
 
 
 # -- deciding ---------------------------------------------------------------------------------------------------------

@@ -128,9 +128,9 @@ def _quarantine(store: Store, problem: Problem) -> str:
 
 def _quarantine_number(store: Store, problem: Problem) -> str:
     """Move a file whose sequence number is not issued yet, unless it has been issued meanwhile."""
-    with_number_lock(store, store.deadline())
+    with_number_lock(store.shared.control, store.deadline())
     try:
-        if problem.number <= highest_issued(store, store.shared.counters.read()):
+        if problem.number <= highest_issued(store.files.disk, store.shared.counters.read()):
             return ""
         return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
     finally:
@@ -147,7 +147,7 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
     if not store.shared.xids.try_lock(byte):
         return ""
     try:
-        with_number_lock(store, deadline)
+        with_number_lock(store.shared.control, deadline)
         try:
             settle_all(store, deadline)
             catch_up(store)
@@ -182,14 +182,14 @@ def _set_aside(store: Store, problem: Problem) -> str:
                 delivery.set_aside(store, position, problem.finding.detail, deadline)
                 done += 1
         finally:
-            claiming.release(store, [(position.number, first, count) for first, count in claimed])
+            claiming.release(store.shared.claims, [(position.number, first, count) for first, count in claimed])
     held = len(problem.positions) - done
     return "" if held else f"{done} damaged messages moved to {layout.QUARANTINE}/"
 
 
 def _reset_digest(store: Store, problem: Problem) -> str:
     record = _record(store, problem)
-    reset_retired_digest(store, committed_numbers(store))
+    reset_retired_digest(store, committed_numbers(store.files.disk))
     return f"{record}; no longer counted as missing"
 
 

@@ -4,8 +4,9 @@ from recovery.check import check, lost_queues, missing_files
 from recovery.evidence import Decision, Evidence, Step, decide, read
 from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
+from spool.coordination.counters import Counters
 from spool.coordination.locks import xid_byte
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
 from spool.index import Index
@@ -15,6 +16,7 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies.claim_journal import count_journal
 from spool.runtime.clock import Deadline
+from spool.store.parts import View
 from spool.store.store import Store, log
 from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
 
@@ -33,14 +35,14 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     """
     begun = store.clock.monotonic()
     deadline = store.deadline(None if alone else 30.0)
-    evidence = read(store, alone=alone)
+    evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
         page = store.shared.counters.read()
         same_boot = page.boot_id == store.files.disk.boot_id()
         store.shared.counters.start(
             issued=evidence.issued,
             published=evidence.published,
-            durable=_durable(store, evidence.published),
+            durable=_durable(store.files.disk, store.shared.counters, evidence.published),
             suspect=same_boot and (page.stopped or page.suspect),
         )
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
@@ -53,8 +55,10 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         _do(store, decision, deadline)
     rebuild(store, alone=alone, opening=True)
     if alone:
-        report.findings += _damage(store)
-        report.findings += [problem.finding for problem in missing_files(store, store.view.index)]
+        report.findings += _damage(store.view)
+        report.findings += [
+            problem.finding for problem in missing_files(store.files.disk, store.view, store.view.index)
+        ]
     report.findings += [problem.finding for problem in lost_queues(store)]
     decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
     for decision in decisions:
@@ -69,7 +73,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
 
 def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     """Report what `scan` would do. Nothing is changed: the store's disk may refuse every change."""
-    evidence = read(store, alone=alone)
+    evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
         index = read_all(store, store.settings.known, alone=True, published=evidence.published)
     else:
@@ -78,7 +82,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     decisions = decide(evidence, frozenset(index.adopted), _refused(evidence, index))
     findings = [_finding(d) for d in decisions if d.kind not in _QUIET]
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
-    findings += [problem.finding for problem in missing_files(store, index)] if alone else []
+    findings += [problem.finding for problem in missing_files(store.files.disk, store.view, index)] if alone else []
     findings += [problem.finding for problem in lost_queues(store, index if alone else None)]
     in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
     return RecoveryReport(alone, findings, in_doubt, index.applied)
@@ -92,10 +96,10 @@ def _finding(decision: Decision) -> Finding:
     return Finding(decision.kind, decision.name, decision.detail, decision.step.value)
 
 
-def _durable(store: Store, published: int) -> int:
+def _durable(disk: Disk, counters: Counters, published: int) -> int:
     """Return the highest durable number. After a reboot, `published` was itself read from a durable mark."""
-    same_boot = store.shared.counters.read().boot_id == store.files.disk.boot_id()
-    return min(published, store.shared.counters.read().durable) if same_boot else published
+    same_boot = counters.read().boot_id == disk.boot_id()
+    return min(published, counters.read().durable) if same_boot else published
 
 
 def _finish_numbers(store: Store, evidence: Evidence) -> None:
@@ -186,9 +190,9 @@ _STEPS = {
 }
 
 
-def _damage(store: Store) -> list[Finding]:
+def _damage(view: View) -> list[Finding]:
     """Name what was durable and cannot be read. The file stays where it is: what is whole in it is still served."""
     return [
         Finding(Kind.DAMAGED, name, wrong, "what can be read of it is served; spool-admin check tells more")
-        for name, wrong in store.view.index.damage
+        for name, wrong in view.index.damage
     ]

@@ -259,7 +259,7 @@ class ResourceManager:
 
     def _not_here(self, xid: Xid) -> XAError:
         """A branch that is not prepared belongs to one process."""
-        if two_phase.has_owner(self._store, xid):
+        if two_phase.has_owner(self._store.shared.xids, xid):
             return XAError(XAER_PROTO, f"the branch {xid} belongs to another process until it is prepared")
         if self._is_prepared(xid):
             return XAError(XAER_PROTO, f"the branch {xid} is prepared: commit it or roll it back")

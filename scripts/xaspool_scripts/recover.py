@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spool.store.parts import Shared
 from xaspool_scripts.common import (
     FAILED,
     SingleProgram,
@@ -21,7 +22,6 @@ from xaspool_scripts.wording import plural
 
 if TYPE_CHECKING:
     from spool.admin.findings import Finding, RecoveryReport
-    from spool.store.store import Store
 
 _MOST_SHOWN = 20
 
@@ -102,7 +102,7 @@ def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
 
 def _recover() -> "tuple[RecoveryReport, list[str]]":
     with open_space() as space:
-        return space.recovery, [] if space.recovery.alone else _others(space.engine.store)
+        return space.recovery, [] if space.recovery.alone else _others(space.engine.store.shared)
 
 
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
@@ -125,12 +125,12 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
             report.alone = False  # a process came meanwhile, and does what was planned
-        return report, [] if report.alone else _others(store)
+        return report, [] if report.alone else _others(store.shared)
 
 
-def _others(store: "Store") -> list[str]:
+def _others(shared: "Shared") -> list[str]:
     """The other processes that have the space open, as far as this user may see."""
-    return [holder for holder in store.shared.open_lock.holders() if not holder.startswith(f"process {os.getpid()} ")]
+    return [holder for holder in shared.open_lock.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------

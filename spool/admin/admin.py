@@ -177,7 +177,7 @@ class Administration:
     def holders(self, queue: str) -> dict[str, Holder]:
         """By message id, what holds those messages of the queue that are held or in doubt. QueueNotFound."""
         self._look(queue)
-        return holders(self._store, queue)
+        return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:

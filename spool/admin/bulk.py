@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.admin.holders import claimed_positions
+from spool.coordination.claims import Claims
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter, Slice
@@ -20,6 +21,7 @@ from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.ranges import Ranges, append, positions
 from spool.policies.claim_journal import OrphanReaper
+from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
 from spool.transactions.selection import GroupLocks, Wanted
@@ -97,7 +99,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, do)
     finally:
-        claiming.release(store, claimed)
+        claiming.release(store.shared.claims, claimed)
         groups.release()
 
 
@@ -140,32 +142,32 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     while True:
         with store.view.mutex:
             seen = look.next(store.view.index, store.clock.now(), _AT_ONCE)
-            free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store, one)]
+            free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store.view.prepared, one)]
         if not seen:
             return done
-        done += _count_unclaimed(store, free) if bulk.dry_run else _act(store, bulk, free, do)
+        done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, do)
         if bulk.progress is not None:
             bulk.progress(done)
 
 
-def _free(store: Store, seen: Slice) -> Ranges:
+def _free(prepared: PreparedBranches, seen: Slice) -> Ranges:
     """Return those messages that no branch in doubt holds."""
-    return _not_in_doubt(store, seen.number, min(seen.ordinals), len(seen.ordinals))
+    return _not_in_doubt(prepared, seen.number, min(seen.ordinals), len(seen.ordinals))
 
 
-def _not_in_doubt(store: Store, number: int, first: int, count: int) -> Ranges:
-    if not store.view.prepared.held:
+def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> Ranges:
+    if not prepared.held:
         return [(number, first, count)]
     free: Ranges = []
     for position in positions([(number, first, count)]):
-        if position not in store.view.prepared.held:
+        if position not in prepared.held:
             append(free, number, position.ordinal, 1)
     return free
 
 
-def _count_unclaimed(store: Store, wanted: Ranges) -> int:
+def _count_unclaimed(claims: Claims, wanted: Ranges) -> int:
     """Count the messages that could be claimed now, without taking a lock."""
-    claimed = claimed_positions(store)
+    claimed = claimed_positions(claims)
     total = sum(count for _, _, count in wanted)
     return total - sum(position in claimed for position in positions(wanted)) if claimed else total
 
@@ -180,14 +182,14 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
         revalidate(store, store.deadline())
         return _commit(store, claimed, do, bulk)
     finally:
-        claiming.release(store, claimed)
+        claiming.release(store.shared.claims, claimed)
 
 
 def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:
     draft, done = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
-        for run, first, count in _runs(store, claimed):
+        for run, first, count in _runs(store.view, claimed):
             if bulk is not None and not (
                 run.queue.name == bulk.queue and bulk.is_meant(run.attributes, run.committed_at, now)
             ):
@@ -201,13 +203,13 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
     return done
 
 
-def _runs(store: Store, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
+def _runs(view: View, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
     """Yield (run, first ordinal, count) of the messages that are still in a queue and that no branch in doubt holds."""
     for number, first, count in ranges:
         ordinal, end = first, first + count
         while ordinal < end:
-            run, stop = store.view.index.messages.run_from(number, ordinal, end)
+            run, stop = view.index.messages.run_from(number, ordinal, end)
             if run is not None:
-                for _, start, length in _not_in_doubt(store, number, ordinal, stop - ordinal):
+                for _, start, length in _not_in_doubt(view.prepared, number, ordinal, stop - ordinal):
                     yield run, start, length
             ordinal = stop

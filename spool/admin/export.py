@@ -89,7 +89,7 @@ def _nothing_reclaimed(store: Store) -> Iterator[None]:
 def _snapshot(store: Store) -> tuple[str, list[str]]:
     """Return the settings and the names of all files at one moment, when no commit is unpublished."""
     deadline = store.deadline()
-    with_number_lock(store, deadline)
+    with_number_lock(store.shared.control, deadline)
     try:
         settle_all(store, deadline)
         settings = read_settings_text(store.files.disk)

@@ -8,10 +8,12 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.coordination.locks import xid_byte
+from spool.coordination.claims import Claims
+from spool.coordination.locks import LockFile, xid_byte
+from spool.disk.disk import Disk
 from spool.model.message import Position, message_id
 from spool.policies.claim_journal import JournalContents, all_journals, read_journal
-from spool.store.store import Store
+from spool.store.parts import Shared, View
 
 HELD, IN_DOUBT = "held", "in doubt"
 
@@ -33,50 +35,50 @@ class Holder:
     since: float | None = None
 
 
-def holders(store: Store, queue: str) -> dict[str, Holder]:
+def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Holder]:
     """Return the holders of a queue's messages by message id, in the order in which the messages were put."""
-    found = by_position(store)
+    found = by_position(disk, shared, view)
     by_id = {}
-    with store.view.mutex:
+    with view.mutex:
         for position in sorted(found):
-            run = store.view.index.messages.find(position)
+            run = view.index.messages.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*store.view.index.messages.branch_of(position))] = found[position]
+                by_id[message_id(*view.index.messages.branch_of(position))] = found[position]
     return by_id
 
 
-def by_position(store: Store) -> dict[Position, Holder]:
+def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder]:
     """Return the holder of every message that is held, in any queue.
 
     Prepared branches are those of the last listing.
     """
-    claimed = claimed_positions(store)
+    claimed = claimed_positions(shared.claims)
     found = {position: Holder(HELD) for position in claimed}
     if claimed:
-        _add_noted(store, claimed, found)
-    with store.view.mutex:
-        for position, xid in store.view.prepared.held.items():
-            header = store.view.prepared.images[xid].header
+        _add_noted(disk, shared.xids, claimed, found)
+    with view.mutex:
+        for position, xid in view.prepared.held.items():
+            header = view.prepared.images[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
             found[position] = Holder(IN_DOUBT, str(xid), _whole(pid), _text(program), header.time)
     return found
 
 
-def claimed_positions(store: Store) -> set[Position]:
+def claimed_positions(claims: Claims) -> set[Position]:
     """Return the messages that any process has claimed, this one included."""
-    found = {Position(*place) for place in store.shared.claims.held_ranges()}
-    for number, first, count in store.shared.claims.held_elsewhere():
+    found = {Position(*place) for place in claims.held_ranges()}
+    for number, first, count in claims.held_elsewhere():
         found.update(Position(number, ordinal) for ordinal in range(first, first + count))
     return found
 
 
-def _add_noted(store: Store, claimed: Iterable[Position], found: dict[Position, Holder]) -> None:
+def _add_noted(disk: Disk, xids: LockFile, claimed: Iterable[Position], found: dict[Position, Holder]) -> None:
     """What the notes of live transactions say about these."""
     places = sorted(claimed)
-    for xid in all_journals(store):
-        if store.shared.xids.is_free(xid_byte(xid)):
+    for xid in all_journals(disk):
+        if xids.is_free(xid_byte(xid)):
             continue  # its process is dead: others may hold what it held
-        note = read_journal(store, xid)
+        note = read_journal(disk, xid)
         holder = Holder(HELD, str(xid), note.pid, note.program, note.since)
         found.update((position, holder) for position in _noted(note, places))
 

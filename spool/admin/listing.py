@@ -10,6 +10,7 @@ from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.message import Message, Position, due_time, message_id, parse_message_id
+from spool.store.parts import View
 from spool.store.store import Store
 from spool.transactions import delivery
 
@@ -36,7 +37,7 @@ class QueueEntry(NamedTuple):
 
 def entries_of(store: Store, queue: str, seen: list[Slice]) -> Iterator[QueueEntry]:
     """Of what a look saw; what has left the queue since, or is past its time, is left out."""
-    held = by_position(store)
+    held = by_position(store.files.disk, store.shared, store.view)
     for some in seen:
         for ordinal in some.ordinals:
             found = _entry(store, queue, Position(some.number, ordinal), held)
@@ -57,7 +58,7 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
         run = None if position is None else store.view.index.messages.find(position)
     found = None
     if position is not None and run is not None:
-        found = _as_it_stands(store, run, position, by_position(store))
+        found = _as_it_stands(store, run, position, by_position(store.files.disk, store.shared, store.view))
     if found is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
     return found
@@ -76,7 +77,7 @@ def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Posi
     try:
         message = delivery.peek(store, position)
     except CorruptedFile as error:
-        return _damaged(store, position, str(error))
+        return _damaged(store.view, position, str(error))
     if message is None:
         return None
     if held and (holder := held.get(position)) is not None:
@@ -85,11 +86,11 @@ def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Posi
     return QueueEntry(message.id, position, DELAYED if due is not None and due > store.clock.now() else READY, message)
 
 
-def _damaged(store: Store, position: Position, damage: str) -> QueueEntry | None:
-    with store.view.mutex:
-        if store.view.index.messages.find(position) is None:
+def _damaged(view: View, position: Position, damage: str) -> QueueEntry | None:
+    with view.mutex:
+        if view.index.messages.find(position) is None:
             return None
-        id_ = message_id(*store.view.index.messages.branch_of(position))
+        id_ = message_id(*view.index.messages.branch_of(position))
     return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 

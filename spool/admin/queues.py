@@ -155,7 +155,7 @@ def _puts(image: FileContents, queue: str) -> Iterator[int]:
 @contextmanager
 def _nothing_comes(store: Store) -> Iterator[None]:
     """No commit gets a number meanwhile, and no branch votes; whoever does afterwards looks at the settings first."""
-    with_number_lock(store, store.deadline())
+    with_number_lock(store.shared.control, store.deadline())
     try:
         catch_up(store, settle_all(store, store.deadline()))
         for _ in store.deadline().polls():

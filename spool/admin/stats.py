@@ -5,12 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.admin.holders import claimed_positions
+from spool.coordination.claims import Claims
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Position
+from spool.store.parts import View
 from spool.store.store import Store
 
 
@@ -43,7 +45,11 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     list_prepared(store)
     with store.view.mutex:
         now = store.clock.now()
-        claimed, held, added = _claimed(store), _held_in_doubt(store), prepared_usage(store)
+        claimed, held, added = (
+            _claimed(store.shared.claims, store.view),
+            _held_in_doubt(store.view),
+            prepared_usage(store.view.prepared),
+        )
         taken = claimed + held
         totals = store.view.index.totals()
         found = {}
@@ -72,15 +78,15 @@ def _of(counts: Counter[Run], line: Queue) -> int:
     return sum(count for run, count in counts.items() if run.queue is line.order)
 
 
-def _claimed(store: Store) -> Counter[Run]:
+def _claimed(claims: Claims, view: View) -> Counter[Run]:
     """Count the claimed messages of each run, of all processes."""
-    return _per_run(store, claimed_positions(store))
+    return _per_run(view, claimed_positions(claims))
 
 
-def _held_in_doubt(store: Store) -> Counter[Run]:
+def _held_in_doubt(view: View) -> Counter[Run]:
     """Count the messages of each run that prepared branches hold."""
-    return _per_run(store, store.view.prepared.held)
+    return _per_run(view, view.prepared.held)
 
 
-def _per_run(store: Store, positions: Iterable[Position]) -> Counter[Run]:
-    return Counter(run for position in positions if (run := store.view.index.messages.find(position)) is not None)
+def _per_run(view: View, positions: Iterable[Position]) -> Counter[Run]:
+    return Counter(run for position in positions if (run := view.index.messages.find(position)) is not None)

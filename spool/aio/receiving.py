@@ -81,7 +81,7 @@ class Receiver:
 
     @public_call("waiting for a message")
     def _pause_seconds(self, wanted: Wanted, short: float) -> float:
-        return pause_seconds(self._store, wanted, short)
+        return pause_seconds(self._store.view, self._store.clock, wanted, short)
 
     async def _listen_for(self, seconds: float) -> None:
         """Until a message may have come, or the time is over."""

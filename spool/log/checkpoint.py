@@ -12,7 +12,9 @@ from typing import Any
 
 import msgpack
 
+from spool.coordination.counters import Counters
 from spool.disk.content import unlink_if_there, write_new
+from spool.disk.disk import Disk
 from spool.format.format import SectionEntry
 from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
@@ -20,8 +22,9 @@ from spool.index.run import Lengths, Run
 from spool.index.segment import Segment
 from spool.model import layout
 from spool.model.xid import Xid
+from spool.store.parts import Files, View
 from spool.store.settings import Settings
-from spool.store.store import Store, log
+from spool.store.store import log
 
 _VERSION = 3
 _MAX_BYTES = 512 << 20
@@ -30,36 +33,36 @@ _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 Identities = dict[str, list[int]]
 
 
-def save(store: Store) -> bool:
+def save(disk: Disk, counters: Counters, view: View) -> bool:
     """Write a checkpoint of the index; False if it could not be believed. Caller holds the reclaim lock."""
-    page = store.shared.counters.read()
-    with store.view.mutex:
-        index = store.view.index
+    page = counters.read()
+    with view.mutex:
+        index = view.index
         if index.damage or index.applied > page.durable or page.suspect or page.stopped:
             return False
-        files = _identities(store, store.files.disk.names(layout.COMMITTED), index.applied)
+        files = _identities(disk, disk.names(layout.COMMITTED), index.applied)
         if _expected(index) != set(files):
             return False  # an adopted branch has not been moved yet, or files were changed from outside
-        packed: bytes = msgpack.packb(_state(index, files, _orders(store.view.settings)))
+        packed: bytes = msgpack.packb(_state(index, files, _orders(view.settings)))
     data = zlib.crc32(packed).to_bytes(4, "big") + packed
-    unlink_if_there(store.files.disk, _TEMPORARY)
-    write_new(store.files.disk, _TEMPORARY, data, durable=False)
-    store.files.disk.rename(_TEMPORARY, layout.CHECKPOINT)
+    unlink_if_there(disk, _TEMPORARY)
+    write_new(disk, _TEMPORARY, data, durable=False)
+    disk.rename(_TEMPORARY, layout.CHECKPOINT)
     return True
 
 
-def load(store: Store, settings: Settings) -> Index | None:
+def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
     """Read the index from the checkpoint; None if there is none that can be believed."""
-    page = store.shared.counters.read()
+    page = counters.read()
     if page.suspect or page.stopped:
         return None
     try:
-        state = _read(store)
+        state = _read(files.disk)
         if state is None or state["applied"] > page.published:
             return None
-        if _identities(store, store.files.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
+        if _identities(files.disk, files.disk.names(layout.COMMITTED), state["applied"]) != state["files"]:
             return None
-        index = Index(store.files.cache, settings.config.queues)
+        index = Index(files.cache, settings.config.queues)
         return _filled(index, state) if state["orders"] == _orders(settings) else None
     except _UNREADABLE as error:
         log.info("the checkpoint is of no use: %s", error)
@@ -69,29 +72,27 @@ def load(store: Store, settings: Settings) -> Index | None:
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
-def _read(store: Store) -> dict[str, Any] | None:
-    identity = store.files.disk.identity(layout.CHECKPOINT)
+def _read(disk: Disk) -> dict[str, Any] | None:
+    identity = disk.identity(layout.CHECKPOINT)
     if identity is None or not identity.is_plain or identity.size > _MAX_BYTES:
         return None
-    handle = store.files.disk.open(layout.CHECKPOINT)
+    handle = disk.open(layout.CHECKPOINT)
     try:
-        data = store.files.disk.read_at(handle, 0, identity.size)
+        data = disk.read_at(handle, 0, identity.size)
     finally:
-        store.files.disk.close(handle)
+        disk.close(handle)
     if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         return None
     state: dict[str, Any] = msgpack.unpackb(data[4:], strict_map_key=False)
     return state if state["version"] == _VERSION else None
 
 
-def _identities(store: Store, names: Iterable[str], applied: int) -> Identities:
+def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:
     """What tells whether a file is as it was, by name, for the commits up to ``applied``."""
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)
-        identity = (
-            store.files.disk.identity(f"{layout.COMMITTED}/{name}") if parsed and parsed.number <= applied else None
-        )
+        identity = disk.identity(f"{layout.COMMITTED}/{name}") if parsed and parsed.number <= applied else None
         if identity is not None:
             found[name] = [identity.inode, identity.size, identity.modified_ns, identity.links]
     return found

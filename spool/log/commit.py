@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from spool.coordination.counters import Page
-from spool.coordination.locks import NUMBER, xid_byte
-from spool.disk.disk import FlushFailed
+from spool.coordination.locks import NUMBER, LockFile, xid_byte
+from spool.disk.disk import Disk, FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
@@ -78,9 +78,9 @@ def commit(
     try:
         # 7. Flush it, here and in the mirror. From here on a closed space ends no wait: others wait for this number.
         if store.files.mirror is None:
-            _flush(store, file, flush=flush)
+            _flush(store.files.disk, file, flush=flush)
         else:
-            store.files.mirror.keep_beside(number, partial(_flush, store, file, flush=flush))
+            store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
         publish(store, number, deadline.unchecked(), flushed=flush)
     except FlushFailed as error:
@@ -110,7 +110,7 @@ def _issue(
 ) -> int:
     """Give the file its number; this process holds the number's byte when this returns."""
     # 2. One process at a time, from the last look at what is there to the name of the file.
-    with_number_lock(store, deadline)
+    with_number_lock(store.shared.control, deadline)
     try:
         # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``. If it
         #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
@@ -125,7 +125,7 @@ def _issue(
         if batch.supersedes:
             write(store, file, batch, page)
         # 4. Hold the byte of the next number.
-        number = highest_issued(store, page) + 1
+        number = highest_issued(store.files.disk, page) + 1
         if number > layout.MAX_NUMBER:
             raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
         store.shared.numbers.lock(number, deadline, f"the number {number}")
@@ -175,10 +175,10 @@ def write(
         file.complete(header, batch, pool)
 
 
-def _flush(store: Store, file: CommitFileWriter, *, flush: bool) -> None:
+def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
     if flush:
         assert file.handle is not None
-        store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)
+        disk.make_durable(file.handle, layout.COMMITTED, new=True)
 
 
 def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
@@ -194,20 +194,22 @@ def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
 
 
 @contextmanager
-def own_file(store: Store, deadline: Deadline, header_room: int | None = None) -> Iterator[CommitFileWriter]:
+def own_file(
+    disk: Disk, xids: LockFile, deadline: Deadline, header_room: int | None = None
+) -> Iterator[CommitFileWriter]:
     """A new file in ``active/`` whose name is held; it is gone afterwards unless it was committed."""
     xid = new_local_xid()
     byte = xid_byte(xid)
-    store.shared.xids.lock(byte, deadline, f"the branch {xid}")
+    xids.lock(byte, deadline, f"the branch {xid}")
     try:
-        file = CommitFileWriter(store.files.disk, xid, header_room)
+        file = CommitFileWriter(disk, xid, header_room)
         try:
             yield file
         finally:
             if file.number is None:
                 file.abandon()
     finally:
-        store.shared.xids.unlock(byte)
+        xids.unlock(byte)
 
 
 def commit_batch(
@@ -222,7 +224,7 @@ def commit_batch(
 
     For a batch that needs no claims and adopts no branch. Arguments and errors as of ``commit``.
     """
-    with own_file(store, deadline) as file:
+    with own_file(store.files.disk, store.shared.xids, deadline) as file:
         number = commit(store, file, batch, deadline, check=check, flush=flush)
     catch_up(store)
     return number

@@ -139,7 +139,7 @@ class BranchRequest(CommitRequest):
         return targets_of(self.batch.tables)
 
     def usage(self, store: Store) -> UsageByQueue:
-        return change_by(store, self.batch.tables)
+        return change_by(store.view, self.batch.tables)
 
     def append_to(self, batch: CommitBatch) -> None:
         batch.append(self.batch)

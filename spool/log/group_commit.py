@@ -239,7 +239,7 @@ class GroupCommit:
         quota.settle_and_catch_up(self.store, deadline)
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
-            prepared = quota.prepared_usage(self.store)
+            prepared = quota.prepared_usage(self.store.view.prepared)
         failed = [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
         if failed:
             raise _NoRoomError(failed)
@@ -276,7 +276,7 @@ def _fits(
     grown = quota.combined(added, change)
     try:
         if any(usage.messages > 0 for usage in change.values()):
-            quota.check_room(store, settings, grown, prepared)
+            quota.check_room(store.view, settings, grown, prepared)
     except Full as error:
         request.error = error
         return False

@@ -15,6 +15,7 @@ from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.names import plural
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -43,7 +44,7 @@ def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def check_room(store: Store, settings: Settings, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
+def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: UsageByQueue | None = None) -> None:
     """Raise Full if messages do not fit, as far as this process has seen.
 
     Args:
@@ -51,16 +52,16 @@ def check_room(store: Store, settings: Settings, added: UsageByQueue, prepared: 
         prepared: ``prepared_usage``, if the caller has it.
     """
     config = settings.config
-    with store.view.mutex:
-        prepared = prepared_usage(store) if prepared is None else prepared
+    with view.mutex:
+        prepared = prepared_usage(view.prepared) if prepared is None else prepared
         for queue, usage in added.items():
             limits = config.queues.get(queue)
             if limits is not None and _grows(usage):
-                there = usage_of(store, queue, prepared)
+                there = usage_of(view, queue, prepared)
                 _compare(f"queue {queue}", limits.max_messages, limits.max_bytes, there, usage)
         total = sum_of(added.values())
         if (config.max_messages is not None or config.max_bytes is not None) and _grows(total):
-            _compare("the space", config.max_messages, config.max_bytes, usage_of_all(store, prepared), total)
+            _compare("the space", config.max_messages, config.max_bytes, usage_of_all(view, prepared), total)
 
 
 def _grows(usage: Usage) -> bool:
@@ -95,21 +96,21 @@ def sum_of(usages: Iterable[Usage]) -> Usage:
     return total
 
 
-def usage_of(store: Store, queue: str, prepared: UsageByQueue) -> Usage:
+def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:
     """The usage of a queue. Caller holds the mutex."""
-    line = store.view.index.messages.queues.get(queue)
+    line = view.index.messages.queues.get(queue)
     there = Usage() if line is None else Usage(line.live, line.bytes)
     return there.plus(prepared.get(queue, Usage()))
 
 
-def usage_of_all(store: Store, prepared: UsageByQueue) -> Usage:
-    lines = (Usage(line.live, line.bytes) for line in store.view.index.messages.queues.values())
+def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
+    lines = (Usage(line.live, line.bytes) for line in view.index.messages.queues.values())
     return sum_of(lines).plus(sum_of(prepared.values()))
 
 
-def prepared_usage(store: Store) -> UsageByQueue:
+def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
     """What prepared branches would add. Caller holds the mutex."""
-    return added_by(table for image in store.view.prepared.images.values() for table in image.tables)
+    return added_by(table for image in prepared.images.values() for table in image.tables)
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[Settings], None]:
@@ -121,24 +122,24 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Dead
     def check(settings: Settings) -> None:
         if settings.config.limited:
             settle_and_catch_up(store, deadline)
-            check_room(store, settings, change_by(store, tables()))
+            check_room(store.view, settings, change_by(store.view, tables()))
 
     return check
 
 
-def room_in(store: Store, settings: Settings, queue: str) -> int | None:
+def room_in(view: View, settings: Settings, queue: str) -> int | None:
     """How many more messages a queue takes, as far as this process has seen; None if it has no limit."""
     limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None
-    with store.view.mutex:
-        there = usage_of(store, queue, prepared_usage(store))
+    with view.mutex:
+        there = usage_of(view, queue, prepared_usage(view.prepared))
     if limits.max_bytes is not None and there.bytes >= limits.max_bytes:
         return 0
     return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
 
 
-def check_adoption(store: Store, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table]) -> None:
+def check_adoption(view: View, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table]) -> None:
     """Check the quota of a commit that adopts prepared branches.
 
     Args:
@@ -147,10 +148,10 @@ def check_adoption(store: Store, settings: Settings, own: Iterable[Table], unche
             messages count as new here. All other branches were checked when they voted.
     """
     unchecked = list(unchecked)
-    with store.view.mutex:
+    with view.mutex:
         counted = {queue: Usage(-usage.messages, -usage.bytes) for queue, usage in added_by(unchecked).items()}
-        prepared = combined(prepared_usage(store), counted)
-    check_room(store, settings, combined(change_by(store, own), change_by(store, unchecked, moves=False)), prepared)
+        prepared = combined(prepared_usage(view.prepared), counted)
+    check_room(view, settings, combined(change_by(view, own), change_by(view, unchecked, moves=False)), prepared)
 
 
 # -- what a branch would add -------------------------------------------------------------------------------------------
@@ -167,29 +168,29 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
     return found
 
 
-def change_by(store: Store, tables: Iterable[Table], *, moves: bool = True) -> dict[str, Usage]:
+def change_by(view: View, tables: Iterable[Table], *, moves: bool = True) -> dict[str, Usage]:
     """How a branch with these tables changes the usage: what it adds, less what it removes.
 
     ``moves=False`` leaves out what it moves from one queue to another.
     """
     tables = list(tables)
     found = added_by(tables)
-    with store.view.mutex:
+    with view.mutex:
         for table in tables:
             for command in table.commands:
                 if command[0] == "remove" or (command[0] == "update" and moves):
-                    _count_command(store, found, command)
+                    _count_command(view, found, command)
     return found
 
 
-def _count_command(store: Store, found: dict[str, Usage], command: list[Any]) -> None:
+def _count_command(view: View, found: dict[str, Usage], command: list[Any]) -> None:
     name, number, ordinal, count, what = command
     target = None if name == "remove" else what.get("queue")
     if name == "update" and target is None:
         return
     end = ordinal + count
     while ordinal < end:
-        run, stop = store.view.index.messages.run_from(number, ordinal, end)
+        run, stop = view.index.messages.run_from(number, ordinal, end)
         if run is not None:
             here, size = run.queue.name, run.bytes_of(ordinal, stop - ordinal)
             found.update(combined(found, {here: Usage(ordinal - stop, -size)}))

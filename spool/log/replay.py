@@ -7,6 +7,7 @@ bytes that belong under a name count.
 import logging
 from typing import NamedTuple
 
+from spool.disk.disk import Disk
 from spool.disk.quarantine import kept
 from spool.errors import CorruptedFile
 from spool.format.format import Adoption
@@ -55,7 +56,7 @@ def read_commit(
         None if a file of it is not where it was, or cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
-    image, wrong = _numbered_image(store, number)
+    image, wrong = _numbered_image(store.files.disk, number)
     if wrong is not None and not last_resort:
         return None
     if image is None:
@@ -66,7 +67,7 @@ def read_commit(
     if torn and not kept(store.files.disk, name):
         commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
     for place, adoption in enumerate(image.header.adopts, 1):
-        branch = _adopted_image(store, number, place, adoption)
+        branch = _adopted_image(store.files.disk, number, place, adoption)
         if branch is not None:
             commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
         elif listing is not None and not listing.has_branch(number, place, adoption.xid):
@@ -78,7 +79,7 @@ def read_commit(
     return commit
 
 
-def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str | None]:
+def _numbered_image(disk: Disk, number: int) -> tuple[FileContents | None, str | None]:
     """Read a numbered file: (contents or None, what is wrong or None). None, None: there is no such file.
 
     The name may carry other bytes at any time, so bad ones are read again by name before they are believed.
@@ -87,7 +88,7 @@ def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str
     image, wrong = None, None
     for attempt in range(_TRIES_ON_BAD_BYTES):
         try:
-            image = image_of(store.files.disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+            image = image_of(disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
         except CorruptedFile as error:
             image, wrong = None, str(error).removeprefix(f"{name}: ")
             continue
@@ -100,11 +101,11 @@ def _numbered_image(store: Store, number: int) -> tuple[FileContents | None, str
     return image, wrong
 
 
-def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) -> FileContents | None:
+def _adopted_image(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
     """Read an adopted branch, in the direction in which files move; None unless it has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
-            image = image_of(store.files.disk, name)
+            image = image_of(disk, name)
         except CorruptedFile as error:
             log.error("%s", error)
             continue
@@ -113,25 +114,18 @@ def _adopted_image(store: Store, number: int, place: int, adoption: Adoption) ->
     return None
 
 
-def name_absent_branches(store: Store, index: Index, commit: Commit) -> None:
+def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
     """Mark adopted branches as damage that were not found anywhere, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
     for place, xid in enumerate(commit.adopted, 1):
         name = layout.committed(commit.number, place)
-        if (
-            place in there
-            or name in named
-            or being_reclaimed(store, index, commit.number)
-            or kept(store.files.disk, name)
-        ):
+        if place in there or name in named or being_reclaimed(disk, index, commit.number) or kept(disk, name):
             continue
         index.mark_damaged(commit.number, name, f"branch {xid} is missing")
 
 
-def being_reclaimed(store: Store, index: Index, number: int) -> bool:
+def being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
     """Whether a commit is being removed or is gone. Its branches go before it, after the record that counts them."""
     totals = index.facts.get(TOTALS_FACT)
-    return (totals is not None and number in totals[1]["folded"]) or not store.files.disk.exists(
-        layout.committed(number)
-    )
+    return (totals is not None and number in totals[1]["folded"]) or not disk.exists(layout.committed(number))

@@ -13,9 +13,9 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 """
 
 from spool.coordination.counters import Page
-from spool.coordination.locks import NUMBER
+from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, replace_by_copy
-from spool.disk.disk import FlushFailed
+from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
 from spool.format.format import encode_header, stamp
@@ -26,15 +26,15 @@ from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 
 
-def with_number_lock(store: Store, deadline: Deadline) -> None:
+def with_number_lock(control: LockFile, deadline: Deadline) -> None:
     """Take the number lock, which the caller lets go of. Raises TransactionTimeout if it does not become free."""
     try:
-        store.shared.control.lock(NUMBER, deadline, "the lock on commit numbers")
+        control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def highest_issued(store: Store, page: Page) -> int:
+def highest_issued(disk: Disk, page: Page) -> int:
     """The highest sequence number that any process has issued.
 
     A writer may have died between the rename and the store of *issued*, so files beyond the counter count. Exact if the
@@ -44,7 +44,7 @@ def highest_issued(store: Store, page: Page) -> int:
         page: the counters, just read.
     """
     number = page.issued
-    while store.files.disk.exists(layout.committed(number + 1)):
+    while disk.exists(layout.committed(number + 1)):
         number += 1
     return number
 
@@ -92,7 +92,7 @@ def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Pa
         page: the counters, if they have been read since the caller's look began.
     """
     page = page or store.shared.counters.read()
-    return settle_to(store, highest_issued(store, page), deadline, page)
+    return settle_to(store, highest_issued(store.files.disk, page), deadline, page)
 
 
 def finish_dead_writer(store: Store, number: int) -> None:
@@ -106,8 +106,8 @@ def finish_dead_writer(store: Store, number: int) -> None:
         return  # another process finished it between the look at the counters and the lock
     name = layout.committed(number)
     try:
-        if _is_whole(store, number):
-            copy_over(store, name)
+        if _is_whole(store.files.disk, number):
+            copy_over(store.files.disk, name)
         else:
             write_empty(store, number)
         if store.files.mirror is not None:
@@ -119,26 +119,26 @@ def finish_dead_writer(store: Store, number: int) -> None:
         raise
 
 
-def _is_whole(store: Store, number: int) -> bool:
+def _is_whole(disk: Disk, number: int) -> bool:
     """Whether the number's file is there and is proven whole. If it is not, it goes to quarantine."""
     name = layout.committed(number)
-    identity = store.files.disk.identity(name)
+    identity = disk.identity(name)
     if identity is None:
         return False
     if not identity.is_regular:
-        quarantine(store.files.disk, name, "it is not a regular file: a power cut made something else of it")
+        quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
         return False
-    handle = store.files.disk.open(name)
+    handle = disk.open(name)
     try:
-        found = prove(store.files.disk, handle).header.number
+        found = prove(disk, handle).header.number
         if found == number:
             return True
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before the commit was acknowledged"
     finally:
-        store.files.disk.close(handle)
-    quarantine(store.files.disk, name, reason)
+        disk.close(handle)
+    quarantine(disk, name, reason)
     return False
 
 
@@ -155,6 +155,6 @@ def write_empty(store: Store, number: int) -> None:
         store.files.disk.make_durable(handle, layout.COMMITTED)
 
 
-def copy_over(store: Store, name: str) -> None:
+def copy_over(disk: Disk, name: str) -> None:
     """Give a file of the space the same bytes on a new inode, durable when this returns."""
-    replace_by_copy(store.files.disk, name, layout.copy(new_local_xid()))
+    replace_by_copy(disk, name, layout.copy(new_local_xid()))

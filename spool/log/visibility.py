@@ -16,6 +16,7 @@ from collections import Counter
 
 from spool.coordination.counters import Page
 from spool.coordination.locks import PREPARED_LIST
+from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.format import Header
 from spool.format.reader import FileContents, image_of
@@ -27,6 +28,7 @@ from spool.log.sequence import settle_all
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
+from spool.store.parts import Files, PreparedBranches
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -83,7 +85,7 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
     images: dict[Xid, FileContents] = {}
     for name in names:
         xid = layout.parse_xid(name)
-        image = None if xid is None else prepared_image(store, xid)
+        image = None if xid is None else prepared_image(store.files.disk, store.view.prepared, xid)
         if xid is not None and image is not None:
             images[xid] = image
     with store.view.mutex:
@@ -91,11 +93,11 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
     return store.shared.counters.read()
 
 
-def prepared_image(store: Store, xid: Xid) -> FileContents | None:
+def prepared_image(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
     """Read header and tables of a prepared branch; None if it is not there, or damaged (recovery reports that)."""
-    known = store.view.prepared.images.get(xid)
+    known = prepared.images.get(xid)
     try:
-        image = image_of(store.files.disk, layout.prepared(xid), known=known)
+        image = image_of(disk, layout.prepared(xid), known=known)
     except CorruptedFile as error:
         log.error("%s", error)
         return None
@@ -133,7 +135,7 @@ def apply_up_to(store: Store, published: int) -> None:
             )
             if commit is None:
                 _resume(store)
-            elif not apply(store, store.view.index, commit):
+            elif not apply(store.files, store.view.prepared, store.view.index, commit):
                 rebuild(store)
 
 
@@ -160,7 +162,7 @@ def apply_own(store: Store, commit: Commit) -> None:
     try:
         with store.view.mutex:
             if commit.number == store.view.index.applied + 1:
-                if not apply(store, store.view.index, commit):
+                if not apply(store.files, store.view.prepared, store.view.index, commit):
                     rebuild(store)
             elif commit.number > store.view.index.applied:
                 store.view.own[commit.number] = commit
@@ -170,21 +172,21 @@ def apply_own(store: Store, commit: Commit) -> None:
         log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
 
 
-def apply(store: Store, index: Index, commit: Commit) -> bool:
+def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:
     """Apply a commit that was just published. False: the index must be rebuilt. Caller holds the mutex."""
     for part in commit.parts:
-        store.files.cache.remember(part.file_ref(commit.number), part.image)
-    done = _applied(store, index, commit)
+        files.cache.remember(part.file_ref(commit.number), part.image)
+    done = _applied(files, index, commit)
     for xid in commit.adopted:
-        store.view.prepared.decided(xid)
+        prepared.decided(xid)
     return done
 
 
-def _applied(store: Store, index: Index, commit: Commit) -> bool:
+def _applied(files: Files, index: Index, commit: Commit) -> bool:
     """Apply a commit to an index. False: a compacted file that the index needs for it was reclaimed."""
     head = commit.parts[0]
     if head.image.header.supersedes:  # its tables are needed as soon as a message is taken from it
-        store.files.cache.remember(head.file_ref(commit.number), head.image)
+        files.cache.remember(head.file_ref(commit.number), head.image)
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
@@ -246,7 +248,7 @@ def read_all(
         from_checkpoint: do not read what a checkpoint covers, if there is one that can be believed.
     """
     for _ in range(_MAX_RESTARTS):
-        index = checkpoint.load(store, settings) if from_checkpoint else None
+        index = checkpoint.load(store.files, store.shared.counters, settings) if from_checkpoint else None
         index = index or Index(store.files.cache, settings.config.queues)
         if _replay(store, index, alone=alone, published=published):
             return index
@@ -276,13 +278,13 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
             if commit is None:
                 stuck = number
                 break
-            if not _applied(store, index, commit):
+            if not _applied(store.files, index, commit):
                 return False
             heads += [commit] if alone and commit.adopted else []
         if stuck is None:
             index.applied = last
             for head in heads:
-                name_absent_branches(store, index, head)
+                name_absent_branches(store.files.disk, index, head)
             return True
         failed[stuck] += 1
         if failed[stuck] > _MAX_RESTARTS:

@@ -263,7 +263,9 @@ class _Compaction:
         reading = FileCache(self.store.files.disk)  # not the store's, which gets use under the mutex
         # The header is written under the number lock, and must fit into its room, or all sections would move.
         deadline = self.store.deadline()
-        with own_file(self.store, deadline, header_room=(16 << 10) + 10 * len(sources)) as file:
+        with own_file(
+            self.store.files.disk, self.store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(sources)
+        ) as file:
             batch = CommitBatch()
             batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
             try:

@@ -153,7 +153,7 @@ class Housekeeper:
         if weight < least or fresh < least:
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if ours and checkpoint.save(self._store):
+            if ours and checkpoint.save(self._store.files.disk, self._store.shared.counters, self._store.view):
                 self._saved_at, self._saved_segments, self._saved_files = index.applied, segments, len(index.files)
 
     def _pause(self) -> None:

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Self
 
-from spool.disk.disk import FlushFailed
+from spool.coordination.counters import Counters
+from spool.disk.disk import Disk, FlushFailed
 from spool.disk.recycler import weight
 from spool.errors import NotOpen, SpoolError
 from spool.format.batch import CommitBatch
@@ -25,6 +26,8 @@ from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import reap_orphans
+from spool.runtime.clock import Clock
+from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
 
 _BATCH_FILES = 10_000
@@ -90,17 +93,19 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     removed = 0
     try:
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if not ours or _must_wait(store):
+            if not ours or _must_wait(store.files.disk, store.shared.counters):
                 return 0
             reap_orphans(store, store.deadline())
-            _flush_unflushed(store)
+            _flush_unflushed(store.files.disk, store.shared.counters)
             catch_up(store)
-            _finish_taken(store)
+            _finish_taken(store.files.disk, store.view)
             newest = store.view.index.applied - behind
-            while levels := _plan(store, newest if behind else store.view.index.applied):
+            while levels := _plan(
+                store.shared, store.view, store.clock, newest if behind else store.view.index.applied
+            ):
                 _record_totals(store, [number for level in levels for number in level])
                 for level in levels:
-                    _remove(store, level, pause)
+                    _remove(store.files, store.view, level, pause)
                     removed += len(level)
     except FlushFailed:
         store.stop()
@@ -112,28 +117,28 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
     return removed
 
 
-def _must_wait(store: Store) -> bool:
+def _must_wait(disk: Disk, counters: Counters) -> bool:
     """Whether nothing may go before the machine has started anew, because a flush failed.
 
     A file that was deleted may still be on the disk then, and come back when its remover is gone. Where renames are
     ordered, the file system itself stops instead. Rule 7.
     """
-    return not store.files.disk.ordered and store.shared.counters.read().suspect
+    return not disk.ordered and counters.read().suspect
 
 
-def _plan(store: Store, newest: int) -> list[list[int]]:
+def _plan(shared: Shared, view: View, clock: Clock, newest: int) -> list[list[int]]:
     """What can go of the numbers below ``newest``, level by level.
 
     All levels share one record: a full disk may have room for one, and not for one a level.
     """
     levels: list[list[int]] = []
     going: set[int] = set()
-    durable = store.shared.counters.read().durable
-    with store.view.mutex:
-        index = store.view.index
-        index.forget_expired(store.clock.now())
+    durable = shared.counters.read().durable
+    with view.mutex:
+        index = view.index
+        index.forget_expired(clock.now())
         superseded = [number for number in index.idle if index.files[number].superseded_by]
-        claimed = store.shared.claims.numbers() if superseded else set()
+        claimed = shared.claims.numbers() if superseded else set()
         for number in superseded:
             note_pins(number, index.files[number], claimed)
         while len(going) < _BATCH_FILES and (
@@ -145,48 +150,48 @@ def _plan(store: Store, newest: int) -> list[list[int]]:
     return levels
 
 
-def _flush_unflushed(store: Store) -> None:
+def _flush_unflushed(disk: Disk, counters: Counters) -> None:
     """Advance the durable mark over commits that were published without a flush."""
-    durable, published = store.shared.counters.read().durable, store.shared.counters.read().published
+    durable, published = counters.read().durable, counters.read().published
     while durable < published:
         try:
-            handle = store.files.disk.open(layout.committed(durable + 1))
+            handle = disk.open(layout.committed(durable + 1))
         except FileNotFoundError:
             break
         try:
-            store.files.disk.make_durable(handle, layout.COMMITTED)
+            disk.make_durable(handle, layout.COMMITTED)
         finally:
-            store.files.disk.close(handle)
+            disk.close(handle)
         durable += 1
-        if store.shared.counters.read().durable < durable:
-            store.shared.counters.store_durable(durable)
+        if counters.read().durable < durable:
+            counters.store_durable(durable)
 
 
-def _finish_taken(store: Store) -> None:
+def _finish_taken(disk: Disk, view: View) -> None:
     """Forget dropped files that are durably gone: until then, the commit that took such a file is needed.
 
     Only an intake deletes a dropped file: it knows whether the file may still have a writer.
     """
-    with store.view.mutex:
-        noted = [(number, list(state.captured)) for number, state in store.view.index.files.items() if state.captured]
-    pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(store, one)])]
+    with view.mutex:
+        noted = [(number, list(state.captured)) for number, state in view.index.files.items() if state.captured]
+    pending = [(number, gone) for number, taken in noted if (gone := [one for one in taken if _is_gone(disk, one)])]
     if not pending:
         return
-    store.files.disk.flush_directory(layout.ACTIVE)
+    disk.flush_directory(layout.ACTIVE)
     for directory in {directory for _, taken in pending for directory, _ in taken}:
-        if store.files.disk.exists(f"{layout.ACTIVE}/{directory}"):
-            store.files.disk.flush_directory(f"{layout.ACTIVE}/{directory}")
-    with store.view.mutex:
+        if disk.exists(f"{layout.ACTIVE}/{directory}"):
+            disk.flush_directory(f"{layout.ACTIVE}/{directory}")
+    with view.mutex:
         for number, taken in pending:
-            state = store.view.index.files.get(number)
+            state = view.index.files.get(number)
             if state is not None:
                 state.captured = tuple(one for one in state.captured if one not in taken)
-            store.view.index.captured.difference_update(taken)
+            view.index.captured.difference_update(taken)
 
 
-def _is_gone(store: Store, taken: tuple[str, bytes]) -> bool:
+def _is_gone(disk: Disk, taken: tuple[str, bytes]) -> bool:
     directory, name = taken
-    return not store.files.disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
+    return not disk.exists(f"{layout.ACTIVE}/{directory}/{os.fsdecode(name)}")
 
 
 def _record_totals(store: Store, batch: list[int]) -> None:
@@ -229,48 +234,46 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
     commit_batch(store, draft, store.deadline(), flush=True)
 
 
-def _remove(store: Store, batch: list[int], pause: Callable[[], None]) -> None:
+def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> None:
     """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers."""
-    with store.view.mutex:
-        adopted = {
-            number: store.view.index.files[number].adopted for number in batch if store.view.index.files[number].adopted
-        }
+    with view.mutex:
+        adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
         for number in batch:
-            store.files.cache.forget(number, len(store.view.index.files[number].adopted))
-    if store.files.mirror is not None:
-        store.files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
+            files.cache.forget(number, len(view.index.files[number].adopted))
+    if files.mirror is not None:
+        files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):
-                _unlink(store, name)
+                _unlink(files.disk, name)
     if adopted:
-        store.files.disk.flush_directory(layout.COMMITTED)
-        store.files.disk.flush_directory(layout.PREPARED)
+        files.disk.flush_directory(layout.COMMITTED)
+        files.disk.flush_directory(layout.PREPARED)
     given: list[str] = []
-    room = store.files.recycler.room()
+    room = files.recycler.room()
     for place, number in enumerate(batch):
         if place % _STEP_FILES == 0:
             pause()
         name = layout.committed(number)
-        spare = store.files.recycler.give(name, room)
+        spare = files.recycler.give(name, room)
         if spare is not None:
             given.append(spare)
             room -= weight(spare)
         else:
-            _unlink(store, name)
-    store.files.disk.flush_directory(layout.COMMITTED)
-    if given and not store.files.disk.ordered:
-        store.files.disk.flush_directory(layout.FREE)
-    store.files.recycler.release(given)
-    with store.view.mutex:
+            _unlink(files.disk, name)
+    files.disk.flush_directory(layout.COMMITTED)
+    if given and not files.disk.ordered:
+        files.disk.flush_directory(layout.FREE)
+    files.recycler.release(given)
+    with view.mutex:
         for number in batch:
-            if number in store.view.index.files:  # an index that was rebuilt meanwhile has not seen it
-                store.view.index.forget(number)
+            if number in view.index.files:  # an index that was rebuilt meanwhile has not seen it
+                view.index.forget(number)
 
 
-def _unlink(store: Store, name: str) -> None:
+def _unlink(disk: Disk, name: str) -> None:
     try:
-        store.files.disk.unlink(name)
+        disk.unlink(name)
     except FileNotFoundError:
         pass
 

@@ -8,6 +8,7 @@ Removing twice is removing once, so nothing else is needed.
 import os
 from typing import Any
 
+from spool.disk.disk import Disk
 from spool.format.batch import CommitBatch
 from spool.format.reader import image_of
 from spool.format.schema import TOTALS_FACT
@@ -15,6 +16,7 @@ from spool.index.index import Index
 from spool.log.commit import commit, own_file
 from spool.model import layout
 from spool.model.xid import BRANCH_ID_BYTES
+from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -47,7 +49,7 @@ def merge_tombstones(store: Store) -> int:
 
 
 def _merge(store: Store, numbers: list[int]) -> None:
-    removals, facts = _content_of(store, numbers)
+    removals, facts = _content_of(store.files.disk, store.view, numbers)
     batch = CommitBatch(supersedes=tuple(numbers))
 
     def check(_: Settings) -> None:
@@ -55,7 +57,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
             raise _Overtaken
 
     deadline = store.deadline()
-    with own_file(store, deadline, header_room=(16 << 10) + 10 * len(numbers)) as file:
+    with own_file(store.files.disk, store.shared.xids, deadline, header_room=(16 << 10) + 10 * len(numbers)) as file:
         batch.begin_branch(file.xid, os.urandom(BRANCH_ID_BYTES))
         for _, number, first, count, why in removals:
             batch.remove(number, first, count, why)
@@ -74,17 +76,17 @@ def _is_mergeable(index: Index, number: int) -> bool:
     return bool(state.targets or state.facts) and (totals is None or totals[0] != number)
 
 
-def _content_of(store: Store, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
+def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
     """What these commits removed and whose files may still be there, sorted by position; and those of their facts that
     are the newest of their key."""
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:
-        contents = image_of(store.files.disk, layout.committed(number))
+        contents = image_of(disk, layout.committed(number))
         if contents is None or contents.header.number != number:
             raise _Overtaken
-        with store.view.mutex:
-            index = store.view.index
+        with view.mutex:
+            index = view.index
             targets = index.files[number].targets if number in index.files else ()
             compacted = any(target in index.files and index.files[target].span is not None for target in targets)
             commands = [command for table in contents.tables for command in table.commands]

@@ -18,6 +18,7 @@ from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.marks import fullness, parse_mark
 from spool.model.settings import QueueConfig
+from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -38,19 +39,19 @@ def check_marks(store: Store) -> None:
         if config.capacity_high is None:
             continue
         with store.view.mutex:
-            usage = usage_of(store, config.name, prepared_usage(store))
-        is_high = _crossed(store, config, usage)
+            usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
+        is_high = _crossed(store.view, config, usage)
         if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.files.disk.root, config, usage)
 
 
-def _crossed(store: Store, config: QueueConfig, usage: Usage) -> bool | None:
+def _crossed(view: View, config: QueueConfig, usage: Usage) -> bool | None:
     """Whether the queue has become full (True), or no longer is (False); None: it is as it was."""
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
     low = parse_mark(config.capacity_low or config.capacity_high)
     level = fullness(high.unit, usage.messages, usage.bytes, config.max_messages, config.max_bytes)
-    was_high = _fact_key(config.name) in store.view.index.facts
+    was_high = _fact_key(config.name) in view.index.facts
     if not was_high and level >= high.amount:
         return True
     if was_high and level <= low.amount and level < high.amount:
@@ -65,7 +66,8 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
     def check(_: Settings) -> None:
         settle_and_catch_up(store, deadline)
         with store.view.mutex:
-            if _crossed(store, config, usage_of(store, config.name, prepared_usage(store))) is not is_high:
+            usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
+            if _crossed(store.view, config, usage) is not is_high:
                 raise _Unchanged
 
     batch = CommitBatch()

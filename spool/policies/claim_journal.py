@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.coordination.locks import NUMBER, xid_byte
+from spool.disk.disk import Disk
 from spool.errors import NO_ROOM, SystemFailure
 from spool.format.writer import writer_name
 from spool.log.sequence import settle_all, with_number_lock
@@ -22,6 +23,7 @@ from spool.model.message import Position
 from spool.model.xid import Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
+from spool.store.parts import View
 from spool.store.store import Store
 
 log = logging.getLogger("spool")
@@ -93,7 +95,7 @@ def _become_owner(store: Store) -> None:
     """Take an owner number; its byte in every claim file is locked before another process can read the number."""
     if store.shared.claims.owner:
         return
-    with_number_lock(store, store.deadline())
+    with_number_lock(store.shared.control, store.deadline())
     try:
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
@@ -119,36 +121,36 @@ class OrphanReaper:
             self._known.update(range(self._seen + 1, last + 1))
             self._seen = last
         for owner in [o for o in self._known if self.store.shared.claims.owner_is_dead(o, number)]:
-            for xid in _journals_of(self.store, owner):
+            for xid in _journals_of(self.store.files.disk, owner):
                 count_journal(self.store, xid, deadline)
             self._known.discard(owner)
 
 
-def _journals_of(store: Store, owner: int) -> list[Xid]:
-    return [xid for xid in all_journals(store) if read_journal(store, xid).owner == owner]
+def _journals_of(disk: Disk, owner: int) -> list[Xid]:
+    return [xid for xid in all_journals(disk) if read_journal(disk, xid).owner == owner]
 
 
-def all_journals(store: Store) -> list[Xid]:
+def all_journals(disk: Disk) -> list[Xid]:
     """List the xids that have a journal. Only regular files count: a power cut may leave anything there."""
-    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in store.files.disk.names(layout.ACTIVE))
-    return [xid for xid in found if xid is not None and _is_regular(store, layout.note(xid))]
+    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in disk.names(layout.ACTIVE))
+    return [xid for xid in found if xid is not None and _is_regular(disk, layout.note(xid))]
 
 
-def _is_regular(store: Store, name: str) -> bool:
-    identity = store.files.disk.identity(name)
+def _is_regular(disk: Disk, name: str) -> bool:
+    identity = disk.identity(name)
     return identity is not None and identity.is_regular
 
 
-def read_journal(store: Store, xid: Xid) -> JournalContents:
+def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal, without a torn end. One that is gone has no owner and no ranges."""
     try:
-        handle = store.files.disk.open(layout.note(xid))
+        handle = disk.open(layout.note(xid))
     except FileNotFoundError:
         return JournalContents(0, [])
     try:
-        data = store.files.disk.read_at(handle, 0, min(store.files.disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
+        data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     finally:
-        store.files.disk.close(handle)
+        disk.close(handle)
     journal = JournalContents(0, [])
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
@@ -198,28 +200,28 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
     else:
         return False
     try:
-        ranges = read_journal(store, xid).ranges
+        ranges = read_journal(store.files.disk, xid).ranges
         if not store.files.disk.exists(layout.prepared(xid)):  # else the branch holds its messages by its file
             settle_all(store, deadline)
             catch_up(store)
-            retries.count_failures(store, _live(store, ranges), "the process that held it died", deadline)
+            retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
         for name in (layout.note(xid), layout.active(xid)):
-            _unlink(store, name)
+            _unlink(store.files.disk, name)
         return True
     finally:
         store.shared.xids.unlock(byte)
 
 
-def _live(store: Store, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
+def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
     """The messages of these ranges that are there, each once: a journal may say anything."""
     found: list[Position] = []
     seen, done = 0, 0
-    with store.view.mutex:
+    with view.mutex:
         for number, first, count in sorted(ranges):
             ordinal, end = max(first, done if number == seen else 0), first + count
             seen, done = number, max(ordinal, end)
             while ordinal < end:
-                run, stop = store.view.index.messages.run_from(number, ordinal, end)
+                run, stop = view.index.messages.run_from(number, ordinal, end)
                 if run is not None:
                     found += [Position(number, one) for one in range(ordinal, stop)]
                 ordinal = stop
@@ -231,25 +233,25 @@ def reap_orphans(store: Store, deadline: Deadline) -> None:
 
     A process that opens the space alone does the same; this is for spaces that some process always has open.
     """
-    for xid in all_journals(store):
+    for xid in all_journals(store.files.disk):
         if store.shared.xids.is_free(xid_byte(xid)):
             count_journal(store, xid, deadline)
     for name in store.files.disk.names(layout.ACTIVE):
         branch = layout.parse_xid(name)
         if (
             branch is None
-            or not _is_regular(store, layout.active(branch))
+            or not _is_regular(store.files.disk, layout.active(branch))
             or not store.shared.xids.try_lock(xid_byte(branch))
         ):
             continue
         try:
-            _unlink(store, f"{layout.ACTIVE}/{name}")
+            _unlink(store.files.disk, f"{layout.ACTIVE}/{name}")
         finally:
             store.shared.xids.unlock(xid_byte(branch))
 
 
-def _unlink(store: Store, name: str) -> None:
+def _unlink(disk: Disk, name: str) -> None:
     try:
-        store.files.disk.unlink(name)
+        disk.unlink(name)
     except FileNotFoundError:
         pass

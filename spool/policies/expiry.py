@@ -8,6 +8,7 @@ flushed: after a power cut the message is there again, expired as before.
 import logging
 from itertools import islice
 
+from spool.coordination.claims import Claims
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
@@ -15,7 +16,8 @@ from spool.log.visibility import revalidate
 from spool.model.ranges import Ranges, append, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
-from spool.runtime.clock import Deadline
+from spool.runtime.clock import Clock, Deadline
+from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -33,7 +35,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
             expires = store.view.index.messages.expires(queue, store.clock.now())
             if not expires or _lacks_its_error_queue(settings, queue):
                 return done
-            claimed = _claim_expired(store, queue)
+            claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
         if not claimed:
             return done  # they are held elsewhere; one that is given back is found expired then
         try:
@@ -52,10 +54,10 @@ def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
     return _is_kept(config) and config.error_queue not in settings.config.queues
 
 
-def _claim_expired(store: Store, queue: str) -> Ranges:
+def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Ranges:
     got: Ranges = []
-    for run in islice(store.view.index.messages.expired(queue, store.clock.now()), _RUNS_AT_ONCE):
-        got += [(run.number, *piece) for piece in store.shared.claims.claim(run.number, run.first, run.live)]
+    for run in islice(view.index.messages.expired(queue, clock.now()), _RUNS_AT_ONCE):
+        got += [(run.number, *piece) for piece in claims.claim(run.number, run.first, run.live)]
     return got
 
 

@@ -159,7 +159,7 @@ class Branch:
             log.warning("a note of claims stays behind: %s", error)
         claims = self.claims[:]
         self.claims.clear()
-        claiming.release(self._store, claims)
+        claiming.release(self._store.shared.claims, claims)
         if self.groups.names:
             self.groups.release()
         if self._keys is not None:

@@ -7,6 +7,7 @@ is known that was published, or prepared, before the claim was locked.
 import threading
 from collections.abc import Callable
 
+from spool.coordination.claims import Claims
 from spool.coordination.counters import Page
 from spool.errors import MessageInUse
 from spool.log.visibility import catch_up, list_prepared, revalidate
@@ -14,7 +15,8 @@ from spool.model.ranges import Ranges, positions, subtract
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime import interrupts
-from spool.runtime.clock import Deadline
+from spool.runtime.clock import Clock, Deadline
+from spool.store.parts import View
 from spool.store.store import Store
 from spool.transactions.selection import (
     GroupLocks,
@@ -65,7 +67,7 @@ def claim(
     before, kept = tuple(groups.names), Ranges()
     try:
         while not kept:
-            got = _claim_free(store, wanted, skip, groups)
+            got = _claim_free(store.shared.claims, store.view, store.clock, wanted, skip, groups)
             if got:
                 kept = _confirm(store, reaper, wanted, got, deadline, journal, groups)
                 continue
@@ -73,31 +75,33 @@ def claim(
             # Prepared branches of a coordinator that died held messages, or a commit came during the attempt.
             if resolve_orphans(store, deadline) or store.view.index.applied > seen:
                 continue
-            if wanted.message_id is not None and is_there(store, wanted):
+            if wanted.message_id is not None and is_there(store.view, store.clock, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
             return []
         return kept
     finally:
         if groups.names:
             with store.view.mutex:
-                groups.release(but={*before, *groups_of(store, kept)})
+                groups.release(but={*before, *groups_of(store.view, kept)})
 
 
-def _claim_free(store: Store, wanted: Wanted, skip: PositionSet, groups: GroupLocks) -> Ranges:
+def _claim_free(
+    claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
+) -> Ranges:
     """Lock at most as many messages as are wanted, past those that are held; add all that were tried to ``skip``."""
     got: Ranges = []
     missing = wanted.count
     try:
-        with store.view.mutex:
-            while missing and (tried := candidates(store, wanted, missing, skip, groups)):
+        with view.mutex:
+            while missing and (tried := candidates(claims, view, clock, wanted, missing, skip, groups)):
                 for number, first, count in tried:
-                    locked = store.shared.claims.claim(number, first, count)
+                    locked = claims.claim(number, first, count)
                     got += [(number, piece, length) for piece, length in locked]
                     missing -= sum(length for _, length in locked)
                 if missing:
                     skip.update(positions(tried))
     except BaseException:
-        release(store, got)
+        release(claims, got)
         raise
     return got
 
@@ -113,18 +117,18 @@ def _confirm(
             reaper.count_orphans_tries(number, deadline)
         revalidate(store, deadline)
         with store.view.mutex:
-            kept = still_there(store, wanted, got, groups)
+            kept = still_there(store.view, store.clock, wanted, got, groups)
     except BaseException:
-        release(store, got)
+        release(store.shared.claims, got)
         raise
-    release(store, subtract(got, kept))
+    release(store.shared.claims, subtract(got, kept))
     return kept
 
 
-def release(store: Store, ranges: Ranges) -> None:
+def release(claims: Claims, ranges: Ranges) -> None:
     """Release exactly these claims, and nothing that lies between them."""
     for number, first, count in ranges:
-        store.shared.claims.release(number, first, count)
+        claims.release(number, first, count)
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def _repeat(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadlin
         nonlocal seen, notified
         if notified:  # and nothing was free: in a busy space, not every commit is worth an attempt of every waiter
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
-        seconds = min(pause_seconds(store, wanted, short), deadline.remaining())
+        seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
         notified = notifier.wait(seen, seconds, deaf_seconds=short)
         seen = notifier.rings
         return notified
@@ -179,7 +183,7 @@ def _repeat(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadlin
     return []
 
 
-def pause_seconds(store: Store, wanted: Wanted, short: float) -> float:
+def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> float:
     """Return how many seconds to wait for a notification after an attempt that claimed nothing.
 
     A message that is there, but held by a claim or a prepared branch, can become free without one: its holder dies, or
@@ -187,8 +191,8 @@ def pause_seconds(store: Store, wanted: Wanted, short: float) -> float:
     due at a known time. Everything else is published: then the wait is long, and its end matters only for a lost
     notification, Ctrl-C and a closed space.
     """
-    if is_there(store, wanted):
+    if is_there(view, clock, wanted):
         return short
-    with store.view.mutex:
-        due = None if wanted.by_key else store.view.index.messages.queue(wanted.queue).next_due()
-    return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - store.clock.now()))
+    with view.mutex:
+        due = None if wanted.by_key else view.index.messages.queue(wanted.queue).next_due()
+    return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - clock.now()))

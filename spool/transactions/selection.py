@@ -12,11 +12,13 @@ order, but never while another transaction holds its group.
 from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 
+from spool.coordination.claims import Claims
 from spool.coordination.locks import LockFile, group_byte
 from spool.index.run import Run
 from spool.model.message import Position, parse_message_id
 from spool.model.ranges import Ranges, append, positions
-from spool.store.store import Store
+from spool.runtime.clock import Clock
+from spool.store.parts import PreparedBranches, View
 
 PositionSet = set[tuple[int, int]]
 GroupName = tuple[str, str]  # queue, group
@@ -77,26 +79,28 @@ class GroupLocks:
 # -- before the claim -------------------------------------------------------------------------------------------------
 
 
-def candidates(store: Store, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks) -> Ranges:
+def candidates(
+    claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
+) -> Ranges:
     """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
     found: Ranges = []
-    for run, first, count in _asked_for(store, wanted):
+    for run, first, count in _asked_for(view, clock, wanted):
         if run.attributes or not run.queue.is_plain:
             group, backwards = run.group, run.backwards
         else:
             group, backwards = None, False
-        claimed = store.shared.claims.held(run.number)
+        claimed = claims.held(run.number)
         if group is not None:
             if groups.acquire((wanted.queue, group)):
-                missing -= _add_of_group(store, wanted, (run, first, count), missing, skip, groups, found)
-        elif not (claimed or skip or store.view.prepared.held or backwards):
+                missing -= _add_of_group(claims, view, clock, wanted, (run, first, count), missing, skip, groups, found)
+        elif not (claimed or skip or view.prepared.held or backwards):
             added = min(count, missing)
             append(found, run.number, first, added)
             missing -= added
         else:
             ordinals = range(first, first + count)
             for ordinal in reversed(ordinals) if backwards else ordinals:
-                if _is_free(store, run.number, ordinal, skip):
+                if _is_free(claims, view.prepared, run.number, ordinal, skip):
                     append(found, run.number, ordinal, 1)
                     missing -= 1
                     if not missing:
@@ -107,9 +111,16 @@ def candidates(store: Store, wanted: Wanted, missing: int, skip: PositionSet, gr
 
 
 def _add_of_group(
-    store: Store, wanted: Wanted, asked: tuple[Run, int, int], missing: int, skip: PositionSet, groups: GroupLocks,
+    claims: Claims,
+    view: View,
+    clock: Clock,
+    wanted: Wanted,
+    asked: tuple[Run, int, int],
+    missing: int,
+    skip: PositionSet,
+    groups: GroupLocks,
     found: Ranges,
-) -> int:  # fmt: skip
+) -> int:
     """Add messages of a group that this transaction holds to ``found``; return how many.
 
     They come behind those that it has claimed already. A message that is not free keeps all behind it waiting.
@@ -120,12 +131,12 @@ def _add_of_group(
     members = (
         ((run.number, ordinal) for ordinal in range(first, first + count))
         if wanted.by_key
-        else _in_group_order(store, wanted.queue, run.group)
+        else _in_group_order(view, clock, wanted.queue, run.group)
     )
     for position in members:
         if position in claimed and not wanted.spread:
             continue
-        if not _is_free(store, *position, skip):
+        if not _is_free(claims, view.prepared, *position, skip):
             if wanted.by_key:
                 continue
             break
@@ -136,29 +147,25 @@ def _add_of_group(
     return added
 
 
-def _in_group_order(store: Store, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
+def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
     """Yield the positions of a group's messages, in the order of delivery, up to the first one that has expired."""
     assert group is not None
-    now = store.clock.now()
-    for run in store.view.index.messages.queue(queue).in_group(group):
+    now = clock.now()
+    for run in view.index.messages.queue(queue).in_group(group):
         if run.is_expired(now):
             return  # those behind it wait until it is removed
         for ordinal in run.ordinals:
             yield run.number, ordinal
 
 
-def _is_free(store: Store, number: int, ordinal: int, skip: PositionSet) -> bool:
+def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: int, skip: PositionSet) -> bool:
     position = (number, ordinal)
-    return (
-        ordinal not in store.shared.claims.held(number)
-        and position not in skip
-        and position not in store.view.prepared.held
-    )
+    return ordinal not in claims.held(number) and position not in skip and position not in prepared.held
 
 
-def _asked_for(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
+def _asked_for(view: View, clock: Clock, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
     """Yield runs with what is asked for of them, as (run, first ordinal, count), in the order of delivery."""
-    messages, now = store.view.index.messages, store.clock.now()
+    messages, now = view.index.messages, clock.now()
     if wanted.message_id is not None:
         position = messages.position_of(*parse_message_id(wanted.message_id))
         run = None if position is None else messages.find(position)
@@ -172,52 +179,52 @@ def _asked_for(store: Store, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
             yield run, run.first, run.end - run.first
 
 
-def is_there(store: Store, wanted: Wanted) -> bool:
+def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
     """Return whether there is such a message, free or held."""
-    with store.view.mutex:
-        return any(True for _ in _asked_for(store, wanted))
+    with view.mutex:
+        return any(True for _ in _asked_for(view, clock, wanted))
 
 
 # -- after the claim --------------------------------------------------------------------------------------------------
 
 
-def still_there(store: Store, wanted: Wanted, got: Ranges, groups: GroupLocks) -> Ranges:
+def still_there(view: View, clock: Clock, wanted: Wanted, got: Ranges, groups: GroupLocks) -> Ranges:
     """Return what of the claimed messages ``got`` may be delivered, in order. Caller holds the mutex (rule 4)."""
     kept: Ranges = []
-    now = store.clock.now()
+    now = clock.now()
     for number, first, count in got:
         ordinal = first
         pieces: Ranges = []
         while ordinal < first + count:
-            run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
+            run, stop = view.index.messages.run_from(number, ordinal, first + count)
             if (
                 run is not None
                 and run.queue.name == wanted.queue
                 and (wanted.by_key or run.due is None or run.due <= now)
                 and (run.expires is None or run.expires > now)
             ):
-                if not store.view.prepared.held:
+                if not view.prepared.held:
                     append(pieces, number, ordinal, stop - ordinal)
                 else:
                     for one in range(ordinal, stop):
-                        if (number, one) not in store.view.prepared.held:
+                        if (number, one) not in view.prepared.held:
                             append(pieces, number, one, 1)
             ordinal = stop
         kept += pieces
-    return _without_overtakers(store, wanted, kept, groups) if groups.names and not wanted.by_key else kept
+    return _without_overtakers(view, clock, wanted, kept, groups) if groups.names and not wanted.by_key else kept
 
 
-def _without_overtakers(store: Store, wanted: Wanted, kept: Ranges, groups: GroupLocks) -> Ranges:
+def _without_overtakers(view: View, clock: Clock, wanted: Wanted, kept: Ranges, groups: GroupLocks) -> Ranges:
     """Return the messages but those that are not next in their group: one before them came back meanwhile."""
     claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
-    for _, group in groups_of(store, kept):
+    for _, group in groups_of(view, kept):
         allowed = set()
-        for position in _in_group_order(store, wanted.queue, group):
+        for position in _in_group_order(view, clock, wanted.queue, group):
             if position in next_ones:
                 allowed.add(position)
             elif position not in claimed:
                 break
-        wrong.update(one for one in next_ones if _group(store, one) == group and one not in allowed)
+        wrong.update(one for one in next_ones if _group(view, one) == group and one not in allowed)
     right: Ranges = []
     for position in positions(kept):
         if position not in wrong:
@@ -225,16 +232,16 @@ def _without_overtakers(store: Store, wanted: Wanted, kept: Ranges, groups: Grou
     return right if wrong else kept
 
 
-def groups_of(store: Store, ranges: Ranges) -> set[GroupName]:
+def groups_of(view: View, ranges: Ranges) -> set[GroupName]:
     """Return the groups of the messages that are there."""
     names = set()
     for position in positions(ranges):
-        run = store.view.index.messages.find(position)
+        run = view.index.messages.find(position)
         if run is not None and run.group is not None:
             names.add((run.queue.name, run.group))
     return names
 
 
-def _group(store: Store, position: Position) -> str | None:
-    run = store.view.index.messages.find(position)
+def _group(view: View, position: Position) -> str | None:
+    run = view.index.messages.find(position)
     return None if run is None else run.group

@@ -172,7 +172,7 @@ class Transaction:
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
         file = self._branch.file
         tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
-        quota.check_room(self._store, settings, quota.combined(quota.change_by(self._store, tables), more))
+        quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
 
     @public_call("putting into queue {queue}")
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
@@ -224,10 +224,10 @@ class Transaction:
                 try:
                     found, bad = self._messages(queue, got)
                 except BaseException:
-                    claiming.release(self._store, got)
+                    claiming.release(self._store.shared.claims, got)
                     raise
                 good = subtract(got, bad)
-                claiming.release(self._store, bad)
+                claiming.release(self._store.shared.claims, bad)
                 self._branch.take(good)
                 if found:
                     return found

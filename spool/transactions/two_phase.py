@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.locks import NUMBER, PREPARED_LIST, coordinator_byte, xid_byte
-from spool.disk.disk import FlushFailed
+from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, coordinator_byte, xid_byte
+from spool.disk.disk import Disk, FlushFailed
 from spool.errors import CommitUnknown, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
@@ -30,7 +30,7 @@ from spool.model.message import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import targets
+from spool.store.parts import Shared, View, targets
 from spool.store.settings import Settings, check_targets
 from spool.store.store import Store
 
@@ -61,7 +61,7 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
     if check is None:
         _list_as_prepared(store, file, xid)
     else:
-        with_number_lock(store, store.deadline())
+        with_number_lock(store.shared.control, store.deadline())
         try:
             check()
             _list_as_prepared(store, file, xid)
@@ -92,19 +92,19 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
 def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
     """Nobody was told of this vote, and nobody shall find it: its coordinator takes it for rolled back."""
     try:
-        _take_away(store, xid, store.deadline())
+        _take_away(store.files.disk, store.shared, xid, store.deadline())
     except (OSError, WaitExpired) as error:
         text = f"branch {xid} could not be made durable ({why}) and is still listed ({error}): roll it back later"
         raise CommitUnknown(text) from error
 
 
-def _take_away(store: Store, xid: Xid, deadline: Deadline) -> None:
-    store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
+def _take_away(disk: Disk, shared: Shared, xid: Xid, deadline: Deadline) -> None:
+    shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
     try:
-        store.shared.counters.bump_prepared()
-        store.files.disk.unlink(layout.prepared(xid))
+        shared.counters.bump_prepared()
+        disk.unlink(layout.prepared(xid))
     finally:
-        store.shared.control.unlock(PREPARED_LIST)
+        shared.control.unlock(PREPARED_LIST)
 
 
 def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequence[Xid], deadline: Deadline) -> int:
@@ -126,7 +126,7 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
         still_prepared(settings)
         if settings.config.limited:
             settle_and_catch_up(store, deadline)
-            check_adoption(store, settings, file.tables, unchecked)
+            check_adoption(store.view, settings, file.tables, unchecked)
 
     return commit(store, file, batch, deadline, check=check)
 
@@ -139,7 +139,7 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
     if not told:
         make_durable(store, xid, deadline)
     batch = draft or CommitBatch()
-    with own_file(store, deadline) as file:
+    with own_file(store.files.disk, store.shared.xids, deadline) as file:
         batch.begin_branch(file.xid, file.xid.gtrid)
         number = adopt(store, file, batch, [xid], deadline)
     move_adopted(store, number, [(1, xid)])
@@ -147,7 +147,7 @@ def commit_prepared(store: Store, xid: Xid, deadline: Deadline, *, told: bool, d
 
 
 def _voted_image(store: Store, xid: Xid) -> FileContents:
-    image = prepared_image(store, xid)
+    image = prepared_image(store.files.disk, store.view.prepared, xid)
     if image is None:
         catch_up(store)
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
@@ -163,7 +163,7 @@ def _still_prepared(
         settle_all(store, deadline)
         catch_up(store)
         for xid, image in zip(xids, images, strict=True):
-            found = prepared_image(store, xid)
+            found = prepared_image(store.files.disk, store.view.prepared, xid)
             decided = xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
             if decided or found is None or found.header.checksum != image.header.checksum:
                 raise UnknownBranch(xid, store.view.index.adopted.get(xid))
@@ -176,13 +176,13 @@ def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
     byte = xid_byte(xid)
     store.shared.xids.lock(byte, deadline, f"the branch {xid}")
     try:
-        with_number_lock(store, deadline)
+        with_number_lock(store.shared.control, deadline)
         try:
             settle_all(store, deadline)
             catch_up(store)
             # A branch that was adopted is on its way to its committed name: a copy could bring it back behind that.
             if xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid)):
-                copy_over(store, layout.prepared(xid))
+                copy_over(store.files.disk, layout.prepared(xid))
         except FlushFailed:
             store.stop()
             raise
@@ -203,13 +203,13 @@ def rollback_prepared(
     # Counted while the branch still holds them: nobody may take a message before its count is visible.
     if count:
         retries.count_failures(store, failed, reason, deadline, held_by=xid)
-    with_number_lock(store, deadline)
+    with_number_lock(store.shared.control, deadline)
     try:
         settle_all(store, deadline)
         catch_up(store)
         if xid in store.view.index.adopted or not store.files.disk.exists(layout.prepared(xid)):
             raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-        _take_away(store, xid, deadline)
+        _take_away(store.files.disk, store.shared, xid, deadline)
     finally:
         store.shared.control.unlock(NUMBER)
     list_prepared(store)
@@ -218,7 +218,7 @@ def rollback_prepared(
 def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
     settle_all(store, deadline)
     catch_up(store)
-    image = prepared_image(store, xid)
+    image = prepared_image(store.files.disk, store.view.prepared, xid)
     if image is None or xid in store.view.index.adopted:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
     return list(targets(image))
@@ -273,7 +273,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     revalidate(store, deadline)
     done = []
     for xid in list(store.view.prepared.images):
-        reason = _why_settled(store, xid)
+        reason = _why_settled(store.shared.xids, store.view, xid)
         if reason is None:
             continue
         try:
@@ -285,10 +285,10 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     return done
 
 
-def _why_settled(store: Store, xid: Xid) -> str | None:
-    if heuristic_fact(store.view.index, xid) == ROLLED_BACK:
+def _why_settled(xids: LockFile, view: View, xid: Xid) -> str | None:
+    if heuristic_fact(view.index, xid) == ROLLED_BACK:
         return _BY_ADMINISTRATOR
-    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and store.shared.xids.is_free(coordinator_byte(xid.gtrid)):
+    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid)):
         return "its coordinator is gone"
     return None
 
@@ -318,9 +318,9 @@ def is_prepared(store: Store, xid: Xid) -> bool:
     return xid not in store.view.index.adopted and store.files.disk.exists(layout.prepared(xid))
 
 
-def has_owner(store: Store, xid: Xid) -> bool:
+def has_owner(xids: LockFile, xid: Xid) -> bool:
     """Whether a live process holds the branch, which is not (yet) prepared, or just being so."""
-    return not store.shared.xids.is_free(xid_byte(xid))
+    return not xids.is_free(xid_byte(xid))
 
 
 def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) -> list[Xid]:
@@ -336,7 +336,7 @@ def in_doubt(store: Store, deadline: Deadline, *, told: Collection[Xid] = ()) ->
             try:
                 make_durable(store, xid, deadline)
             except WaitExpired:
-                if has_owner(store, xid):
+                if has_owner(store.shared.xids, xid):
                     continue
                 raise
         if is_prepared(store, xid):

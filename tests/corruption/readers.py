@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -209,7 +208,7 @@ def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, in
     (tmp_path / layout.ACTIVE).mkdir(exist_ok=True)
     (tmp_path / layout.note(XID)).write_bytes(data)
     with little_memory():
-        note = claim_journal.read_journal(SimpleNamespace(files=SimpleNamespace(disk=Disk(str(tmp_path)))), XID)  # type: ignore[arg-type]
+        note = claim_journal.read_journal(Disk(str(tmp_path)), XID)
     owner, ranges = note.owner, note.ranges
     assert isinstance(note.pid, int | None)
     assert isinstance(note.program, str | None)

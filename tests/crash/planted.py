@@ -53,13 +53,13 @@ BUGS = (
     Bug("numbers issued without their lock", sequence.with_number_lock,
         (
             (
-                'store.shared.control.lock(NUMBER, deadline, "the lock on commit numbers")',
-                "store.shared.control._held.add(NUMBER)",
+                'control.lock(NUMBER, deadline, "the lock on commit numbers")',
+                "control._held.add(NUMBER)",
             ),
         ),
         "commits beside takes"),
     Bug("a commit without its flush", commit._flush,
-        (("store.files.disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
+        (("disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,
         ((_LOOKS, "catch_up(store, list_prepared(store))"),), "a commit that cannot be made visible"),
     Bug("a rebuild past the published", visibility._replay,
@@ -93,7 +93,8 @@ WRONG_WAY_ROUND = Bug(
 )  # fmt: skip
 
 FINISHED_AS_IT_LIES = Bug(
-    "a dead writer's file taken as it lies", sequence.finish_dead_writer, (("copy_over(store, name)", "pass"),),
+    "a dead writer's file taken as it lies", sequence.finish_dead_writer,
+    (("copy_over(store.files.disk, name)", "pass"),),
     "a late reader beside reclaim and recycling",
 )  # fmt: skip
 
@@ -103,7 +104,8 @@ OUT_OF_ORDER = Bug(
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,
-                 (("copy_over(store, layout.prepared(xid))", "pass"),), "prepare, commit by another, take")  # fmt: skip
+                 (("copy_over(store.files.disk, layout.prepared(xid))", "pass"),),
+                 "prepare, commit by another, take")  # fmt: skip
 
 # Both are noticed where a committer stops in one of few places while a rollback is under way (see ``stops``).
 NO_LOOK_FOR_A_COMMIT = Bug(
@@ -116,9 +118,9 @@ NO_SETTLING = Bug(
     "commit, rollback and commit race",
 )  # fmt: skip
 
-_FORGET = "store.files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
-_GIVEN = "    store.files.recycler.release(given)\n"
-_MIRRORS = "store.files.mirror.keep_beside(number, partial(_flush, store, file, flush=flush))"
+_FORGET = "files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
+_GIVEN = "    files.recycler.release(given)\n"
+_MIRRORS = "store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
@@ -138,7 +140,7 @@ OF_GROUPS_AND_MIRRORS = (
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,
-         ((_MIRRORS, "_flush(store, file, flush=True)"),
+         ((_MIRRORS, "_flush(store.files.disk, file, flush=True)"),
           ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.keep(number)\n")), "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,

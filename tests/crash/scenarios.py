@@ -415,7 +415,7 @@ def _sweeping(space: spool.Space) -> None:
         reclaim(space._store)
         with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
-                checkpoint.save(space._store)
+                checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
 
 
 def _sweep_beside_takes(stage: Stage) -> None:

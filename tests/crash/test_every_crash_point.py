@@ -274,13 +274,13 @@ def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
         with swept_by_few():
             space._housekeeper.compact()
         reclaim(space._store)
-        checkpoint.save(space._store)
+        checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
         with ledger.becoming(ledger.world.got("a")):
             space.get("a")
     with ledger.becoming(ledger.world.put("a", "last")):
         space.put("a", "last")
     reclaim(space._store)
-    assert checkpoint.save(space._store)
+    assert checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
     reclaim(space._store)
 
 

@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 def save(space: spool.Space) -> bool:
     checkpoint_is_durable = space._store.shared.counters.read().published
     space._store.shared.counters.store_durable(checkpoint_is_durable)  # (counts of tries are not flushed until reclaim)
-    return checkpoint.save(space._store)
+    return checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
 
 
 @pytest.fixture
@@ -147,7 +147,9 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
         with space.transaction() as tx:
             tx.get("orders")
             tx.set_rollback_only()
-        assert not checkpoint.save(space._store), "the count of that try was not flushed"
+        assert not checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view), (
+            "the count of that try was not flushed"
+        )
 
 
 def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:

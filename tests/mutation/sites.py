@@ -29,7 +29,7 @@ _STAND_INS = {
     "flock": "True",
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
-    "with_number_lock": "{first}.shared.control._held.add(0)",
+    "with_number_lock": "{first}._held.add(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
     "owner_is_dead": "False",
@@ -154,7 +154,7 @@ def _value_without(call: ast.Call) -> str | None:
     if name == "held_elsewhere":
         return "False" if call.args else "[]"
     if name in ("_still_needed", "still_there"):
-        return ast.unparse(call.args[2]) if len(call.args) > 2 else "True"
+        return ast.unparse(call.args[-2]) if len(call.args) > 2 else "True"  # (.., claims, groups)
     pattern = _STAND_INS.get(name)
     if pattern is None or (name == "lock" and receiver.endswith("_mutex")):
         return None
