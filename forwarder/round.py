@@ -21,7 +21,7 @@ from spool.coordination.locks import coordinator_byte
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
 from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store.store import Store
@@ -119,7 +119,7 @@ def run_round(
     round_id = os.urandom(_ROUND_ID_BYTES)
     transaction = CoordinatedTransaction(space.engine, timeout=None, noted=False)
     with _coordinating(store, round_id, transaction):
-        with store.gate:
+        with store.guard:
             room, full = _room(store, route)
         held = transaction.hold(
             route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed
@@ -131,12 +131,12 @@ def run_round(
         config = space.queues()
         rules = Rules(with_error_queue(store.settings.known.config, route.queue), dict(config), route.on_failure)
         blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks, calling)
-        with store.gate:
+        with store.guard:
             try:
                 result = _commit(store, transaction, blocks)
             except Full as error:
                 result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
-    with store.gate:
+    with store.guard:
         resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
     if result.full and len(held) == 1:
         _count_try(space, held[0], f"there was no room for its reply: {result.full}")
@@ -168,7 +168,7 @@ def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
 def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
     """Count a try of each message whose call is in progress, because the round is abandoned."""
     store = space.engine.store
-    with suppress(SpoolError, OSError), store.gate:
+    with suppress(SpoolError, OSError), store.guard:
         positions = []
         for chunk in chunks:
             lock = store.files.disk.some_lock(store.shared.xids.handle, chunk.first_byte, len(chunk.messages))
@@ -185,13 +185,13 @@ def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransac
     If the space was closed meanwhile, they are released already.
     """
     byte = coordinator_byte(round_id)
-    with store.gate:
+    with store.guard:
         if not store.shared.xids.try_lock(byte):
             raise ProtocolError(f"the round {round_id.hex()} exists already")
     try:
         yield
     finally:
-        with suppress(NotOpen), store.gate:
+        with suppress(NotOpen), store.guard:
             transaction.abandon()
             store.shared.xids.unlock(byte)
 
@@ -235,7 +235,7 @@ def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
-    with store.gate:
+    with store.guard:
         count_failures(store, [held.position], reason, store.deadline())
         with store.view.mutex:
             run = store.view.index.messages.find(held.position)

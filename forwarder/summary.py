@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from forwarder.failures import Failures
 from forwarder.round import RoundResult
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.space import Space
 from spool.work.effects import Effect
 

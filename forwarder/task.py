@@ -17,8 +17,9 @@ from forwarder.time_limits import Watchdog
 from spool.coordination.locks import in_hand_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.model import codecs
-from spool.model.message import Message, Position
+from spool.model.message import Message
 from spool.model.outcome import Retried
+from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote

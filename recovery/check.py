@@ -19,7 +19,7 @@ from spool.log.visibility import carries, catch_up
 from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.model.xid import Xid
 from spool.names import plural
 from spool.store.parts import View

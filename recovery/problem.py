@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spool.admin.findings import Finding, Kind
 from spool.model import layout
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.model.xid import Xid
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format.format import Header, Table, decode_table
+from spool.format.header import Header
 from spool.format.reader import NO_FILE, bad_bodies, open_file, read_header
+from spool.format.table import Table, decode_table
 from spool.names import plural
 
 _UNREADABLE = (*NO_FILE, errno.EIO, errno.EACCES)

@@ -16,7 +16,7 @@ from spool.disk.content import keep_directory
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
-from spool.format.format import stamp
+from spool.format.header import stamp
 from spool.format.reader import read_header
 from spool.log.sequence import highest_issued, settle_all, with_number_lock, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate

@@ -44,9 +44,10 @@ from spool.errors import (
     UnsafeFileSystem,
 )  # fmt: skip
 from spool.model.codecs import Codec, register_codec
-from spool.model.message import Message, Position
+from spool.model.message import Message
 from spool.model.options import JOIN, MessageFilters, PutOptions, QueueOptions, SpaceOptions
 from spool.model.outcome import Reject, Retry
+from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
 from spool.space import Space, current_space

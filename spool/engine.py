@@ -25,7 +25,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Of a store that was just made. The space is closed by the store's gate, which ends group commit."""
+        """Of a store that was just made. The space is closed by the store's guard, which ends group commit."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         return cls(store, group_commit, OrphanReaper(store))

@@ -18,7 +18,7 @@ from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, render_new
 from spool.names import quoted
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.clock import Clock
 from spool.space import Space
 from spool.store.settings import write_settings
@@ -56,7 +56,7 @@ def create(
     SpaceExists if one is there. Options: ``spool.SpaceOptions`` tells each.
     """
     config = space_config(options, {})
-    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
+    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("making the queue space"):
         if disk.exists(layout.SETTINGS):
             raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
         check_kind(disk, config.network_file_system)
@@ -83,7 +83,7 @@ def import_space(
     The directory is made if need be, and must be empty. What was cut off in the middle is no space.
     """
     export.check_stream(file, "read")
-    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
+    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         check_stages(disk)
@@ -175,7 +175,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
     with _os_errors("opening the queue space"):
         disk = disk or Disk(root)
-    with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
+    with calls.deferred(disk.close_all), _os_errors("opening the queue space"):
         return _opened(disk, clock or Clock())
 
 

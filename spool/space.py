@@ -18,8 +18,8 @@ from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, PutOptions
-from spool.runtime import interrupts
-from spool.runtime.gate import public_call
+from spool.runtime import calls
+from spool.runtime.calls import public_call
 from spool.store.store import Store
 from spool.transactions.transaction import Transaction, joined_transaction
 from spool.transactions.validation import check_time_limit, listed, put_request
@@ -214,7 +214,7 @@ class Space:
         own = Transaction(self._engine, noted=False)
         try:
             found = own.get_many(queue, max_messages, **asked)
-            interrupts.admit()  # from here on they are gone, whether the caller hears of them or not
+            calls.deliver_pending_signals()  # from here on they are gone, whether the caller hears of them or not
             own.commit()
         finally:
             own.abandon()
@@ -309,19 +309,19 @@ class Space:
 
         A transaction that is still open is rolled back by the next process that looks.
         """
-        with interrupts.deferred(self._store.gate.end):
+        with calls.deferred(self._store.guard.end):
             if not self._store.closed:
                 self._finish_submitted()
                 self._housekeeper.tidy_up()
-                self._store.gate.close()
+                self._store.guard.close()
                 self._housekeeper.end()
 
     def _finish_submitted(self) -> None:
-        with suppress(NotOpen), self._store.gate:
+        with suppress(NotOpen), self._store.guard:
             self._engine.group_commit.drain()
 
     def __enter__(self) -> Self:
-        self._store.gate.check()
+        self._store.guard.check()
         return self
 
     def __exit__(

@@ -52,7 +52,7 @@ def committed_here(space: spool.Space) -> Iterator[None]:
         try:
             yield
         finally:
-            with space._store.gate:
+            with space._store.guard:
                 group._lead()
 
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from unittest import mock
 
 from spool.disk import Disk
-from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
-from spool.disk.mount import FileSystem
+from spool.disk.stat import FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
 ROOT = "/space"

@@ -12,8 +12,7 @@ import click
 import pytest
 
 import spool
-from spool.format import format as file_format
-from spool.format import schema
+from spool.format import header, schema
 from spool.model import layout
 from spool.model.message import FIELDS
 from tests import pages, references, wording
@@ -243,9 +242,9 @@ def test_format_md_names_every_command_field_and_directory() -> None:
     computed = {"id", "queue", "body", "enqueued_at", "position"}
     for field in set(FIELDS) - computed:
         assert f"`{field}`" in text, field
-    assert f"{file_format.SECTION_MESSAGES:,} messages" in text
-    assert f"{file_format.MAX_HEADER_BYTES >> 20} MiB" in text
-    assert f"{file_format.MAX_TABLE_BYTES >> 20} MiB" in text
+    assert f"{header.SECTION_MESSAGES:,} messages" in text
+    assert f"{header.MAX_HEADER_BYTES >> 20} MiB" in text
+    assert f"{header.MAX_TABLE_BYTES >> 20} MiB" in text
 
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()

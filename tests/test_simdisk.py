@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spool.disk import Disk
-from spool.disk.identity import FileIdentity
+from spool.disk.stat import FileIdentity
 from tests.machine import Machine, PowerCut
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules, survivors

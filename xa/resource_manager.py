@@ -89,7 +89,7 @@ class ResourceManager:
         xid = _checked(xid)
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
-        with self._mutex, _translated(), self._store.gate:
+        with self._mutex, _translated(), self._store.guard:
             self._refuse_when_associated()
             branch = self._branches.get(xid)
             if flags == TMNOFLAGS:
@@ -127,7 +127,7 @@ class ResourceManager:
         call = _END_CALLS.get(flags)
         if call is None:
             raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
-        with self._mutex, _translated(), self._store.gate:
+        with self._mutex, _translated(), self._store.guard:
             branch = self._known(xid)
             if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
                 branch.associations -= 1  # others are still at it
@@ -144,7 +144,7 @@ class ResourceManager:
 
     def prepare(self, xid: Xid) -> int:
         """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
-        with self._mutex, _translated(XA_RBROLLBACK), self._store.gate:
+        with self._mutex, _translated(XA_RBROLLBACK), self._store.guard:
             branch = self._known(xid)
             state = after(branch.state, Call.PREPARE)
             voted = False
@@ -163,7 +163,7 @@ class ResourceManager:
         xid = _checked(xid)
         if flags not in (TMNOFLAGS, TMONEPHASE):
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
-        with self._mutex, _translated(), self._store.gate:
+        with self._mutex, _translated(), self._store.guard:
             branch = self._branches.get(xid)
             if branch is not None:
                 call = Call.COMMIT_ONE_PHASE if flags == TMONEPHASE else Call.COMMIT
@@ -191,7 +191,7 @@ class ResourceManager:
     def rollback(self, xid: Xid) -> int:
         """Undo a branch, prepared or not."""
         xid = _checked(xid)
-        with self._mutex, _translated(XA_RETRY), self._store.gate:
+        with self._mutex, _translated(XA_RETRY), self._store.guard:
             branch = self._branches.get(xid)
             if branch is not None:
                 after(branch.state, Call.ROLLBACK)
@@ -215,7 +215,7 @@ class ResourceManager:
         """
         if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
-        with self._mutex, _translated(), self._store.gate:
+        with self._mutex, _translated(), self._store.guard:
             if flags & TMSTARTRSCAN:
                 self._scan = two_phase.in_doubt(self._store, self._store.deadline(), told=self._told)
             elif self._scan is None:
@@ -228,7 +228,7 @@ class ResourceManager:
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
         """An administrator decides a branch in the place of its coordinator, who is told when it asks, until
         ``forget``."""
-        with self._mutex, _translated(XA_RETRY), self._store.gate:
+        with self._mutex, _translated(XA_RETRY), self._store.guard:
             self._answer_decided(xid)
             try:
                 two_phase.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
@@ -238,7 +238,7 @@ class ResourceManager:
 
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
-        with self._mutex, _translated(), self._store.gate:
+        with self._mutex, _translated(), self._store.guard:
             if not two_phase.forget(self._store, _checked(xid), self._store.deadline()):
                 raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK

@@ -66,7 +66,7 @@ def watch_time(text: str) -> float:
 
 def size(text: str) -> int:
     """Bytes: ``1048576``, or a number with a unit: ``500 kB``, ``1 GiB``. The type of every option that is a size."""
-    from spool.model.marks import BYTES, parse_mark
+    from spool.model.settings import BYTES, parse_mark
 
     with suppress(ValueError):
         return int(text)

@@ -20,7 +20,7 @@ from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
 from spool.policies.expiry import expire
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.transactions import delivery
 from spool.transactions.validation import check_queue
 

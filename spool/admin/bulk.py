@@ -19,7 +19,7 @@ from spool.log.commit import commit_batch
 from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
-from spool.model.ranges import Ranges, append, positions
+from spool.model.position import PositionRanges, append, positions
 from spool.policies.claim_journal import OrphanReaper
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
@@ -92,7 +92,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
     if run is None or position is None:
         raise BadMessageId(f"there is no message {message_id}: it was taken, or never committed")
     wanted = Wanted(run.queue.name, message_id=message_id)
-    claimed, groups = Ranges(), GroupLocks(store.shared.xids, [])
+    claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
         claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
         if not claimed:
@@ -103,7 +103,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
         groups.release()
 
 
-def _no_note(_: Ranges) -> None:
+def _no_note(_: PositionRanges) -> None:
     """Write no claim journal: these claims are no tries."""
 
 
@@ -150,30 +150,30 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
             bulk.progress(done)
 
 
-def _free(prepared: PreparedBranches, seen: Slice) -> Ranges:
+def _free(prepared: PreparedBranches, seen: Slice) -> PositionRanges:
     """Return those messages that no branch in doubt holds."""
     return _not_in_doubt(prepared, seen.number, min(seen.ordinals), len(seen.ordinals))
 
 
-def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> Ranges:
+def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:
     if not prepared.held:
         return [(number, first, count)]
-    free: Ranges = []
+    free: PositionRanges = []
     for position in positions([(number, first, count)]):
         if position not in prepared.held:
             append(free, number, position.ordinal, 1)
     return free
 
 
-def _count_unclaimed(claims: Claims, wanted: Ranges) -> int:
+def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
     """Count the messages that could be claimed now, without taking a lock."""
     claimed = claimed_positions(claims)
     total = sum(count for _, _, count in wanted)
     return total - sum(position in claimed for position in positions(wanted)) if claimed else total
 
 
-def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
-    claimed: Ranges = []
+def _act(store: Store, bulk: Bulk, wanted: PositionRanges, do: Do) -> int:
+    claimed: PositionRanges = []
     try:
         for number, first, count in wanted:
             claimed += [(number, *piece) for piece in store.shared.claims.claim(number, first, count)]
@@ -185,7 +185,7 @@ def _act(store: Store, bulk: Bulk, wanted: Ranges, do: Do) -> int:
         claiming.release(store.shared.claims, claimed)
 
 
-def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> int:
+def _commit(store: Store, claimed: PositionRanges, do: Do, bulk: Bulk | None = None) -> int:
     draft, done = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
@@ -203,7 +203,7 @@ def _commit(store: Store, claimed: Ranges, do: Do, bulk: Bulk | None = None) -> 
     return done
 
 
-def _runs(view: View, ranges: Ranges) -> Iterator[tuple[Run, int, int]]:
+def _runs(view: View, ranges: PositionRanges) -> Iterator[tuple[Run, int, int]]:
     """Yield (run, first ordinal, count) of the messages that are still in a queue and that no branch in doubt holds."""
     for number, first, count in ranges:
         ordinal, end = first, first + count

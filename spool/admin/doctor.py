@@ -16,9 +16,9 @@ from functools import partial
 from spool.disk.advice import advice
 from spool.disk.content import new_file, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
-from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import APART, check_kind, misplacement
+from spool.disk.stat import FileIdentity
 from spool.errors import SpoolError
 from spool.model import layout
 from spool.model.settings import SpaceConfig

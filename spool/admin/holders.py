@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from spool.coordination.claims import Claims
 from spool.coordination.locks import LockFile, xid_byte
 from spool.disk.disk import Disk
-from spool.model.message import Position, message_id
+from spool.model.message import message_id
+from spool.model.position import Position
 from spool.policies.claim_journal import JournalContents, all_journals, read_journal
 from spool.store.parts import Shared, View
 

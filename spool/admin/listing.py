@@ -9,7 +9,8 @@ from spool.index.browse import Cursor, Slice
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
-from spool.model.message import Message, Position, due_time, message_id, parse_message_id
+from spool.model.message import Message, due_time, message_id, parse_message_id
+from spool.model.position import Position
 from spool.store.parts import View
 from spool.store.store import Store
 from spool.transactions import delivery

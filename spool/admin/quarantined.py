@@ -18,9 +18,9 @@ from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
 from spool.disk.content import copy
 from spool.disk.disk import Disk
-from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
+from spool.disk.stat import FileIdentity
 from spool.errors import CorruptedFile, InvalidArgument, QueueNotFound
 from spool.format.reader import open_file
 from spool.model import layout

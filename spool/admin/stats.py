@@ -11,7 +11,7 @@ from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.log.quota import Usage, prepared_usage
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.store.parts import View
 from spool.store.store import Store
 

@@ -15,7 +15,7 @@ from spool.aio.tasks import Threads, finish
 from spool.engine import Engine
 from spool.errors import Empty
 from spool.model.message import Message
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.transactions.claiming import IDLE_SECONDS, pause_seconds
 from spool.transactions.selection import Wanted
 
@@ -38,7 +38,7 @@ class Receiver:
         return await self.receive(wanted, timeout, partial(self._take, wanted))
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
-        self._store.gate.check()
+        self._store.guard.check()
         return _Taking(self.engine, self.threads, wanted).take()
 
     async def receive(
@@ -67,7 +67,7 @@ class Receiver:
     ) -> list[Message]:
         pause = _PAUSE_MIN_SECONDS
         while True:
-            heard = self._store.shared.notifier.rings
+            heard = self._store.shared.notifier.generation
             try:
                 return await attempt()
             except Empty:
@@ -75,7 +75,7 @@ class Receiver:
                 if left <= 0:
                     raise
             seconds = min(left, await self.threads.run(partial(self._pause_seconds, wanted, pause)))
-            if self._store.shared.notifier.rings == heard:
+            if self._store.shared.notifier.generation == heard:
                 await self._listen_for(seconds)
             pause = min(pause * 1.5, _PAUSE_MAX_SECONDS)
 
@@ -93,7 +93,7 @@ class Receiver:
     @public_call("waiting for a message")
     def _listen(self) -> None:
         notifier = self._store.shared.notifier
-        notifier.wait(notifier.rings, IDLE_SECONDS, deaf_seconds=_PAUSE_MAX_SECONDS)
+        notifier.wait(notifier.generation, IDLE_SECONDS, seconds_without_inotify=_PAUSE_MAX_SECONDS)
 
     def end(self) -> None:
         """The space is closed."""

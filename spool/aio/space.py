@@ -35,7 +35,7 @@ from spool.errors import Empty
 from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, MessageFilters, PutOptions, SpaceOptions
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.transactions.transaction import joined_transaction
 from spool.transactions.validation import check_wanted, listed, put_request
 from spool.work.worker import WorkSummary
@@ -53,7 +53,7 @@ def _threaded(
 
     @wraps(call)
     async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
-        self._store.gate.check()
+        self._store.guard.check()
         return await self._threads.run_to_end(partial(call, self.sync, *args, **options))
 
     threaded.__module__, threaded.__qualname__ = __name__, f"Space.{call.__name__}"
@@ -66,7 +66,7 @@ class Space:
     def __init__(self, space: "spool.space.Space") -> None:
         self.sync = space
         self._store = space.engine.store
-        self._threads = Threads(self._store.gate)
+        self._threads = Threads(self._store.guard)
         self._receiver = Receiver(space.engine, self._threads)
 
     @property

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import spool.space
-from spool.runtime.gate import Gate
+from spool.runtime.calls import CallGuard
 
 _THREADS = 4
 
@@ -58,9 +58,9 @@ class Threads:
     ``patient`` calls, which may wait for the commit of another, have threads of their own.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, guard: CallGuard) -> None:
         self.loop = asyncio.get_running_loop()
-        self._gate = gate
+        self._guard = guard
         self._prompt = ThreadPoolExecutor(_THREADS, "spool-aio")
         self._patient = ThreadPoolExecutor(_THREADS, "spool-aio-patient")
 
@@ -70,7 +70,7 @@ class Threads:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Wait for the call. A task that is cancelled meanwhile waits no more. NotOpen if the space is closed."""
-        self._gate.check()
+        self._guard.check()
         return await self.submit(call)
 
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:

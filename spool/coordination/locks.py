@@ -2,11 +2,12 @@
 
 Open-file-description locks tell processes (more exactly: open descriptions) apart, but not the threads of one process,
 so a table under a mutex comes first. A lock is only good while its file is the one that others find by name. Who is
-alone makes these files (see ``presence``), and nobody makes one anew while anybody lives; so who misses one, or finds
+alone makes these files (see ``OpenLock``), and nobody makes one anew while anybody lives; so who misses one, or finds
 another under its name after a lock, knows that somebody deleted ``run/``, and stops.
 """
 
 import hashlib
+import logging
 import threading
 
 from spool.disk.disk import Disk
@@ -15,8 +16,12 @@ from spool.errors import SpaceStopped
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline, WaitExpired
 
+log = logging.getLogger("spool")
+
 # Bytes of run/control.
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
+_ALIVE = 0  # of the space's own directory
+_SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
 
 
 class LockFile:
@@ -77,7 +82,7 @@ class LockFile:
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
-    """A file of ``run/``. Only who is alone may ``make`` it (see ``presence``): for anybody else, a file that is
+    """A file of ``run/``. Only who is alone may ``make`` it (see ``OpenLock``): for anybody else, a file that is
     missing was deleted, and others may hold locks in the one that had its name."""
     found = disk.identity(name)
     if found is not None and found.is_plain:
@@ -145,3 +150,54 @@ def group_byte(queue: str, group: str) -> int:
 
 def _byte(key: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 2
+
+
+# -- which processes have the space open ------------------------------------------------------------------------------
+
+
+class OpenLock:
+    """One opener's locks on the space's directory."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.handle = disk.open_directory("")
+
+    def enter(self, deadline: Deadline) -> bool:
+        """Begin to open the space, one at a time. True: nobody else has it open, or can before ``settle``."""
+        tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
+        for _ in deadline.polls():
+            if self.disk.flock(self.handle):
+                return self.disk.some_lock(self.handle, _ALIVE, 1) is None
+            if tell_at is not None and deadline.clock.monotonic() >= tell_at:
+                tell_at = None
+                log.warning("waiting for %s, which is opening the space %s", self._opener(), self.disk.root)
+        raise WaitExpired(
+            f"the space is being opened by {self._opener()}, which is not done within {deadline.seconds:g} s"
+        )
+
+    def _opener(self) -> str:
+        return " and ".join(self.holders()) or "a process that this user may not see"
+
+    def settle(self) -> None:
+        """The space is open: others may come in, and see that somebody lives."""
+        self.disk.lock(self.handle, _ALIVE, shared=True)
+        self.disk.funlock(self.handle)
+
+    def others(self) -> bool:
+        """Whether somebody else has the space open, too."""
+        return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
+
+    def is_alone(self) -> bool:
+        """Whether nobody has the space open now, or is opening it; for who only looks, and does not come in."""
+        handle = self.disk.open_directory("")
+        try:
+            return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)
+        finally:
+            self.disk.close(handle)
+
+    def holders(self) -> list[str]:
+        """Who has the space open, as far as this user may see, e.g. ``["process 4711 (python3)"]``."""
+        return self.disk.lock_holders(self.handle, _ALIVE)
+
+    def close(self) -> None:
+        self.disk.close(self.handle)

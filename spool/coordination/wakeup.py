@@ -1,8 +1,9 @@
-"""Who waits for a message is woken when somebody commits, in whatever process.
+"""Wake the calls that wait for a message when any process commits.
 
-Whoever publishes a commit writes to ``run/counters``, and the kernel tells who watches that file. One watch serves all
-threads of an open space: one of those that wait listens, the others wait for what it hears. It is a hint and no
-promise: events may be lost, or never come, so who waits looks by himself now and then (see ``claiming.wait_for``).
+A process that publishes a commit writes to ``run/counters``, and the kernel notifies those that watch the file. One
+watch serves all threads of an open space: one thread listens, the others wait for what it is told. A notification is a
+hint and no promise: events may be lost, or never come, so a call that waits looks by itself now and then (see
+``claiming.wait_for``).
 """
 
 import threading
@@ -13,38 +14,47 @@ from spool.model.layout import COUNTERS
 from spool.runtime.clock import Clock
 
 
-class Bell:
-    """``rings`` counts how often something was heard. Who reads it before he looks, and finds nothing, can wait for the
-    next ring without missing one in between."""
+class CommitNotifier:
+    """Notifies waiting threads of commits.
+
+    ``generation`` counts the notifications. A thread that reads it before it looks for a message can wait for the next
+    one without missing any in between.
+    """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
-        self.rings = 0
+        self.generation = 0
         self._disk = disk
         self._clock = clock
         self._handle: int | None = None
-        self._someone_listens = False
+        self._listening = False
         self._turn = threading.Condition(threading.Lock())
 
-    def wait(self, heard: int, seconds: float, *, deaf_seconds: float) -> bool:
-        """Until it has rung more often than ``heard``, or the time is over; whether it has. ``deaf_seconds``: how long
-        if nothing can be heard here."""
+    def wait(self, seen: int, seconds: float, *, seconds_without_inotify: float) -> bool:
+        """Wait until there are more notifications than ``seen``, or the time is over.
+
+        Args:
+            seconds_without_inotify: how long to wait where the kernel cannot notify.
+
+        Returns:
+            Whether there are more.
+        """
         with self._turn:
             if self._handle is None and self._watch():
-                self.rings += 1  # what came before the watch was not heard: look again
-            if self.rings != heard:
+                self.generation += 1  # what came before the watch was not noticed: look again
+            if self.generation != seen:
                 return True
-            listens = self._handle is not None and not self._someone_listens
-            self._someone_listens |= listens
+            listens = self._handle is not None and not self._listening
+            self._listening |= listens
         if self._handle is None:
-            self._clock.sleep(deaf_seconds)
+            self._clock.sleep(seconds_without_inotify)
         elif listens:
             self._listen(self._handle, seconds)
         else:
-            self._clock.wait(partial(self._be_told, heard), seconds)
-        return self.rings != heard
+            self._clock.wait(partial(self._wait_for_listener, seen), seconds)
+        return self.generation != seen
 
     def _watch(self) -> bool:
-        """Whether it can listen. Each wait tries again: others may have let go of theirs."""
+        """Watch the counters; False where that cannot be had. Each wait tries again: a user has few watches."""
         try:
             self._handle = self._disk.watch(COUNTERS)
         except OSError:
@@ -52,21 +62,21 @@ class Bell:
         return True
 
     def _listen(self, handle: int, seconds: float) -> None:
-        rang = False
+        notified = False
         try:
-            rang = self._clock.wait(partial(self._disk.wait_for_change, handle), seconds)
+            notified = self._clock.wait(partial(self._disk.wait_for_change, handle), seconds)
         finally:
             with self._turn:
-                self._someone_listens = False
-                self.rings += rang
-                if rang:
+                self._listening = False
+                self.generation += notified
+                if notified:
                     self._turn.notify_all()
                 else:
                     self._turn.notify()  # it listens next
 
-    def _be_told(self, heard: int, seconds: float) -> bool:
-        """Wait for what another thread hears, or for its turn to listen."""
+    def _wait_for_listener(self, seen: int, seconds: float) -> bool:
+        """Wait for what another thread is notified of, or until it stops listening."""
         with self._turn:
-            if self.rings == heard and self._someone_listens:
+            if self.generation == seen and self._listening:
                 self._turn.wait(seconds)
-            return self.rings != heard
+            return self.generation != seen

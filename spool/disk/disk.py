@@ -30,11 +30,19 @@ from contextlib import contextmanager, suppress
 
 import filelock
 
-from spool.disk import kernel, mount
+from spool.disk import kernel
 from spool.disk.descriptors import DescriptorTable, not_open
-from spool.disk.identity import FileIdentity, identity_of
 from spool.disk.kernel import NameChange, Unsupported, as_unsupported
-from spool.disk.mount import FileSystem
+from spool.disk.stat import (
+    FileIdentity,
+    FileSystem,
+    file_system,
+    identity_of,
+    is_ext4,
+    is_of_ext_kind,
+    network_file_system,
+    renames_are_ordered,
+)
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -67,10 +75,10 @@ class Disk:
         self._table = DescriptorTable()
         self.flushes = 0
         there = os.path.isdir(self.root)
-        self.ordered = there and mount.renames_are_ordered(self.root)
+        self.ordered = there and renames_are_ordered(self.root)
         # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
-        self.flush_carries_name = self.ordered or (there and mount.is_ext4(self.root))
-        self._in_turn = there and not self.ordered and mount.is_of_ext_kind(self.root)
+        self.flush_carries_name = self.ordered or (there and is_ext4(self.root))
+        self._in_turn = there and not self.ordered and is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
             self._owner = _owner_of(self.root)
 
@@ -454,11 +462,11 @@ class Disk:
             return file.read().strip()
 
     def file_system(self) -> FileSystem:
-        return mount.file_system(self.root)
+        return file_system(self.root)
 
     def network_file_system(self) -> str | None:
         """The kind of network file system the space lies on, or None."""
-        return mount.network_file_system(self.root)
+        return network_file_system(self.root)
 
 
 def _owner_of(root: str) -> tuple[int, int] | None:

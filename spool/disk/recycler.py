@@ -32,7 +32,7 @@ class _Spare(NamedTuple):
     name: str
 
 
-class Pool:
+class Recycler:
     """What this process knows of ``free/``; other processes take from it and give to it as well."""
 
     def __init__(self, disk: Disk) -> None:

@@ -13,18 +13,10 @@ from typing import Any
 import msgpack
 
 from spool.errors import SystemFailure
-from spool.format.format import (
-    SECTION_BYTES,
-    SECTION_MESSAGES,
-    Adoption,
-    BranchEntry,
-    SectionEntry,
-    Table,
-    body_head,
-    encode_table,
-)
+from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING, MOST_ADDRESSED
+from spool.format.table import SECTION_BYTES, Table, body_head, encode_table
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 

@@ -13,17 +13,8 @@ from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format.format import (
-    FIXED_BYTES,
-    Header,
-    SectionEntry,
-    Table,
-    body_head,
-    body_offsets,
-    decode_header,
-    decode_table,
-    header_length,
-)
+from spool.format.header import FIXED_BYTES, Header, SectionEntry, decode_header, header_length
+from spool.format.table import Table, body_head, body_offsets, decode_table
 
 # What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)

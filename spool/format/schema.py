@@ -9,6 +9,7 @@ from typing import Any
 
 from spool.model.layout import CAPTURE_PREFIX, MAX_NUMBER, MAX_ORDINAL
 from spool.model.order import MOST_BEFORE
+from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
 COMMANDS = ("remove", "update", "take", "left")
@@ -124,3 +125,10 @@ def seconds(value: Any) -> float:
     if type(value) not in (int, float) or not -(2**53) <= value <= 2**53:
         raise ValueError(f"{value!r:.40} is no time")
     return float(value)
+
+
+def check_branch_id(value: Any) -> bytes:
+    """The id of a branch; ValueError for anything else."""
+    if not isinstance(value, bytes) or len(value) != BRANCH_ID_BYTES:
+        raise ValueError(f"{value!r:.40} is no branch's id")
+    return value

@@ -11,9 +11,10 @@ from itertools import chain
 
 from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
-from spool.disk.recycler import Pool
+from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
-from spool.format.format import Header, SectionEntry, Table, encode_header, stamp
+from spool.format.header import Header, SectionEntry, encode_header, stamp
+from spool.format.table import Table
 from spool.model import layout
 from spool.model.xid import Xid
 
@@ -57,7 +58,7 @@ class CommitFileWriter:
             self._place(section.table, section.entry, self._end)
         draft.sections.clear()
 
-    def complete(self, header: Header, draft: CommitBatch, pool: Pool | None = None) -> Header:
+    def complete(self, header: Header, draft: CommitBatch, pool: Recycler | None = None) -> Header:
         """Write what is left and the header; returns the header as it stands in the file (number 0).
 
         ``pool``: where to look for a file to overwrite, for a file that will carry a number.

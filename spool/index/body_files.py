@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format.format import Header, SectionEntry, Table, decode_table, search_keys
+from spool.format.header import Header, SectionEntry
 from spool.format.reader import BodyPlace, FileContents, body_place, open_file, read_bodies, read_header
+from spool.format.table import Table, decode_table, search_keys
 from spool.index.commit import FileRef
 from spool.model import layout
 

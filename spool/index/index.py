@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from spool.format.format import SectionEntry, Table
+from spool.format.header import SectionEntry
 from spool.format.schema import TOTALS_FACT
+from spool.format.table import Table
 from spool.index.commit import (
     DEQUEUED,
     ENQUEUED,
@@ -30,8 +31,7 @@ from spool.index.queue import Queue
 from spool.index.run import Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
-from spool.model.message import Position
-from spool.model.ranges import Ranges
+from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
 
@@ -67,7 +67,7 @@ class Index:
         self.adopted: dict[Xid, int] = {}
         self.captured: set[tuple[str, bytes]] = set()
         self.damage: list[tuple[str, str]] = []
-        self.changed_since: Ranges | None = None
+        self.changed_since: PositionRanges | None = None
 
     # -- applying a commit ------------------------------------------------------------------------------------------
 

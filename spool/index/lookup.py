@@ -9,13 +9,14 @@ from typing import Protocol
 from sortedcontainers import SortedKeyList
 
 from spool.errors import CorruptedFile
-from spool.format.format import SectionEntry, Table
+from spool.format.header import SectionEntry
+from spool.format.table import Table
 from spool.index.commit import FileRef
 from spool.index.queue import Queue
 from spool.index.run import Run
 from spool.index.segment import HASH_BYTES, Piece, Segment, find_correlation, find_id, pack_position
-from spool.model.message import Position
 from spool.model.order import cuts
+from spool.model.position import Position
 from spool.model.settings import QueueConfig
 
 REFILL_MESSAGES = 256  # how many messages of a segment become runs at once

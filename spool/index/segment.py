@@ -9,7 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spool.format.format import SectionEntry, Table
+from spool.format.header import SectionEntry
+from spool.format.table import Table
 from spool.index.commit import FileRef
 from spool.index.order import QueueOrder
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS

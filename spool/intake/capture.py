@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from spool.admin.quarantined import finish_restoring
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.identity import FileIdentity
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES
+from spool.disk.stat import FileIdentity
 from spool.intake import spares
 from spool.intake.directories import FIRST_PREFIX, CapturedFile, CaptureDirectories, queue_of
 from spool.intake.dropfile import is_unfinished
@@ -28,7 +28,7 @@ from spool.intake.writers import Complete, Evidence
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

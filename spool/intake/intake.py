@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from spool.disk.identity import FileIdentity
 from spool.disk.quarantine import quarantine
+from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
 from spool.intake.capture import Capture
 from spool.intake.directories import CapturedFile
@@ -21,7 +21,7 @@ from spool.intake.dropfile import Put, is_unfinished, puts_of
 from spool.intake.renames import Renames
 from spool.intake.writers import Complete, Evidence, Writers
 from spool.model import layout
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.space import Space
 from spool.transactions.transaction import take_dropped
 from spool.transactions.validation import described

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from spool.disk.identity import FileIdentity
 from spool.disk.quarantine import IS_MESSAGES
+from spool.disk.stat import FileIdentity
 from spool.names import plural
 from spool.store.store import Store
 

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spool.disk.identity import FileIdentity
+from spool.disk.stat import FileIdentity
 from spool.store.store import Store
 
 

@@ -15,7 +15,7 @@ import msgpack
 from spool.coordination.counters import Counters
 from spool.disk.content import unlink_if_there, write_new
 from spool.disk.disk import Disk
-from spool.format.format import SectionEntry
+from spool.format.header import SectionEntry
 from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
 from spool.index.run import Lengths, Run

@@ -53,7 +53,7 @@ def finish(submitted: Submitted) -> None:
     """Commit what was submitted; no more is accepted. A warning with the count of what could not be committed."""
     store, before, why = submitted.store, submitted.failed, ""
     try:
-        with store.gate:
+        with store.guard:
             submitted.drain("the program is ending: nothing can be submitted any more")
     except NotOpen:  # it was closed, or is its parent's
         return

@@ -25,7 +25,7 @@ from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
 from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.clock import Deadline
 from spool.store.settings import Settings
 from spool.store.store import Store
@@ -75,8 +75,8 @@ class GroupCommit:
             raise request.error
 
     def _check_interrupts(self) -> None:
-        interrupts.admit()
-        self.store.gate.check()
+        calls.deliver_pending_signals()
+        self.store.guard.check()
 
     # -- for callers that do not ------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class GroupCommit:
         while True:
             self._wakes.acquire()
             try:
-                with self.store.gate:
+                with self.store.guard:
                     self._lead()
                     self.committed()
             except NotOpen:

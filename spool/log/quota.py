@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from spool.errors import Full, TransactionTimeout
-from spool.format.format import Table
+from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
 from spool.names import plural

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spool.disk.disk import Disk
 from spool.disk.quarantine import kept
 from spool.errors import CorruptedFile
-from spool.format.format import Adoption
+from spool.format.header import Adoption
 from spool.format.reader import FileContents, image_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Commit, Part

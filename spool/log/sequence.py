@@ -18,7 +18,7 @@ from spool.disk.content import new_file, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
-from spool.format.format import encode_header, stamp
+from spool.format.header import encode_header, stamp
 from spool.format.reader import prove
 from spool.model import layout
 from spool.model.xid import new_local_xid

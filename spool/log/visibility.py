@@ -18,7 +18,7 @@ from spool.coordination.counters import Page
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
-from spool.format.format import Header
+from spool.format.header import Header
 from spool.format.reader import FileContents, image_of
 from spool.index.commit import Commit
 from spool.index.index import Index

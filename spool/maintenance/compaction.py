@@ -17,7 +17,8 @@ from itertools import groupby
 
 from spool.errors import CorruptedFile
 from spool.format.batch import CommitBatch, Section
-from spool.format.format import Origins, SectionEntry, Table, body_head, encode_table
+from spool.format.header import SectionEntry
+from spool.format.table import Origins, Table, body_head, encode_table
 from spool.index.body_files import FileCache
 from spool.index.commit import Retention
 from spool.index.index import Index
@@ -28,8 +29,7 @@ from spool.index.segment import pack_correlations, pack_ids
 from spool.log.commit import commit, own_file
 from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.tombstones import merge_tombstones
-from spool.model.message import Position
-from spool.model.ranges import Ranges
+from spool.model.position import Position, PositionRanges
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.store.store import Store
 
@@ -173,7 +173,7 @@ class Compactor:
             index.changed_since = None
 
     def _write(self, index: Index, sections: list[list[Extent]]) -> int:
-        self.store.gate.check()  # a process that closes the space waits for one file at most
+        self.store.guard.check()  # a process that closes the space waits for one file at most
         return _Compaction(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
@@ -315,7 +315,7 @@ class _Compaction:
         for extent in self.extents:
             begins.setdefault(extent.run.number, []).append((ordinal, extent))
             ordinal += extent.count
-        left: Ranges = []
+        left: PositionRanges = []
         for number, first, count in self.index.changed_since or ():
             for begin, extent in begins.get(number, ()):
                 start, stop = max(first, extent.first), min(first + count, extent.first + extent.count)
@@ -359,7 +359,7 @@ def section_of(table: Table, bodies: list[bytes]) -> Section:
     return Section(table, SectionEntry(0, len(encoded), zlib.crc32(encoded), size, len(bodies)), parts)
 
 
-def _united(ranges: Ranges) -> list[tuple[int, int]]:
+def _united(ranges: PositionRanges) -> list[tuple[int, int]]:
     """The union of ranges, as sorted (first, count)."""
     found: list[tuple[int, int]] = []
     for _, first, count in sorted(ranges):

@@ -71,7 +71,7 @@ class Housekeeper:
 
     def tidy_up(self) -> None:
         """Reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
-        with suppress(OSError, SpaceStopped, NotOpen), self._store.gate:
+        with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().stopped:
                 return
             if self._store.settings.known.config.marked:
@@ -158,19 +158,19 @@ class Housekeeper:
 
     def _pause(self) -> None:
         """Sleep between small steps: while this thread has the interpreter, no other thread runs."""
-        self._store.gate.check()
+        self._store.guard.check()
         self._store.clock.sleep(PAUSE_SECONDS)
 
     def _run(self) -> None:
-        gate, clock, goes_on = self._store.gate, self._store.clock, True
+        guard, clock, goes_on = self._store.guard, self._store.clock, True
         next_compaction = clock.monotonic() + EVERY_SECONDS
-        while goes_on and not gate.closed:
+        while goes_on and not guard.closed:
             self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
             self._wake.clear()
             due = clock.monotonic() >= next_compaction  # however often it was woken meanwhile
             if due:
                 next_compaction = clock.monotonic() + EVERY_SECONDS
-            with suppress(NotOpen), gate:
+            with suppress(NotOpen), guard:
                 goes_on = self._round(due=due)
 
     def _round(self, *, due: bool) -> bool:

@@ -12,19 +12,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.codecs import BYTES_TYPE
+from spool.model.position import Position
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.shown import shown
 
 DEFAULT_PRIORITY = 50
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-
-class Position(NamedTuple):
-    """A message's permanent place: the number of its commit, and its ordinal in it."""
-
-    number: int
-    ordinal: int
 
 
 FIELDS = (

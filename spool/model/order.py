@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spool.errors import InvalidArgument
-from spool.model.message import DEFAULT_PRIORITY, Position, due_time
+from spool.model.message import DEFAULT_PRIORITY, due_time
+from spool.model.position import Position
 from spool.model.settings import LIFO, PRIORITY, TIME
 
 Key = tuple[float, ...]

@@ -16,8 +16,7 @@ from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import Usage, prepared_usage, settle_and_catch_up, usage_of
 from spool.log.visibility import catch_up, list_prepared
-from spool.model.marks import fullness, parse_mark
-from spool.model.settings import QueueConfig
+from spool.model.settings import QueueConfig, fullness, parse_mark
 from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import Store

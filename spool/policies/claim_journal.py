@@ -19,7 +19,7 @@ from spool.format.writer import writer_name
 from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.model.xid import Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline

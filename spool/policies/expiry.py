@@ -13,7 +13,7 @@ from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.visibility import revalidate
-from spool.model.ranges import Ranges, append, positions
+from spool.model.position import PositionRanges, append, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
 from spool.runtime.clock import Clock, Deadline
@@ -54,16 +54,16 @@ def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
     return _is_kept(config) and config.error_queue not in settings.config.queues
 
 
-def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> Ranges:
-    got: Ranges = []
+def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> PositionRanges:
+    got: PositionRanges = []
     for run in islice(view.index.messages.expired(queue, clock.now()), _RUNS_AT_ONCE):
         got += [(run.number, *piece) for piece in claims.claim(run.number, run.first, run.live)]
     return got
 
 
-def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Ranges, deadline: Deadline) -> int:
+def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: PositionRanges, deadline: Deadline) -> int:
     revalidate(store, deadline)
-    gone: dict[int, Ranges] = {}  # by how many tries failed
+    gone: dict[int, PositionRanges] = {}  # by how many tries failed
     with store.view.mutex:
         now = store.clock.now()
         for position in positions(claimed):
@@ -86,7 +86,7 @@ def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Range
     return count
 
 
-def _removal_batch(config: QueueConfig, gone: dict[int, Ranges]) -> CommitBatch:
+def _removal_batch(config: QueueConfig, gone: dict[int, PositionRanges]) -> CommitBatch:
     batch = CommitBatch()
     for attempts, ranges in gone.items():
         for number, first, count in ranges:

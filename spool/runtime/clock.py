@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from spool.errors import SystemFailure
-from spool.runtime import interrupts
+from spool.runtime import calls
 
 POLL_MIN_SECONDS = 0.00005
 POLL_MAX_SECONDS = 0.005
@@ -75,7 +75,7 @@ class Deadline:
             if left <= 0:
                 return
             happened = pause_for(min(pause, left))
-            interrupts.admit()
+            calls.deliver_pending_signals()
             self._check()
             pause = POLL_MIN_SECONDS if happened else min(pause * 1.5, slowest_seconds)
 

@@ -5,22 +5,22 @@ import weakref
 from collections.abc import Callable
 
 from spool.disk.disk import Disk
-from spool.runtime.gate import Gate
+from spool.runtime.calls import CallGuard
 
 
 class Lifetime:
-    """The gate of an open space, and what ends behind it.
+    """The guard of an open space, and what ends behind it.
 
-    gate: each call is a step inside it. ``gate.end()`` ends the life, also of a space that could not be opened.
+    guard: each call is a step inside it. ``guard.end()`` ends the life, also of a space that could not be opened.
     at_end: called, in this order, once the last step has ended and every descriptor is closed.
     """
 
-    __slots__ = ("__weakref__", "_disks", "at_end", "gate")
+    __slots__ = ("__weakref__", "_disks", "at_end", "guard")
 
     def __init__(self, disk: Disk) -> None:
         self._disks = [disk]
         self.at_end: dict[Callable[[], None], None] = {}
-        self.gate = Gate(self._end)
+        self.guard = CallGuard(self._end)
         _alive.add(self)
 
     def include(self, disk: Disk) -> None:
@@ -40,7 +40,7 @@ class Lifetime:
         for disk in self._disks:
             disk.disown()
         self.at_end.clear()  # what waits for the end waits in the parent
-        self.gate.close_at_once("the space was opened before this process was forked: open it again in the child")
+        self.guard.close_at_once("the space was opened before this process was forked: open it again in the child")
 
 
 _alive: "weakref.WeakSet[Lifetime]" = weakref.WeakSet()

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from spool.coordination import locks
 from spool.coordination.claims import Claims
 from spool.coordination.counters import Counters
-from spool.coordination.presence import Presence
-from spool.coordination.wakeup import Bell
+from spool.coordination.locks import OpenLock
+from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
-from spool.disk.recycler import Pool
+from spool.disk.recycler import Recycler
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
 from spool.index import Index
 from spool.index.body_files import FileCache
 from spool.index.commit import Commit
 from spool.model import layout
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.model.xid import Xid
 from spool.runtime.clock import Clock
 from spool.store.mirror import Mirror
@@ -32,7 +32,7 @@ class Files:
         """``beside``: the mirror's disk."""
         self.disk = disk
         self.mirror = None if beside is None else Mirror(disk, beside)
-        self.recycler = Pool(disk)
+        self.recycler = Recycler(disk)
         self.cache = FileCache(disk)
 
 
@@ -41,7 +41,7 @@ class Shared:
 
     __slots__ = ("claims", "control", "counters", "notifier", "numbers", "open_lock", "xids")
 
-    def __init__(self, disk: Disk, clock: Clock, open_lock: Presence, *, make: bool) -> None:
+    def __init__(self, disk: Disk, clock: Clock, open_lock: OpenLock, *, make: bool) -> None:
         """Open the files of ``run/``.
 
         Args:
@@ -52,7 +52,7 @@ class Shared:
             SpaceStopped: a file is missing.
         """
         self.open_lock = open_lock
-        self.notifier = Bell(disk, clock)
+        self.notifier = CommitNotifier(disk, clock)
         if make:  # the directory may have been removed while no process was here
             disk.make_directory(layout.RUN)
             disk.close(locks.open_shared(disk, layout.RECLAIM_LOCK, make=True))

@@ -8,7 +8,7 @@ from spool.coordination.counters import Counters, Page
 from spool.disk import Disk
 from spool.disk.content import replace, unlink_if_there
 from spool.errors import InvalidArgument, NotASpace, QueueNotFound
-from spool.format.format import Table
+from spool.format.table import Table
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from spool.coordination.counters import Page
-from spool.coordination.presence import Presence
+from spool.coordination.locks import OpenLock
 from spool.disk import Disk
 from spool.disk.advice import advice
 from spool.disk.content import keep_directory
@@ -21,7 +21,7 @@ from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.errors import DiskFailure, SpoolError
-from spool.format.format import Header
+from spool.format.header import Header
 from spool.format.writer import writer_name
 from spool.index import Index
 from spool.model import layout
@@ -40,7 +40,7 @@ class Store:
 
     files, shared, view: what it is made of; see ``spool.store.parts``.
     settings: ``settings.current(page)`` is what ``space.toml`` says now, ``settings.known`` what was read last.
-    gate: each call is a step inside it; ``gate.close()`` closes the space.
+    guard: each call is a step inside it; ``guard.close()`` closes the space.
     at_end: called once it is closed.
     dropped: undo the transactions that were dropped before their end; the housekeeper calls them.
     """
@@ -53,23 +53,23 @@ class Store:
         self.shared = shared
         self.view = view
         self.settings = settings
-        self.gate = life.gate
+        self.guard = life.guard
         self.at_end = life.at_end
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
         """A deadline for waits inside a step; they end by NotOpen when the space is closed."""
-        return Deadline(self.clock, seconds, self.gate.check)
+        return Deadline(self.clock, seconds, self.guard.check)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        return self.gate.closed
+        return self.guard.closed
 
     def check_usable(self) -> Page:
         """The counters as they are now, of a space that is open and has not stopped."""
-        self.gate.check()
+        self.guard.check()
         try:
             return self.shared.counters.read().check()
         except OSError as error:
@@ -89,8 +89,8 @@ class Store:
 
     def spoken(self, doing: str, error: OSError) -> Exception:
         """The error as a caller is to see it."""
-        if self.gate.abandoned:
-            self.gate.check()
+        if self.guard.abandoned:
+            self.guard.check()
         if isinstance(error, FlushFailed):
             self.stop()
         return as_spoken(self.files.disk, doing, error)
@@ -125,16 +125,16 @@ class _Opening:
             life.include(mirror)
         self._files = Files(disk, mirror)
         self._disk = disk
-        self.open_lock = Presence(disk)
+        self.open_lock = OpenLock(disk)
 
     def check_not_forked(self) -> None:
         """NotOpen in a child that was forked meanwhile: its descriptors are closed."""
-        if self._life.gate.abandoned:
-            self._life.gate.check()
+        if self._life.guard.abandoned:
+            self._life.guard.check()
 
     def enter(self) -> bool:
         """Hold the open lock. True: this process is alone. The directories of the space are there afterwards."""
-        alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, self._life.gate.check))
+        alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, self._life.guard.check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
                 keep_directory(self._disk, name)
@@ -155,15 +155,15 @@ def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
     try:
         yield _Opening(life, disk, clock)
     except BaseException:
-        life.gate.end()
+        life.guard.end()
         raise
 
 
 def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
     """Open the space in a directory; returns it, and whether this process is alone.
 
-    The caller closes its gate in the end. It holds the open lock until ``shared.open_lock.settle()``: a process that is
-    alone recovers the space before.
+    The caller closes its guard in the end. It holds the open lock until ``shared.open_lock.settle()``: a process
+    that is alone recovers the space before.
 
     Raises:
         NotASpace, InvalidArgument, NewerFormat: there is no ``space.toml``, or none that is in order.

@@ -19,7 +19,7 @@ from spool.log.commit import write
 from spool.log.futures import Promises
 from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
-from spool.model.ranges import Ranges, positions
+from spool.model.position import PositionRanges, positions
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
@@ -42,7 +42,7 @@ class Branch:
         self.draft = CommitBatch()
         self.draft.begin_branch(self.xid, self.id)
         self.file: CommitFileWriter | None = None
-        self.claims: Ranges = []
+        self.claims: PositionRanges = []
         self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: DeduplicationKeys | None = None
         self._store = store
@@ -122,12 +122,12 @@ class Branch:
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
-    def write_note(self, ranges: Ranges) -> None:
+    def write_note(self, ranges: PositionRanges) -> None:
         if self._noted:
             self.lock_xid()
             self._note.add(ranges)
 
-    def take(self, ranges: Ranges) -> None:
+    def take(self, ranges: PositionRanges) -> None:
         """Claimed messages leave their queue with this branch."""
         self.claims += ranges
         for number, first, count in ranges:

@@ -11,10 +11,10 @@ from spool.coordination.claims import Claims
 from spool.coordination.counters import Page
 from spool.errors import MessageInUse
 from spool.log.visibility import catch_up, list_prepared, revalidate
-from spool.model.ranges import Ranges, positions, subtract
+from spool.model.position import PositionRanges, positions, subtract
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.store.parts import View
 from spool.store.store import Store
@@ -41,9 +41,9 @@ def claim(
     wanted: Wanted,
     page: Page,
     deadline: Deadline,
-    journal: Callable[[Ranges], None],
+    journal: Callable[[PositionRanges], None],
     groups: GroupLocks,
-) -> Ranges:
+) -> PositionRanges:
     """Claim messages that are free, in the queue's order.
 
     Args:
@@ -64,7 +64,7 @@ def claim(
     if queue is not None and queue.expiring:
         expire(store, wanted.queue, deadline)
     skip: PositionSet = set(wanted.passed)
-    before, kept = tuple(groups.names), Ranges()
+    before, kept = tuple(groups.names), PositionRanges()
     try:
         while not kept:
             got = _claim_free(store.shared.claims, store.view, store.clock, wanted, skip, groups)
@@ -87,9 +87,9 @@ def claim(
 
 def _claim_free(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, skip: PositionSet, groups: GroupLocks
-) -> Ranges:
+) -> PositionRanges:
     """Lock at most as many messages as are wanted, past those that are held; add all that were tried to ``skip``."""
-    got: Ranges = []
+    got: PositionRanges = []
     missing = wanted.count
     try:
         with view.mutex:
@@ -107,9 +107,9 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, reaper: OrphanReaper, wanted: Wanted, got: Ranges, deadline: Deadline,
-    journal: Callable[[Ranges], None], groups: GroupLocks,
-) -> Ranges:  # fmt: skip
+    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, deadline: Deadline,
+    journal: Callable[[PositionRanges], None], groups: GroupLocks,
+) -> PositionRanges:  # fmt: skip
     """Look again at locked messages (rule 4): return those that are free, release the others."""
     try:
         journal(got)
@@ -125,7 +125,7 @@ def _confirm(
     return kept
 
 
-def release(claims: Claims, ranges: Ranges) -> None:
+def release(claims: Claims, ranges: PositionRanges) -> None:
     """Release exactly these claims, and nothing that lies between them."""
     for number, first, count in ranges:
         claims.release(number, first, count)
@@ -135,9 +135,9 @@ def release(claims: Claims, ranges: Ranges) -> None:
 
 
 def wait_for(
-    store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline, groups: GroupLocks,
+    store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], deadline: Deadline, groups: GroupLocks,
     check: Callable[[], object],
-) -> Ranges:  # fmt: skip
+) -> PositionRanges:  # fmt: skip
     """Repeat an attempt until it claims something or the deadline passes.
 
     Of the threads of this process that wait for one queue, one at a time repeats its attempts; the others wait for its
@@ -151,7 +151,7 @@ def wait_for(
         return _repeat(store, wanted, attempt, deadline)
     polling = store.view.polling.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
-        interrupts.admit()
+        calls.deliver_pending_signals()
         check()
         if deadline.remaining() <= 0:
             return attempt()
@@ -161,19 +161,19 @@ def wait_for(
         polling.release()
 
 
-def _repeat(store: Store, wanted: Wanted, attempt: Callable[[], Ranges], deadline: Deadline) -> Ranges:
+def _repeat(store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
     """Attempt when something was published, and now and then, since not every message that becomes free is published,
     and a notification may be lost."""
     notifier = store.shared.notifier
-    seen, notified = notifier.rings, False
+    seen, notified = notifier.generation, False
 
     def pause_for(short: float) -> bool:
         nonlocal seen, notified
         if notified:  # and nothing was free: in a busy space, not every commit is worth an attempt of every waiter
             store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
         seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
-        notified = notifier.wait(seen, seconds, deaf_seconds=short)
-        seen = notifier.rings
+        notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
+        seen = notifier.generation
         return notified
 
     for _ in deadline.polls(pause_for=pause_for):

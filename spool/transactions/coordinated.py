@@ -10,7 +10,7 @@ from functools import partial
 from spool.coordination.counters import Page
 from spool.log.quota import room_for
 from spool.model.xid import Xid
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.transactions import claiming, delivery, two_phase
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.transaction import Transaction, TransactionState

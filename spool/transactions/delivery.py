@@ -16,8 +16,8 @@ from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.model import codecs, layout
-from spool.model.message import Message, Origin, Position, message_id, neighbours, parse_message_id
-from spool.model.ranges import Ranges, positions
+from spool.model.message import Message, Origin, message_id, neighbours, parse_message_id
+from spool.model.position import Position, PositionRanges, positions
 from spool.runtime.clock import Deadline
 from spool.store.store import Store
 
@@ -44,7 +44,7 @@ class HeldMessage(NamedTuple):
     body: BodyPlace
 
 
-def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
+def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
     """Return where the bodies of claimed messages lie, in order."""
     found = []
     with store.view.mutex:
@@ -69,7 +69,7 @@ def held_messages(store: Store, ranges: Ranges) -> list[HeldMessage]:
 # -- with bodies ------------------------------------------------------------------------------------------------------
 
 
-def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Message], Ranges]:
+def messages(store: Store, ranges: PositionRanges, deadline: Deadline) -> tuple[list[Message], PositionRanges]:
     """Return the claimed messages, and the claims of those that are not delivered.
 
     A message is not delivered if its body is damaged (then it goes to quarantine), or if it comes after one that no
@@ -79,7 +79,7 @@ def messages(store: Store, ranges: Ranges, deadline: Deadline) -> tuple[list[Mes
         UnknownCodec: no codec here can read the first one.
     """
     found: list[Message] = []
-    bad: Ranges = []
+    bad: PositionRanges = []
     for at, (number, first, count) in enumerate(ranges):
         try:
             found += read_messages(store, number, first, count)

@@ -15,9 +15,9 @@ from spool.format.reader import read_bodies
 from spool.format.writer import CommitFileWriter
 from spool.log.commit import write
 from spool.model.xid import BRANCH_ID_BYTES, Xid
-from spool.runtime import interrupts
+from spool.runtime import calls
+from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
-from spool.runtime.gate import public_call
 from spool.store.store import attach_store
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
@@ -44,7 +44,7 @@ class RemoteBranch:
         self.draft.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
         disk = Disk(path)
-        with interrupts.deferred(disk.close_all):
+        with calls.deferred(disk.close_all):
             self._store = attach_store(disk, Clock())
             self._store.check_usable()
             self._check_coordinator()
@@ -114,4 +114,4 @@ class RemoteBranch:
 
     def close(self) -> None:
         """Let go of the xid; the vote, if there was one, stands."""
-        self._store.gate.close()
+        self._store.guard.close()

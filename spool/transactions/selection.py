@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from spool.coordination.claims import Claims
 from spool.coordination.locks import LockFile, group_byte
 from spool.index.run import Run
-from spool.model.message import Position, parse_message_id
-from spool.model.ranges import Ranges, append, positions
+from spool.model.message import parse_message_id
+from spool.model.position import Position, PositionRanges, append, positions
 from spool.runtime.clock import Clock
 from spool.store.parts import PreparedBranches, View
 
@@ -50,7 +50,7 @@ class GroupLocks:
 
     __slots__ = ("_claims", "_held", "_locks", "names")
 
-    def __init__(self, locks: LockFile, claims: Ranges) -> None:
+    def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
         self._locks = locks
         self._claims = claims
         self._held: dict[GroupName, int] = {}
@@ -81,9 +81,9 @@ class GroupLocks:
 
 def candidates(
     claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
-) -> Ranges:
+) -> PositionRanges:
     """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
-    found: Ranges = []
+    found: PositionRanges = []
     for run, first, count in _asked_for(view, clock, wanted):
         if run.attributes or not run.queue.is_plain:
             group, backwards = run.group, run.backwards
@@ -119,7 +119,7 @@ def _add_of_group(
     missing: int,
     skip: PositionSet,
     groups: GroupLocks,
-    found: Ranges,
+    found: PositionRanges,
 ) -> int:
     """Add messages of a group that this transaction holds to ``found``; return how many.
 
@@ -188,13 +188,13 @@ def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
 # -- after the claim --------------------------------------------------------------------------------------------------
 
 
-def still_there(view: View, clock: Clock, wanted: Wanted, got: Ranges, groups: GroupLocks) -> Ranges:
+def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, groups: GroupLocks) -> PositionRanges:
     """Return what of the claimed messages ``got`` may be delivered, in order. Caller holds the mutex (rule 4)."""
-    kept: Ranges = []
+    kept: PositionRanges = []
     now = clock.now()
     for number, first, count in got:
         ordinal = first
-        pieces: Ranges = []
+        pieces: PositionRanges = []
         while ordinal < first + count:
             run, stop = view.index.messages.run_from(number, ordinal, first + count)
             if (
@@ -214,7 +214,9 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: Ranges, groups: G
     return _without_overtakers(view, clock, wanted, kept, groups) if groups.names and not wanted.by_key else kept
 
 
-def _without_overtakers(view: View, clock: Clock, wanted: Wanted, kept: Ranges, groups: GroupLocks) -> Ranges:
+def _without_overtakers(
+    view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
+) -> PositionRanges:
     """Return the messages but those that are not next in their group: one before them came back meanwhile."""
     claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
     for _, group in groups_of(view, kept):
@@ -225,14 +227,14 @@ def _without_overtakers(view: View, clock: Clock, wanted: Wanted, kept: Ranges, 
             elif position not in claimed:
                 break
         wrong.update(one for one in next_ones if _group(view, one) == group and one not in allowed)
-    right: Ranges = []
+    right: PositionRanges = []
     for position in positions(kept):
         if position not in wrong:
             append(right, *position, 1)
     return right if wrong else kept
 
 
-def groups_of(view: View, ranges: Ranges) -> set[GroupName]:
+def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
     """Return the groups of the messages that are there."""
     names = set()
     for position in positions(ranges):

@@ -33,13 +33,13 @@ from spool.log.futures import Promises
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, PutOptions
-from spool.model.ranges import Ranges, subtract
+from spool.model.position import PositionRanges, subtract
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
-from spool.runtime import interrupts
+from spool.runtime import calls
+from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, associated, dissociate
-from spool.runtime.gate import public_call
 from spool.shown import shown
 from spool.store.settings import Settings
 from spool.store.store import Store
@@ -232,14 +232,14 @@ class Transaction:
                 if found:
                     return found
 
-    def _messages(self, queue: str, got: Ranges) -> tuple[list[Message], Ranges]:
+    def _messages(self, queue: str, got: PositionRanges) -> tuple[list[Message], PositionRanges]:
         """The messages that were claimed, and the claims of those that were damaged."""
         try:
             return delivery.messages(self._store, got, self._store.deadline())
         except OSError as error:
             self._store.fail(f"reading messages of queue {queue}", error)
 
-    def _claim(self, wanted: Wanted) -> Ranges:
+    def _claim(self, wanted: Wanted) -> PositionRanges:
         """What can be claimed now, maybe nothing; part of a public call, which translates errors."""
         page, _ = self._check_queue(wanted.queue)
         try:
@@ -352,7 +352,7 @@ class Transaction:
         """Undo it all unless it has ended, without counting a try of the messages that it took: for a program that has
         not begun to handle them. (What a closed space left is rolled back by the next process that looks.)"""
         if self.state is TransactionState.ACTIVE:
-            with suppress(NotOpen), self._store.gate, self._lock:
+            with suppress(NotOpen), self._store.guard, self._lock:
                 self._branch.abandon_file()
                 self._end(TransactionState.ROLLED_BACK)
 
@@ -433,14 +433,14 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with interrupts.deferred(partial(leave, self)):
+        with calls.deferred(partial(leave, self)):
             enter(self)
             return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with interrupts.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
+        with calls.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
             try:
                 finish(self, kind, error)
             finally:

@@ -26,7 +26,7 @@ from spool.log.quota import added_by, check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, prepared_image, revalidate
 from spool.model import layout
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
-from spool.model.message import Message, Position
+from spool.model.message import Message
 from spool.model.outcome import Outcome, Rejected, Retried, one_line
-from spool.model.ranges import Ranges, positions
+from spool.model.position import Position, PositionRanges, positions
 from spool.policies.retries import add_failure_outcome, with_error_queue
-from spool.runtime.gate import public_call
+from spool.runtime.calls import public_call
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.delivery import HeldMessage
@@ -70,14 +70,14 @@ class MessageTransaction(Transaction):
             if stopping():
                 raise _Stopped
 
-        def attempt() -> Ranges:
+        def attempt() -> PositionRanges:
             if stopping():
                 raise _Stopped
             return self._claim(wanted)
 
         with self._lock:
             deadline = self._store.deadline(seconds)
-            got: Ranges = []
+            got: PositionRanges = []
             with suppress(_Stopped):
                 got = claiming.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check)
             if not got:
@@ -88,7 +88,7 @@ class MessageTransaction(Transaction):
             except OSError as error:
                 self._store.fail(f"reading a message of queue {queue}", error)
 
-    def _hold(self, got: Ranges) -> Effect | None:
+    def _hold(self, got: PositionRanges) -> Effect | None:
         """Read the message that was claimed; SET_ASIDE if its body was damaged."""
         [self._held] = delivery.held_messages(self._store, got)
         try:
@@ -98,7 +98,7 @@ class MessageTransaction(Transaction):
             return Effect.SET_ASIDE
         return None
 
-    def _read(self, got: Ranges) -> Message:
+    def _read(self, got: PositionRanges) -> Message:
         [(number, first, _)] = got
         try:
             return delivery.read_messages(self._store, number, first, 1)[0]

@@ -21,7 +21,7 @@ from spool.model.message import Message
 from spool.model.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.names import no_queue
-from spool.runtime import interrupts
+from spool.runtime.calls import deferred
 from spool.shown import shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
@@ -154,7 +154,7 @@ class Worker:
             SpoolError: a thread failed, e.g. with DiskFailure.
         """
         try:
-            with interrupts.deferred(), self._changed:
+            with deferred(), self._changed:
                 for _ in range(self._threads):
                     self._start()
             self._supervise()
@@ -185,7 +185,7 @@ class Worker:
         with self._changed:
             calls = list(self._calls)
         for call in calls:
-            with interrupts.deferred():
+            with deferred():
                 self._give_up(call, ENDED)
 
     @property
@@ -217,7 +217,7 @@ class Worker:
                     self._changed.wait(self._pause(now))
                     continue
             for call in late:
-                with interrupts.deferred():
+                with deferred():
                     self._give_up(call, f"took longer than {self._timeout:g} s")
 
     def _pause(self, now: float) -> float:

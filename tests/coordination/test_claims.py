@@ -55,7 +55,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a note, and a branch that streams"
         reap_orphans(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
-        doomed._store.gate.close_at_once("it died")  # what the kernel does for a process that is killed
+        doomed._store.guard.close_at_once("it died")  # what the kernel does for a process that is killed
         reclaim(space._store)
         assert list((tmp_path / "space" / "active").iterdir()) == []
         assert space.show(wanted).attempts == 1

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from spool.format.format import FIXED_BYTES, MAX_HEADER_BYTES, header_checksum
+from spool.format.header import FIXED_BYTES, MAX_HEADER_BYTES, header_checksum
 from tests.corruption import readers
 from tests.corruption.hostile import GOLDEN, pack, vouched
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from spool.format.format import SectionEntry, header_checksum, stamp
+from spool.format.header import SectionEntry, header_checksum, stamp
 from tests.golden import make
 
 GOLDEN = {path.name: path.read_bytes() for path in sorted(Path(make.__file__).parent.glob("*.msgpack"))}

@@ -15,17 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
-from spool.format.format import (
-    SECTION_MESSAGES,
-    BranchEntry,
-    Header,
-    SectionEntry,
-    Table,
-    bodies_bytes,
-    decode_header,
-    decode_table,
-)
+from spool.format.header import SECTION_MESSAGES, BranchEntry, Header, SectionEntry, decode_header
 from spool.format.reader import FileContents, image_of, prove, read_bodies
+from spool.format.table import Table, bodies_bytes, decode_table
 from spool.index import Index
 from spool.index.commit import Commit, Part
 from spool.intake import dropfile

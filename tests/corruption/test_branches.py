@@ -4,7 +4,7 @@ import pytest
 
 import spool
 from spool.admin.findings import Kind
-from spool.format.format import stamp
+from spool.format.header import stamp
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import Xid

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spool.errors import CorruptedFile, UnknownCodec
-from spool.format.format import decode_header, decode_table
+from spool.format.header import decode_header
 from spool.format.schema import MOST_ADDRESSED
+from spool.format.table import decode_table
 from spool.model import codecs
 from spool.model.layout import MAX_NUMBER
 from tests.corruption.hostile import (

@@ -89,7 +89,7 @@ def make(root: Path) -> Zoo:
 
 def kill(space: spool.Space) -> None:
     """What the kernel does when a process dies: its locks go, its files stay."""
-    space._store.gate.close_at_once("it died")
+    space._store.guard.close_at_once("it died")
 
 
 def newest(space: spool.Space) -> str:

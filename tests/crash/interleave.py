@@ -210,7 +210,7 @@ class Interleaver:
             ) from error
         finally:
             for space in stage.spaces:
-                space._store.gate.closed = True
+                space._store.guard.closed = True
         self.count.schedules += 1
         self.count.kills += len(schedule.kills)
         self.count.cuts += schedule.was_cut
@@ -255,7 +255,7 @@ class Interleaver:
         if damage:
             raise Unexplained(f"damage: {damage}")
         machine.kill(disk)
-        space._store.gate.closed = True
+        space._store.guard.closed = True
         if self._look_at_mirror(machine.image(), book) not in (None, sight):
             raise Unexplained(f"the space showed {sight}, and its mirror shows something else")
         return sight

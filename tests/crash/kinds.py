@@ -1,7 +1,7 @@
 """In what ways a disk after a power cut differs from what its processes saw before."""
 
 from spool.errors import CorruptedFile
-from spool.format.format import FIXED_BYTES, Header, decode_header, header_length
+from spool.format.header import FIXED_BYTES, Header, decode_header, header_length
 from spool.model import layout
 from tests.machine import Image
 

@@ -8,7 +8,7 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.disk import Disk
-from spool.format.format import stamp
+from spool.format.header import stamp
 from spool.format.reader import read_header
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim

@@ -3,7 +3,7 @@ name is overwritten."""
 
 import pytest
 
-from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, Pool
+from spool.disk.recycler import MAX_BYTES, QUIET_BYTES, Recycler
 from spool.model import layout
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk
@@ -24,7 +24,7 @@ def write(disk: SimulatedDisk, name: str, size: int) -> None:
     disk.close(handle)
 
 
-def taken(pool: Pool, size: int = 10) -> bool:
+def taken(pool: Recycler, size: int = 10) -> bool:
     found = pool.take(f"{layout.ACTIVE}/taken", size)
     if found is not None:
         pool.disk.close(found[0])
@@ -34,11 +34,11 @@ def taken(pool: Pool, size: int = 10) -> bool:
 
 def test_what_others_gave_is_there_for_who_comes(disk: SimulatedDisk) -> None:
     write(disk, f"{layout.FREE}/10-ab", 10)
-    assert taken(Pool(disk))
+    assert taken(Recycler(disk))
 
 
 def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) -> None:
-    pool = Pool(disk)
+    pool = Recycler(disk)
     write(disk, f"{layout.FREE}/10-ab", 10)
     assert any(taken(pool) for _ in range(100))
 
@@ -46,7 +46,7 @@ def test_what_others_give_later_is_found_after_some_misses(disk: SimulatedDisk) 
 def test_who_finds_that_others_took_what_it_knew_of_looks_again(disk: SimulatedDisk) -> None:
     for name in ("10-a", "10-b", "10-c", "10-d"):
         write(disk, f"{layout.FREE}/{name}", 10)
-    pool = Pool(disk)
+    pool = Recycler(disk)
     for name in disk.names(layout.FREE):
         disk.unlink(f"{layout.FREE}/{name}")
     write(disk, f"{layout.FREE}/10-e", 10)
@@ -55,18 +55,18 @@ def test_who_finds_that_others_took_what_it_knew_of_looks_again(disk: SimulatedD
 
 
 def test_what_is_given_can_be_taken_once_it_is_released(disk: SimulatedDisk) -> None:
-    pool = Pool(disk)
+    pool = Recycler(disk)
     write(disk, f"{layout.COMMITTED}/x", 10)
     given = pool.give(f"{layout.COMMITTED}/x", pool.room())
     assert given is not None
     assert not taken(pool)
-    assert not taken(Pool(disk)), "its new name is not durable yet"
+    assert not taken(Recycler(disk)), "its new name is not durable yet"
     pool.release([given])
     assert taken(pool)
 
 
 def test_an_empty_pool_is_stocked_and_what_is_stocked_can_be_taken(disk: SimulatedDisk) -> None:
-    pool = Pool(disk)
+    pool = Recycler(disk)
     pool.stock()
     assert taken(pool)
     assert taken(pool)
@@ -76,7 +76,7 @@ def test_an_empty_pool_is_stocked_and_what_is_stocked_can_be_taken(disk: Simulat
 def test_a_pool_that_was_cleared_is_stocked_anew(disk: SimulatedDisk) -> None:
     for name in ("10-ab", "20-cd"):
         write(disk, f"{layout.FREE}/{name}", 10)
-    pool = Pool(disk)
+    pool = Recycler(disk)
     pool.clear(everything=True)
     pool.stock()
     assert len(disk.names(layout.FREE)) == 2
@@ -86,25 +86,25 @@ def test_a_file_with_another_name_is_neither_given_nor_taken(disk: SimulatedDisk
     """Its bytes may still mean something under the other."""
     write(disk, f"{layout.COMMITTED}/x", 10)
     disk.link(f"{layout.COMMITTED}/x", f"{layout.COMMITTED}/y")
-    pool = Pool(disk)
+    pool = Recycler(disk)
     assert pool.give(f"{layout.COMMITTED}/x", pool.room()) is None
     disk.rename(f"{layout.COMMITTED}/x", f"{layout.FREE}/10-ab")
-    assert not taken(Pool(disk))
+    assert not taken(Recycler(disk))
     assert disk.names(layout.COMMITTED) == ["y"]
 
 
 def test_the_pool_takes_no_more_than_its_bytes(disk: SimulatedDisk) -> None:
     write(disk, f"{layout.COMMITTED}/x", 100)
-    assert Pool(disk).give(f"{layout.COMMITTED}/x", 99) is None
+    assert Recycler(disk).give(f"{layout.COMMITTED}/x", 99) is None
     write(disk, f"{layout.FREE}/{MAX_BYTES + 1}-ab", 10)
-    assert Pool(disk).room() < 0
+    assert Recycler(disk).room() < 0
 
 
 def test_a_quiet_space_keeps_its_smallest_spare_files(disk: SimulatedDisk) -> None:
     large = [f"{QUIET_BYTES + more}-cd" for more in range(5)]
     for name in ("10-ab", *large, "20-ef", "30-ab.new"):
         write(disk, f"{layout.FREE}/{name}", 10)
-    pool = Pool(disk)
+    pool = Recycler(disk)
     pool.trim()
     assert sorted(disk.names(layout.FREE)) == ["10-ab", "20-ef", "30-ab.new"]
     assert taken(pool, QUIET_BYTES)

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 import spool
-from spool.runtime import gate as gate_module
-from spool.runtime import interrupts
-from spool.runtime.gate import Gate
+from spool.runtime import calls
+from spool.runtime.calls import CallGuard
 from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
 
 press = partial(signal.raise_signal, signal.SIGINT)
@@ -28,7 +27,7 @@ press = partial(signal.raise_signal, signal.SIGINT)
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0
     signal.signal(signal.SIGINT, before)
 
 
@@ -43,9 +42,9 @@ class Counting:
 
 
 def test_a_handler_of_ones_own_is_called_when_the_step_ends() -> None:
-    counting, gate = Counting(), Gate(lambda: None)
+    counting, guard = Counting(), CallGuard(lambda: None)
     signal.signal(signal.SIGINT, counting)
-    with gate, gate:
+    with guard, guard:
         press()
         assert counting.calls == 0
     assert counting.calls == 1
@@ -55,25 +54,25 @@ def test_a_handler_of_ones_own_is_called_when_the_step_ends() -> None:
 
 
 def test_each_signal_reaches_the_handler_and_the_second_one_at_once() -> None:
-    counting, gate = Counting(), Gate(lambda: None)
+    counting, guard = Counting(), CallGuard(lambda: None)
     signal.signal(signal.SIGINT, counting)
-    with gate:
+    with guard:
         press()
         press()
         assert counting.calls == 2
         press()
     assert counting.calls == 3
-    assert not gate.closed, "nothing was raised, so nothing is torn"
+    assert not guard.closed, "nothing was raised, so nothing is torn"
 
 
 def test_a_second_one_that_raises_tears_the_step_and_closes_the_space() -> None:
     shut: list[str] = []
-    gate = Gate(lambda: shut.append("shut"))
-    with pytest.raises(KeyboardInterrupt), gate, gate:
+    guard = CallGuard(lambda: shut.append("shut"))
+    with pytest.raises(KeyboardInterrupt), guard, guard:
         press()
         press()
     assert shut == ["shut"]
-    with pytest.raises(spool.NotOpen, match="torn by KeyboardInterrupt: open the space again"), gate:
+    with pytest.raises(spool.NotOpen, match="torn by KeyboardInterrupt: open the space again"), guard:
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -81,7 +80,7 @@ def test_a_second_one_that_raises_tears_the_step_and_closes_the_space() -> None:
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_the_systems_own_handling_is_left_alone(handler: signal.Handlers) -> None:
     signal.signal(signal.SIGINT, handler)
-    with Gate(lambda: None):
+    with CallGuard(lambda: None):
         assert signal.getsignal(signal.SIGINT) is handler
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -106,7 +105,7 @@ def test_a_process_that_dies_by_it_is_recovered(memory: Path) -> None:
 
 def test_a_handler_that_was_set_inside_a_step_stays() -> None:
     counting = Counting()
-    with Gate(lambda: None):
+    with CallGuard(lambda: None):
         signal.signal(signal.SIGINT, counting)
     assert signal.getsignal(signal.SIGINT) is counting
 
@@ -191,7 +190,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
 
 # -- between any two instructions of the mechanism itself -------------------------------------------------------------
 
-MECHANISM = {interrupts.__file__, gate_module.__file__}
+MECHANISM = {calls.__file__}
 
 
 class Instructions:
@@ -214,35 +213,35 @@ class Instructions:
         return self.opcode
 
 
-def two_steps(gate: Gate) -> None:
-    with gate, gate:
+def two_steps(guard: CallGuard) -> None:
+    with guard, guard:
         pass
 
 
-def with_one_noted(gate: Gate) -> None:
-    with gate:
+def with_one_noted(guard: CallGuard) -> None:
+    with guard:
         press()
 
 
-def given_up(gate: Gate) -> None:
-    with gate:
+def given_up(guard: CallGuard) -> None:
+    with guard:
         press()
-        interrupts.admit()
+        calls.deliver_pending_signals()
 
 
 @pytest.mark.parametrize("step", [two_steps, with_one_noted, given_up])
 def test_at_each_instruction_of_entering_and_leaving(
-    step: Callable[[Gate], None], record_property: Callable[[str, object], None]
+    step: Callable[[CallGuard], None], record_property: Callable[[str, object], None]
 ) -> None:
     """It comes out as KeyboardInterrupt, nobody stays inside, and the next step is deferred and undeferred as ever."""
     usual = sys.gettrace()
     for at in itertools.count(1):
         shut: list[str] = []
-        gate = Gate(partial(shut.append, "shut"))
+        guard = CallGuard(partial(shut.append, "shut"))
         instructions, came = Instructions(at), False
         try:
             sys.settrace(instructions)
-            step(gate)
+            step(guard)
         except KeyboardInterrupt:
             came = True
         finally:
@@ -250,15 +249,15 @@ def test_at_each_instruction_of_entering_and_leaving(
         if instructions.left > 0:
             break
         assert came
-        assert not gate._inside
-        assert gate.closed == bool(shut)
+        assert not guard._inside
+        assert guard.closed == bool(shut)
         counting = Counting()
-        with Gate(lambda: None):
-            assert interrupts._deferral.depth == 1
-        assert interrupts._deferral.depth == 0
+        with CallGuard(lambda: None):
+            assert calls._deferral.depth == 1
+        assert calls._deferral.depth == 0
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, counting)
-        with Gate(lambda: None):
+        with CallGuard(lambda: None):
             press()
             assert counting.calls == 0, "what was noted before is forgotten"
         assert counting.calls == 1
@@ -270,13 +269,13 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
     furnish(memory / "space")
     before = descriptors()
     space, _ = opened(memory / "space")
-    with space._store.gate:
+    with space._store.guard:
         pid = os.fork()
         if pid == 0:
             restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             os._exit(0 if restored and descriptors() <= before else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        press_was_held = interrupts._deferral.depth == 1
+        press_was_held = calls._deferral.depth == 1
     assert press_was_held
     expect_whole(memory / "space", space, OLD)
 
@@ -286,15 +285,15 @@ def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``signal`` runs the handlers of whatever is pending first, and one of SIGTERM may well raise SystemExit."""
-    calls = itertools.count(1)
+    steps = itertools.count(1)
 
     def with_one_pending(number: int, handler: Any) -> Any:
-        if next(calls) == at:
+        if next(steps) == at:
             raise SystemExit
         return signal.signal(number, handler)
 
-    monkeypatch.setattr(interrupts, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
-    with pytest.raises(SystemExit), Gate(lambda: None):
+    monkeypatch.setattr(calls, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
+    with pytest.raises(SystemExit), CallGuard(lambda: None):
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0

@@ -17,8 +17,7 @@ import spool
 from spool.admin.doctor import Outcome, examine
 from spool.disk import Disk, kernel
 from spool.disk.disk import FlushFailed
-from spool.disk.identity import FileIdentity
-from spool.disk.mount import FileSystem
+from spool.disk.stat import FileIdentity, FileSystem
 from spool.errors import UnsafeFileSystem
 from spool.model import layout
 from spool.runtime.clock import Clock

@@ -18,7 +18,7 @@ import xa
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.outcome import Replied
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.context import associated
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
@@ -33,7 +33,7 @@ XID = xa.Xid(7, b"global", b"branch")
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
@@ -138,7 +138,7 @@ def forward_a_round(space: spool.Space) -> None:
 
 
 def remove(space: spool.Space) -> None:
-    with space._store.gate:
+    with space._store.guard:
         reclaim(space._store)
 
 
@@ -234,7 +234,7 @@ class Lines:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_code.co_filename
-        if not name.startswith(ENGINE) or name.endswith(("gate.py", "interrupts.py")):
+        if not name.startswith(ENGINE) or name.endswith("calls.py"):
             return None
         return self.line if not self._only or frame.f_code.co_name in self._only else None
 

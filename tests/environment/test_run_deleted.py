@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.coordination import locks, presence
+from spool.coordination import locks
 from spool.errors import SpaceStopped
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
@@ -157,7 +157,7 @@ def _before_each_call(explorer: Interleaver, thin: int, offset: int = 0) -> int:
 
 MAKES_IT_ANEW = Bug("who misses a file makes it anew", locks.open_shared,
                     (("raise deleted(name) if found is None else _planted(name)", "pass"),), "")  # fmt: skip
-COMES_IN_ALONE = Bug("who comes does not see the others", presence.Presence.enter,
+COMES_IN_ALONE = Bug("who comes does not see the others", locks.OpenLock.enter,
                      (("self.disk.some_lock(self.handle, _ALIVE, 1) is None", "True"),), "")  # fmt: skip
 
 

@@ -311,7 +311,7 @@ def test_q10_the_command_is_run_by_one_of_two() -> None:
 
     def look(space: spool.Space) -> None:
         assert space.queues()
-        with space._store.gate:
+        with space._store.guard:
             capacity.check_marks(space._store)
 
     with mock.patch.object(capacity, "run_command") as run:

@@ -12,22 +12,19 @@ from hypothesis import strategies as st
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.format import (
+from spool.format.header import (
     VERSION,
     Adoption,
     BranchEntry,
     Header,
     SectionEntry,
-    Table,
-    body_offsets,
     decode_header,
-    decode_table,
     encode_header,
-    encode_table,
     header_checksum,
     stamp,
-)  # fmt: skip
+)
 from spool.format.reader import prove
+from spool.format.table import Table, body_offsets, decode_table, encode_table  # fmt: skip
 from spool.model.xid import Xid
 from tests.golden import make
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spool.coordination.counters import Page
 from spool.format import batch, schema
 from spool.format.batch import CommitBatch
-from spool.format.format import decode_table
+from spool.format.table import decode_table
 from spool.log.commit_queue import BranchRequest, CommitRequest, PutRequest
 from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from spool.disk import Disk
-from spool.disk.recycler import Pool
+from spool.disk.recycler import Recycler
 from spool.errors import CorruptedFile
 from spool.format.reader import read_bodies
 from spool.model import layout
-from spool.model.message import Message, Origin, Position, neighbours
+from spool.model.message import Message, Origin, neighbours
+from spool.model.position import Position
 
 BRANCH = "0123456789abcdef01234567"
 
@@ -53,7 +54,7 @@ def test_the_spare_file_that_is_nearest_in_size_is_taken(tmp_path: Path, wanted:
     for size in (340, 360, 100_000):
         (tmp_path / layout.FREE / f"{size}-abcd").write_bytes(bytes(size))
     disk = Disk(str(tmp_path))
-    found = Pool(disk).take(f"{layout.ACTIVE}/new", wanted)
+    found = Recycler(disk).take(f"{layout.ACTIVE}/new", wanted)
     assert found is not None
     handle, size = found
     disk.close(handle)

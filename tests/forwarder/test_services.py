@@ -10,8 +10,9 @@ import pytest
 
 from forwarder.services import PythonService, Request, Service, ServiceError, parse
 from forwarder.services.python import PythonCaller
-from spool.model.message import Message, Position
+from spool.model.message import Message
 from spool.model.outcome import LONGEST_REASON, Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
+from spool.model.position import Position
 
 
 def request(body: Any = b"hello", **attributes: Any) -> Request:

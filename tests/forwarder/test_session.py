@@ -15,7 +15,8 @@ import pytest
 
 from forwarder import java, session
 from forwarder.services import Request, parse
-from spool.model.message import Message, Position
+from spool.model.message import Message
+from spool.model.position import Position
 
 pyspark = pytest.importorskip("pyspark")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from spool.disk import Disk
 from spool.format.batch import CommitBatch, Section
-from spool.format.format import Adoption, BranchEntry, Header, Origins, Table, stamp
+from spool.format.header import Adoption, BranchEntry, Header, stamp
+from spool.format.table import Origins, Table
 from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
 from spool.index.segment import pack_correlations, pack_ids

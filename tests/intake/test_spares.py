@@ -7,7 +7,7 @@ import pytest
 
 import spool
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.identity import FileIdentity
+from spool.disk.stat import FileIdentity
 from spool.intake import Intake
 from spool.intake.writers import Complete, Evidence
 from spool.model import layout

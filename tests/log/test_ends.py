@@ -158,7 +158,7 @@ def test_a_space_that_is_dropped_warns_and_its_transactions_go_on(path: Path) ->
     tx.commit()
     store = tx._store
     assert ready(path) == 1
-    store.gate.close()
+    store.guard.close()
 
 
 def test_a_space_that_was_closed_or_never_open_does_not_warn(path: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from spool.admin.findings import Kind
 from spool.errors import BadMessageId
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.model.message import Position
+from spool.model.position import Position
 from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings

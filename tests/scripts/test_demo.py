@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spool.model.message import Message, Position
+from spool.model.message import Message
+from spool.model.position import Position
 from xaspool_scripts.demo import compare, descends_from_spark, standard_library
 from xaspool_scripts.demo_services import describe
 

@@ -3,8 +3,7 @@
 import pytest
 
 import spool
-from spool.coordination.locks import coordinator_byte
-from spool.coordination.presence import Presence
+from spool.coordination.locks import OpenLock, coordinator_byte
 from spool.errors import SpoolError
 from spool.intake import Intake
 from spool.model import layout
@@ -41,7 +40,7 @@ def test_two_never_open_at_once(processes: Processes) -> None:
 def test_who_only_looks_is_not_alone_beside_one_that_opens(processes: Processes) -> None:
     disk = Meanwhile(processes.machine)
     seen: list[bool] = []
-    disk.before("names", lambda: seen.append(Presence(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
+    disk.before("names", lambda: seen.append(OpenLock(Meanwhile(processes.machine)).is_alone()), layout.COMMITTED)
     spool.open(ROOT, disk=disk, clock=processes.machine.clock)
     assert seen == [False]
 

@@ -111,7 +111,7 @@ def test_an_opener_that_waits_for_another_says_so(
     space: spool.Space, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, if it waits for longer than usual."""
-    monkeypatch.setattr("spool.coordination.presence._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("spool.coordination.locks._SILENT_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "spool")
     other = Disk(space.path)
     handle = other.open_directory("")

@@ -1,10 +1,17 @@
-"""Neighbouring messages as ranges: (number of the commit, first ordinal, count). Pure."""
+"""Positions of messages, and neighbouring ones as ranges: (sequence number, first ordinal, count). Pure."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from spool.model.message import Position
 
-Ranges = list[tuple[int, int, int]]
+class Position(NamedTuple):
+    """A message's permanent place: the number of its commit, and its ordinal in it."""
+
+    number: int
+    ordinal: int
+
+
+PositionRanges = list[tuple[int, int, int]]
 
 
 def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
@@ -14,7 +21,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
             yield Position(number, ordinal)
 
 
-def append(ranges: Ranges, number: int, first: int, count: int) -> None:
+def append(ranges: PositionRanges, number: int, first: int, count: int) -> None:
     """Add a range at the end, joined to the last one if it follows it."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
@@ -22,16 +29,16 @@ def append(ranges: Ranges, number: int, first: int, count: int) -> None:
         ranges.append((number, first, count))
 
 
-def subtract(ranges: Ranges, kept: Ranges) -> Ranges:
+def subtract(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
     """What lies in ``ranges`` and not in ``kept``, as pieces of the ranges that it lies in."""
     if ranges == kept:
         return []
     if not kept:
         return list(ranges)
     keep = set(positions(kept))
-    rest: Ranges = []
+    rest: PositionRanges = []
     for one in ranges:
-        pieces: Ranges = []
+        pieces: PositionRanges = []
         for position in positions([one]):
             if position not in keep:
                 append(pieces, position.number, position.ordinal, 1)

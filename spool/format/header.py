@@ -1,0 +1,228 @@
+"""The header of a file of messages, as ``docs/format.md`` says. Pure.
+
+A file is a plain msgpack stream: a header map, then sections, each a table-of-contents map followed by its bodies, one
+``bin`` each. The header's checksum covers every section's table by length and checksum, a table holds every body's
+length and checksum, so one number, the header's checksum, vouches for the whole file.
+
+The header starts with fields of fixed width, so that the sequence number can be stamped into a finished file by one
+write. It lies outside the header's checksum and has its own.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.errors import CorruptedFile, NewerFormat
+from spool.format.schema import check_branch_id, seconds, whole
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.model.xid import FORMAT_LOCAL, Xid
+
+VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release
+
+# Limits on everything that is read, so that a damaged length neither eats the memory nor hangs the reader.
+MAX_HEADER_BYTES = 16 << 20
+MAX_TABLE_BYTES = 64 << 20
+MAX_BODY_BYTES = 2**32 - 1
+SECTION_MESSAGES = 65_536
+
+_START = b"\xa6format\xa7xaspool\xa7version\xcd"
+_NUMBER = struct.Struct(">Q")
+_CHECKSUM = struct.Struct(">I")
+# The map's own first byte, format, version (uint 16), then the three stamped or patched fields.
+_NUMBER_KEY, _NUMBER_CHECK_KEY, _LENGTH_KEY = b"\xa6number\xcf", b"\xacnumber_check\xce", b"\xa6length\xce"
+_VERSION_AT = 1 + len(_START)
+_NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
+_NUMBER_CHECK_AT = _NUMBER_AT + 8 + len(_NUMBER_CHECK_KEY)
+_LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
+FIXED_BYTES = _LENGTH_AT + 4
+_HEADER_FIELDS = 15  # as many as a fixmap holds
+
+# What well-formed msgpack with a right checksum can still raise where something else was expected.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEntry:
+    """A branch whose messages lie in this file: ordinals ``first`` to ``first + count - 1`` of the commit."""
+
+    xid: Xid
+    id: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A prepared branch that this numbered file commits; ``size`` and ``checksum`` (its header's) say which bytes."""
+
+    xid: Xid
+    size: int
+    checksum: int
+    first: int
+    count: int
+
+
+class SectionEntry(NamedTuple):
+    """Where a section lies (byte offsets in the file) and what its table must add up to."""
+
+    offset: int
+    table_bytes: int
+    table_checksum: int
+    bodies_bytes: int
+    messages: int
+
+    @property
+    def size(self) -> int:
+        return self.table_bytes + self.bodies_bytes
+
+
+class Header(NamedTuple):
+    """What one file did. ``number`` 0: not issued yet, or a prepared branch. ``time``: seconds since the epoch."""
+
+    number: int
+    time: float
+    writer: dict[str, Any]
+    branches: tuple[BranchEntry, ...] = ()
+    adopts: tuple[Adoption, ...] = ()
+    supersedes: tuple[int, ...] = ()
+    sections: tuple[SectionEntry, ...] = ()
+    durable_mark: int = 0
+    flushed: bool = True
+    length: int = 0
+    size: int = 0
+    checksum: int = 0
+
+    @property
+    def messages(self) -> int:
+        total = 0
+        for section in self.sections:
+            total += section.messages
+        return total
+
+
+def encode_header(header: Header, *, room: int = 0) -> bytes:
+    """The header's bytes with number 0. ``room``: pad to at least this length (the sections were written already)."""
+    fields = [
+        ("time", header.time),
+        ("writer", header.writer),
+        ("branches", [[str(b.xid), b.id, b.first, b.count] for b in header.branches]),
+        ("adopts", [[str(a.xid), a.size, a.checksum, a.first, a.count] for a in header.adopts]),
+        ("supersedes", list(header.supersedes)),
+        ("sections", [[s.table_bytes, s.table_checksum, s.bodies_bytes, s.messages] for s in header.sections]),
+        ("durable_mark", header.durable_mark),
+        ("flushed", header.flushed),
+        ("padding", b""),
+    ]
+    pack = msgpack.Packer().pack
+    packed = [pack(part) for pair in fields for part in pair]
+    tail = b"\xa8checksum\xce"
+    length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    if length < room:
+        packed[-1] = _padding(room - length + len(packed[-1]))
+        length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
+    head = (
+        bytes([0x80 | _HEADER_FIELDS]) + _START + VERSION.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
+        + length.to_bytes(4, "big")
+    )  # fmt: skip
+    encoded = head + b"".join(packed) + tail
+    return encoded + header_checksum(encoded).to_bytes(4, "big")
+
+
+def _padding(total: int) -> bytes:
+    """A ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
+    size = max(0, total - 5)
+    return b"\xc6" + size.to_bytes(4, "big") + bytes(size)
+
+
+def header_checksum(encoded: bytes) -> int:
+    """CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
+    crc = zlib.crc32(encoded[:_NUMBER_AT])
+    crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
+    return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
+
+
+def stamp(number: int) -> tuple[int, bytes]:
+    """(offset, bytes) that write a number with its checksum into a finished file."""
+    raw = _NUMBER.pack(number)
+    return _NUMBER_AT - len(_NUMBER_KEY), _NUMBER_KEY + raw + _NUMBER_CHECK_KEY + _CHECKSUM.pack(zlib.crc32(raw))
+
+
+def header_length(start: bytes) -> int:
+    """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
+    if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
+        raise CorruptedFile("it does not begin with a header")
+    length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
+    if not FIXED_BYTES < length <= MAX_HEADER_BYTES:
+        raise CorruptedFile(f"its header claims {length} bytes")
+    return length
+
+
+def decode_header(data: bytes, file_size: int) -> Header:
+    """The header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
+
+    A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
+    """
+    length = header_length(data[:FIXED_BYTES])
+    if len(data) < length:
+        raise CorruptedFile("it ends within its header")
+    data = data[:length]
+    checksum = int.from_bytes(data[-4:], "big")
+    if header_checksum(data[:-4]) != checksum:
+        raise CorruptedFile("its header does not match its checksum")
+    version = int.from_bytes(data[_VERSION_AT : _VERSION_AT + 2], "big")
+    if version > VERSION:  # asked now: a flipped bit is no later version
+        raise NewerFormat(f"it has format version {version}; this program reads version {VERSION}: use a later one")
+    number = _NUMBER.unpack_from(data, _NUMBER_AT)[0]
+    if zlib.crc32(data[_NUMBER_AT : _NUMBER_AT + 8]) != _CHECKSUM.unpack_from(data, _NUMBER_CHECK_AT)[0]:
+        number = -1
+    try:
+        found = msgpack.unpackb(data, strict_map_key=True)
+        header = _header(found, number, length, checksum)
+    except UNREADABLE as error:
+        raise CorruptedFile(f"its header cannot be read: {error}") from None
+    if header.size > file_size:
+        raise CorruptedFile(f"it has {file_size} of its {header.size} bytes")
+    return header
+
+
+def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
+    sections, offset = [], length
+    for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
+        whole(table_bytes, MAX_TABLE_BYTES), whole(bodies_bytes, 2**63), whole(messages, SECTION_MESSAGES)
+        sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
+        offset += table_bytes + bodies_bytes
+    branches = tuple(BranchEntry(_branch_xid(x, i), check_branch_id(i), f, c) for x, i, f, c in found["branches"])
+    adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
+    end = 0
+    for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
+        if first != end:
+            raise ValueError("its ordinals are not one behind the other")
+        end += whole(count, MAX_ORDINAL + 1)
+    whole(end, MAX_ORDINAL + 1)
+    for adoption in adopts:
+        whole(adoption.size, 2**63), whole(adoption.checksum, 2**32 - 1)
+    if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
+        raise ValueError("its branches do not add up to its sections")
+    return Header(
+        number=number,
+        time=seconds(found["time"]),
+        writer=dict(found["writer"]),
+        branches=branches,
+        adopts=adopts,
+        supersedes=tuple(whole(n, MAX_NUMBER) for n in found["supersedes"]),
+        sections=tuple(sections),
+        durable_mark=whole(found["durable_mark"], MAX_NUMBER),
+        flushed=bool(found["flushed"]),
+        length=length,
+        size=offset,
+        checksum=checksum,
+    )
+
+
+def _branch_xid(text: str, branch_id: Any) -> Xid:
+    """Nearly every branch is one of this process's own kind, whose xid is known from its id."""
+    local = Xid(FORMAT_LOCAL, branch_id, b"")
+    return local if isinstance(branch_id, bytes) and text == str(local) else Xid.parse(text)

@@ -1,0 +1,195 @@
+"""The table of contents of a section, and where its bodies lie, as ``docs/format.md`` says. Pure."""
+
+import sys
+import zlib
+from array import array
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import msgpack
+
+from spool.errors import CorruptedFile
+from spool.format.header import UNREADABLE, SectionEntry
+from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, seconds, whole
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
+
+SECTION_BYTES = 16 << 20  # of bodies: a section with as many is closed
+
+
+class Origins(NamedTuple):
+    """Where swept messages come from, a column each with one entry a run: the position of the run's first message,
+    the time of its commit, its branch and its ordinal there."""
+
+    numbers: list[int]
+    ordinals: list[int]
+    times: list[float]
+    branches: list[bytes]
+    places: list[int]
+
+
+class Places(NamedTuple):
+    """A swept table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
+    and the row at which each run, in the table's own order, begins, with the end behind the last."""
+
+    starts: list[int]
+    ends: list[int]
+    order: list[int]
+    rows: list[int]
+
+
+@dataclass(slots=True)
+class Table:
+    """A section's table of contents.
+
+    ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
+    places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
+    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None]. A swept section has
+    ``origins``, and its runs by id and by correlation id, sorted (see ``index.segment``).
+    """
+
+    queues: list[str] = field(default_factory=list)
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[list[int]] = field(default_factory=list)
+    lengths: "array[int]" = field(default_factory=lambda: array("I"))
+    checksums: "array[int]" = field(default_factory=lambda: array("I"))
+    commands: list[list[Any]] = field(default_factory=list)
+    facts: list[list[Any]] = field(default_factory=list)
+    origins: Origins | None = None
+    ids: bytes = b""
+    correlations: bytes = b""
+    _ends: "array[int] | None" = None
+    _places: Places | None = None
+
+    def ends(self, entry: SectionEntry) -> "array[int]":
+        """Where in the file each body ends; worked out once."""
+        if self._ends is None:
+            sizes = map(int.__add__, head_sizes(self.lengths), self.lengths)
+            self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
+            del self._ends[0]
+        return self._ends
+
+    def places(self) -> Places:
+        """A swept table by position; worked out once."""
+        if self._places is None:
+            assert self.origins is not None
+            counts = [count for _, _, count in self.runs]
+            pairs = zip(self.origins.numbers, self.origins.ordinals, strict=True)
+            begins = [number << ORDINAL_BITS | ordinal for number, ordinal in pairs]
+            order = sorted(range(len(begins)), key=begins.__getitem__)
+            starts = [begins[run] for run in order]
+            ends = [begins[run] + counts[run] for run in order]
+            self._places = Places(starts, ends, order, list(accumulate(counts, initial=0)))
+        return self._places
+
+
+def encode_table(table: Table) -> bytes:
+    # What is searched by key comes first: it is found without unpacking the rest.
+    swept: dict[str, Any] = {}
+    if table.origins is not None:
+        swept = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    return msgpack.packb(
+        {
+            **swept,
+            "queues": table.queues,
+            "attributes": table.attributes,
+            "runs": table.runs,
+            "lengths": table.lengths.tolist(),
+            "checksums": table.checksums.tolist(),
+            "commands": table.commands,
+            "facts": table.facts,
+        }
+    )
+
+
+def body_head(length: int) -> bytes:
+    """msgpack's ``bin`` head for a body."""
+    if length < 1 << 8:
+        return b"\xc4" + length.to_bytes(1, "big")
+    if length < 1 << 16:
+        return b"\xc5" + length.to_bytes(2, "big")
+    return b"\xc6" + length.to_bytes(4, "big")
+
+
+def head_sizes(lengths: "array[int]") -> list[int]:
+    """How long ``body_head`` is for each."""
+    return [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
+
+
+def bodies_bytes(lengths: "array[int]") -> int:
+    """What bodies of these lengths take, with their heads."""
+    if lengths and len(body_head(min(lengths))) == len(head := body_head(max(lengths))):
+        return sum(lengths) + len(head) * len(lengths)
+    return sum(lengths) + sum(head_sizes(lengths))
+
+
+def body_offsets(lengths: "array[int]", start: int) -> list[int]:
+    """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
+    heads = head_sizes(lengths)
+    ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
+    return [*map(int.__add__, ends, heads), ends[-1]]
+
+
+def search_keys(table: bytes) -> tuple[bytes, bytes]:
+    """``ids`` and ``correlations`` of a proven swept table, without unpacking the rest."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)
+    unpacker.feed(table)
+    unpacker.read_map_header()
+    (_, ids), (_, correlations) = ((unpacker.unpack(), unpacker.unpack()) for _ in range(2))
+    return ids, correlations
+
+
+def decode_table(data: bytes, entry: SectionEntry) -> Table:
+    """A section's table, proven by the header's checksum of it; CorruptedFile otherwise."""
+    if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
+        raise CorruptedFile("a table of contents does not match its checksum")
+    try:
+        found = msgpack.unpackb(data, strict_map_key=False)
+        table = Table(
+            queues=[sys.intern(name) for name in found["queues"]],
+            attributes=[check_attributes(a) for a in found["attributes"]],
+            runs=[[int(q), int(a), int(c)] for q, a, c in found["runs"]],
+            lengths=array("I", found["lengths"]),
+            checksums=array("I", found["checksums"]),
+            commands=check_commands(found["commands"]),
+            facts=[check_fact(f) for f in found["facts"]],
+        )
+        if "origins" in found:
+            table.origins, table.ids, table.correlations = _origins(found["origins"], table.runs), *_search_keys(found)
+        _prove(table, entry)
+    except UNREADABLE as error:
+        raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
+    return table
+
+
+def _origins(found: Any, runs: list[list[int]]) -> Origins:
+    """Positions that exist, each in one run only."""
+    origins = Origins(*map(list, found))
+    if {len(column) for column in origins} != {len(runs)}:
+        raise ValueError("its columns differ in length")
+    taken = []
+    for (_, _, count), number, first, time, branch, ordinal in zip(runs, *origins, strict=True):
+        whole(number, MAX_NUMBER), whole(first, MAX_ORDINAL), whole(ordinal, 2**32 - count)
+        whole(first + count - 1, MAX_ORDINAL), seconds(time), check_branch_id(branch)
+        taken.append((number << ORDINAL_BITS | first, count))
+    taken.sort()
+    if any(here + count > after for (here, count), (after, _) in pairwise(taken)):
+        raise ValueError("two of its messages have one position")
+    return origins
+
+
+def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
+    ids, correlations = found["ids"], found["correlations"]
+    if not isinstance(ids, bytes) or not isinstance(correlations, bytes) or next(iter(found)) != "ids":
+        raise ValueError("what it can be searched by is not where it belongs")
+    return ids, correlations
+
+
+def _prove(table: Table, entry: SectionEntry) -> None:
+    counts = {len(table.lengths), len(table.checksums), sum(c for _, _, c in table.runs), entry.messages}
+    if len(counts) != 1:
+        raise ValueError("its columns differ in length")
+    if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
+        raise ValueError("a run points nowhere")
+    if bodies_bytes(table.lengths) != entry.bodies_bytes:
+        raise ValueError("its lengths do not add up")

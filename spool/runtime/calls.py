@@ -1,0 +1,315 @@
+"""The calls of an open space: they end before its descriptors do, and signals come between two of them.
+
+``with guard:`` is one call. A closed guard lets no call begin, and tells those that wait inside to leave. The files are
+closed by the last call that ends, so no thread ever uses a descriptor's number that belongs to another file by then.
+No lock guards the table of calls: a thread that begins one writes itself down and then looks whether the guard is
+closed; a thread that closes it says so and then looks which calls are inside.
+
+Python raises KeyboardInterrupt between any two instructions of the main thread, also between taking a lock and noting
+it. So while the main thread is inside a call, SIGINT is only noted, and its handler, whatever it is, runs when the call
+ends, or when the call comes to a place where it may be given up. A second one is not held back: if its handler raises,
+the call is torn, and the space closes itself as if the process had died.
+Where Python knows no handler of its own (SIG_DFL, SIG_IGN), nothing is deferred, and neither are other signals.
+"""
+
+# The C half of ``signal``: its Python half takes ten times as long, to tell numbers from names.
+import _signal as raw  # type: ignore[import-not-found]
+import inspect
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import CodeType, FrameType
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+
+from spool.errors import NotOpen
+
+log = logging.getLogger("spool")
+
+# The C half of ``signal``: its Python half takes ten times as long, to tell numbers from names.
+
+_ADMITTED = "_xaspool_admitted"
+_uninterruptible: set[CodeType] = set()
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def uninterruptible(function: F) -> F:
+    """Mark a function that not even a second signal interrupts: calls begin and end in these."""
+    _uninterruptible.add(function.__code__)
+    return function
+
+
+class _Deferral:
+    """Holds SIGINT back while the main thread is inside a call, and hands it to its handler afterwards.
+
+    ``depth``: how many calls are one inside the other. ``noted``: signals that came meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.noted = 0
+        self.handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
+        self._note_it = self._note  # bound once, to be known again
+        self._main = threading.main_thread().ident
+
+    @uninterruptible
+    def enter(self) -> None:
+        """Begin a call: note SIGINT from now on."""
+        if threading.get_ident() != self._main:
+            return
+        if self.depth:
+            self.depth += 1
+            return
+        found = raw.getsignal(signal.SIGINT)
+        if found is not self._note_it:  # (else an exception kept ``leave`` from giving it back)
+            if not callable(found):
+                return
+            self.handler = found
+        self.noted = 0
+        try:
+            self.depth = 1
+            raw.signal(signal.SIGINT, self._note_it)
+        except ValueError:  # another interpreter's thread, which handles no signals
+            self.depth = 0
+        except BaseException:
+            self._give_back()
+            raise
+
+    @uninterruptible
+    def leave(self) -> None:
+        """End a call: give the handler back, and let it handle what was noted."""
+        if not self.depth or threading.get_ident() != self._main:
+            return
+        if self.depth > 1:
+            self.depth -= 1
+            return
+        # First the handler is back, then what was noted is looked at: what comes in between finds the handler.
+        self._give_back()
+        self._deliver()
+
+    def _give_back(self) -> None:
+        self.depth = 0
+        try:
+            there = raw.signal(signal.SIGINT, self.handler)
+        except BaseException:  # the handler's own, of a signal that came just now
+            raw.signal(signal.SIGINT, self.handler)
+            raise
+        if there is not self._note_it and there is not None:  # it was set to another one from inside the call
+            raw.signal(signal.SIGINT, there)
+
+    def deliver_pending_signals(self) -> None:
+        """Handle the signals that were noted, at a place where the call may be given up."""
+        if self.noted and threading.get_ident() == self._main:
+            try:
+                self._deliver()
+            except BaseException as error:
+                error.__dict__[_ADMITTED] = True
+                raise
+
+    def _deliver(self) -> None:
+        """Hand each signal that was noted to the handler, once."""
+        noted, self.noted = self.noted, 0
+        for _ in range(noted):
+            self.handler(signal.SIGINT, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.noted += 1
+        if self.noted > 1:
+            while frame is not None and frame.f_code not in _uninterruptible:
+                frame = frame.f_back
+            if frame is None:
+                self._deliver()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the thread that was in a call may not exist here, and its signals were for the
+        parent."""
+        self._main = threading.main_thread().ident
+        if self.depth:
+            self.noted = 0
+            self._give_back()
+
+
+_deferral = _Deferral()
+enter, leave, deliver_pending_signals = _deferral.enter, _deferral.leave, _deferral.deliver_pending_signals
+os.register_at_fork(after_in_child=_deferral.forget)
+
+
+def inside() -> bool:
+    """Whether the main thread is inside a call, which an exception from another signal's handler would tear."""
+    return _deferral.depth > 0
+
+
+class deferred:
+    """Hold SIGINT back outside of any open space.
+
+    ``undo``: called if an exception comes out, also an interrupt at the very end.
+    """
+
+    def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
+        self._undo = undo
+
+    @uninterruptible
+    def __enter__(self) -> None:
+        enter()
+
+    @uninterruptible
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None:
+                self._undo()
+        finally:
+            try:
+                leave()
+            except BaseException:
+                if error is None:
+                    self._undo()
+                raise
+
+
+def tore_call(error: BaseException | None) -> bool:
+    """Whether an exception came from outside into the middle of a call, so that what is half done is unknown."""
+    return error is not None and not isinstance(error, Exception) and _ADMITTED not in error.__dict__
+
+
+# -- which threads are inside ---------------------------------------------------------------------------------------
+
+
+class CallGuard:
+    """Which threads are inside a call of an open space. ``shut`` is called once: when the guard is closed and no thread
+    is inside."""
+
+    def __init__(self, shut: Callable[[], None]) -> None:
+        self.closed = False
+        self.abandoned = False  # not even the calls inside can do anything more
+        self.because = "the space is closed: open it again"
+        self._shut = shut
+        self._inside: dict[int, int] = {}
+        self._once = threading.Lock()
+        self._is_shut = threading.Event()
+
+    def check(self) -> None:
+        """Raise NotOpen if the space is closed: for calls that begin, and for those that wait inside."""
+        if self.closed:
+            raise NotOpen(self.because)
+
+    @uninterruptible
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        depth = self._inside.get(me)
+        if depth:
+            self._inside[me] = depth + 1
+            return
+        self.check()
+        _deferral.enter()
+        self._inside[me] = 1
+        if self.closed:  # since the check
+            self.__exit__(None, None, None)
+            self.check()
+
+    @uninterruptible
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        me = threading.get_ident()
+        depth = self._inside.get(me, 0)
+        if depth > 1:
+            self._inside[me] = depth - 1
+            return
+        try:
+            if depth:
+                self._leave(me, error)
+            elif error is None or isinstance(error, Exception):  # a child that was forked inside a call
+                raise NotOpen(self.because) from error
+        finally:
+            _deferral.leave()
+
+    def _leave(self, me: int, error: BaseException | None) -> None:
+        if tore_call(error):
+            self._tear(error)
+        self._inside.pop(me, None)
+        self._shut_if_last()
+
+    def _tear(self, error: BaseException | None) -> None:
+        if not self.closed:
+            self.because = f"a call was torn by {type(error).__name__}: open the space again, which recovers it"
+            self.closed = True
+            log.error("%s", self.because)
+
+    def end(self) -> None:
+        """Let no call begin any more."""
+        self.closed = True
+        self._shut_if_last()
+
+    def close(self) -> None:
+        """Let no call begin any more, and wait for those inside; a thread that is inside itself does not wait."""
+        self.end()
+        if threading.get_ident() not in self._inside:
+            self._is_shut.wait()
+
+    def close_at_once(self, because: str) -> None:
+        """Close in a forked child, where no thread is inside any more."""
+        if not self._is_shut.is_set():
+            self.because = because
+            self.closed = self.abandoned = True
+            self._inside.clear()
+            self._once = threading.Lock()
+            self._is_shut = threading.Event()
+            self._shut_if_last()
+
+    @uninterruptible
+    def _shut_if_last(self) -> None:
+        if self.closed and not self._inside and self._once.acquire(blocking=False):
+            try:
+                self._shut()
+            finally:
+                self._is_shut.set()
+
+
+class CalledStore(Protocol):
+    """An open space, as far as the calls of its objects know it."""
+
+    guard: CallGuard
+
+    def fail(self, doing: str, error: OSError) -> NoReturn:
+        """Raise the operating system's error as the caller is to see it."""
+
+
+class Called(Protocol):
+    """An object of an open space: a transaction, say."""
+
+    _store: CalledStore
+
+
+def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For what applications call of an object with a ``_store``: the space is not closed meanwhile, SIGINT waits until
+    the call ends, and an error of the operating system is raised as the library's own.
+
+    ``doing``: begins the error's text; names in braces are arguments of the call.
+    """
+
+    def around(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            called: Called = args[0]  # type: ignore[assignment]
+            store = called._store
+            if threading.get_ident() in store.guard._inside:  # it is part of another call
+                try:
+                    return method(*args, **kwargs)
+                except OSError as error:
+                    store.fail(_told(doing, method, args, kwargs), error)
+            with store.guard:
+                try:
+                    return method(*args, **kwargs)
+                except OSError as error:
+                    store.fail(_told(doing, method, args, kwargs), error)
+
+        return call
+
+    return around
+
+
+def _told(doing: str, method: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+    return doing.format_map(inspect.signature(method).bind(*args, **kwargs).arguments)
