@@ -13,10 +13,10 @@ from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
 from spool.errors import SpoolError
-from spool.model.outcome import one_line
 from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
+from spool.work.outcome import one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
-from spool.model.outcome import describe, one_line
 from spool.runtime import calls
+from spool.work.outcome import describe, one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

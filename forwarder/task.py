@@ -18,12 +18,12 @@ from spool.coordination.locks import in_hand_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.model import codecs
 from spool.model.message import Message
-from spool.model.outcome import Retried
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
 from spool.work.effects import Effect, Rules, record
+from spool.work.outcome import Retried
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""

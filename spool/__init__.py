@@ -46,12 +46,12 @@ from spool.errors import (
 from spool.model.codecs import Codec, register_codec
 from spool.model.message import Message
 from spool.model.options import JOIN, MessageFilters, PutOptions, QueueOptions, SpaceOptions
-from spool.model.outcome import Reject, Retry
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
 from spool.space import Space, current_space
 from spool.transactions.transaction import Transaction
+from spool.work.outcome import Reject, Retry
 from spool.work.worker import Worker, WorkSummary
 
 if TYPE_CHECKING:

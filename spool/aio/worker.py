@@ -16,13 +16,13 @@ import spool.space
 from spool.aio.receiving import Receiver
 from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
-from spool.model.outcome import Outcome, Retried, of_error, of_value
 from spool.transactions.claiming import IDLE_SECONDS
 from spool.transactions.selection import Wanted
 from spool.work.call_threads import CallThreads
 from spool.work.effects import Effect
 from spool.work.handling import MessageTransaction
 from spool.work.once import SinglePass
+from spool.work.outcome import Outcome, Retried, of_error, of_value
 from spool.work.worker import (
     ENDED,
     MOST_ABANDONED,

@@ -42,7 +42,9 @@ class DescriptorTable:
 
     def close(self, handle: int) -> None:
         """Close the descriptor; the kernel releases its locks."""
-        del self.handles[self.check(handle)]
+        if handle not in self.handles:
+            raise not_open()
+        del self.handles[handle]
         os.close(handle)
 
 

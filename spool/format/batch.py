@@ -32,6 +32,23 @@ class Section:
     parts: list[bytes]
 
 
+def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
+    """Encode a section, whose table has the lengths and checksums of the bodies."""
+    encoded = encode_table(table)
+    heads = {length: body_head(length) for length in set(table.lengths)}
+    parts = [encoded] * (1 + 2 * len(bodies))
+    parts[1::2] = map(heads.__getitem__, table.lengths)
+    parts[2::2] = bodies
+    entry = SectionEntry(
+        offset=0,
+        table_bytes=len(encoded),
+        table_checksum=zlib.crc32(encoded),
+        bodies_bytes=sum(map(len, parts)) - len(encoded),
+        messages=len(bodies),
+    )
+    return Section(table, entry, parts)
+
+
 @dataclass(slots=True)
 class CommitBatch:
     """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
@@ -240,19 +257,7 @@ class CommitBatch:
         table = self._table
         if not (self._bodies or table.commands or table.facts):
             return
-        encoded = encode_table(table)
-        heads = {length: body_head(length) for length in set(table.lengths)}
-        parts = [encoded] * (1 + 2 * len(self._bodies))
-        parts[1::2] = map(heads.__getitem__, table.lengths)
-        parts[2::2] = self._bodies
-        entry = SectionEntry(
-            offset=0,
-            table_bytes=len(encoded),
-            table_checksum=zlib.crc32(encoded),
-            bodies_bytes=sum(map(len, parts)) - len(encoded),
-            messages=len(self._bodies),
-        )
-        self.sections.append(Section(table, entry, parts))
+        self.sections.append(section_of(table, self._bodies))
         self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
 
     def body(self, ordinal: int) -> bytes | None:

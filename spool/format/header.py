@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.schema import check_branch_id, seconds, whole
+from spool.format.schema import check_branch_id, check_time
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.model.rules import whole
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release
@@ -208,7 +209,7 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
         raise ValueError("its branches do not add up to its sections")
     return Header(
         number=number,
-        time=seconds(found["time"]),
+        time=check_time(found["time"]),
         writer=dict(found["writer"]),
         branches=branches,
         adopts=adopts,

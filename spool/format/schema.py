@@ -9,6 +9,7 @@ from typing import Any
 
 from spool.model.layout import CAPTURE_PREFIX, MAX_NUMBER, MAX_ORDINAL
 from spool.model.order import MOST_BEFORE
+from spool.model.rules import seconds, whole
 from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
@@ -38,7 +39,7 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
         if type(value) not in known.get(key, ()):
             raise ValueError(f"control field {key!r:.40} cannot be {value!r:.40}")
         if type(value) is float:
-            seconds(value)
+            check_time(value)
     if "before" in found:
         _check_before(found["before"])
     return found or _NO_FIELDS
@@ -49,7 +50,7 @@ def _check_before(place: list[Any]) -> None:
     target, in_target, priority, time, top, *chain = place
     if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
         raise ValueError("a place before another message is none")
-    seconds(time), whole(priority, 100)
+    check_time(time), whole(priority, 100)
     for number, ordinal in ((target, in_target), *zip(chain[::2], chain[1::2], strict=True)):
         whole(number, MAX_NUMBER), whole(ordinal, MAX_ORDINAL)
 
@@ -98,7 +99,7 @@ def check_fact(found: Any) -> list[Any]:
         raise ValueError(f"a fact's key is no text: {key!r:.40}")
     if key == TOTALS_FACT and value is not None:
         _check_totals(value)
-    return [key, value, None if expiry is None else seconds(expiry)]
+    return [key, value, None if expiry is None else check_time(expiry)]
 
 
 def _check_totals(value: Any) -> None:
@@ -113,18 +114,12 @@ def _check_totals(value: Any) -> None:
     whole(count, MAX_NUMBER), whole(total, _MOST)
 
 
-def whole(value: Any, most: int) -> int:
-    """A whole number from 0 to ``most``."""
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r:.40} is no whole number from 0 to {most}")
-    return value
+def check_time(value: Any) -> float:
+    """Return a time in seconds, before or behind the epoch: no infinity, no NaN. ValueError for anything else.
 
-
-def seconds(value: Any) -> float:
-    """A time that is one: no infinity, no NaN. (A put allows 1e12; a delay is added to the time of its commit.)"""
-    if type(value) not in (int, float) or not -(2**53) <= value <= 2**53:
-        raise ValueError(f"{value!r:.40} is no time")
-    return float(value)
+    (A put allows 1e12; a delay is added to the time of its commit.)
+    """
+    return seconds(value, 2.0**53, -(2.0**53))
 
 
 def check_branch_id(value: Any) -> bytes:

@@ -11,8 +11,9 @@ import msgpack
 
 from spool.errors import CorruptedFile
 from spool.format.header import UNREADABLE, SectionEntry
-from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, seconds, whole
+from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, check_time
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
+from spool.model.rules import whole
 
 SECTION_BYTES = 16 << 20  # of bodies: a section with as many is closed
 
@@ -170,7 +171,7 @@ def _origins(found: Any, runs: list[list[int]]) -> Origins:
     taken = []
     for (_, _, count), number, first, time, branch, ordinal in zip(runs, *origins, strict=True):
         whole(number, MAX_NUMBER), whole(first, MAX_ORDINAL), whole(ordinal, 2**32 - count)
-        whole(first + count - 1, MAX_ORDINAL), seconds(time), check_branch_id(branch)
+        whole(first + count - 1, MAX_ORDINAL), check_time(time), check_branch_id(branch)
         taken.append((number << ORDINAL_BITS | first, count))
     taken.sort()
     if any(here + count > after for (here, count), (after, _) in pairwise(taken)):

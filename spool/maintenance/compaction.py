@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from spool.errors import CorruptedFile
-from spool.format.batch import CommitBatch, Section
-from spool.format.header import SectionEntry
-from spool.format.table import Origins, Table, body_head, encode_table
+from spool.format.batch import CommitBatch, section_of
+from spool.format.table import Origins, Table
 from spool.index.body_files import FileCache
 from spool.index.commit import Retention
 from spool.index.index import Index
@@ -347,16 +346,6 @@ def _make_searchable(table: Table, extents: list[Extent]) -> None:
     ids = [extent.run.attributes.get("correlation_id") for extent in extents]
     hashes = [(correlation_hash(id_), run) for run, id_ in enumerate(ids) if id_ is not None]
     table.correlations = pack_correlations(hashes)
-
-
-def section_of(table: Table, bodies: list[bytes]) -> Section:
-    """Encode a section, ready to be written."""
-    encoded = encode_table(table)
-    parts = [encoded]
-    for body in bodies:
-        parts += (body_head(len(body)), body)
-    size = sum(map(len, parts)) - len(encoded)
-    return Section(table, SectionEntry(0, len(encoded), zlib.crc32(encoded), size, len(bodies)), parts)
 
 
 def _united(ranges: PositionRanges) -> list[tuple[int, int]]:

@@ -5,19 +5,25 @@ message keeps that mapping and answers from it, so that taking a thousand messag
 fields.
 """
 
-import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from spool.errors import BadMessageId, InvalidArgument
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
+from spool.model.rules import Rule, check, seconds, text, whole
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.shown import shown
 
 DEFAULT_PRIORITY = 50
+LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message
+_PRIORITY = Rule("a whole number from 1 to 100", partial(whole, most=100, least=1))
+_USER_CODE = Rule(f"a whole number from {-(2**63)} to {2**63 - 1}", partial(whole, most=2**63 - 1, least=-(2**63)))
+_SECONDS = Rule("a number of seconds from 0", partial(seconds, most=1e12))
+_TEXT = Rule("a text of 1 to 255 characters", partial(text, most=255))
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -265,32 +271,32 @@ def attributes_of(
     """
     found: dict[str, Any] = {}
     if priority != DEFAULT_PRIORITY:
-        found["priority"] = _whole("priority", priority, 1, 100)
+        found["priority"] = check("priority", priority, _PRIORITY)
     if not_before is not None:
         if delay is not None:
             raise InvalidArgument("delay and not_before exclude each other: give one of them")
-        found["not_before"] = _seconds("not_before", not_before)
-    elif delay is not None and _seconds("delay", delay):
+        found["not_before"] = check("not_before", not_before, _SECONDS)
+    elif delay is not None and check("delay", delay, _SECONDS):
         found["delay"] = float(delay)
     if expires_at is not None:
         if time_to_live is not None:
             raise InvalidArgument("time_to_live and expires_at exclude each other: give one of them")
-        found["expires_at"] = _seconds("expires_at", expires_at)
+        found["expires_at"] = check("expires_at", expires_at, _SECONDS)
     elif time_to_live is not None:
-        found["time_to_live"] = _seconds("time_to_live", time_to_live)
-    for name, text in (
+        found["time_to_live"] = check("time_to_live", time_to_live, _SECONDS)
+    for name, given in (
         ("correlation_id", correlation_id),
         ("client_id", client_id),
         ("application_key", application_key),
         ("group", group),
     ):
-        if text is not None:
-            found[name] = _text(name, text)
+        if given is not None:
+            found[name] = _text(name, given)
     for name, queue in (("reply_queue", reply_queue), ("failure_queue", failure_queue)):
         if queue is not None:
             found[name] = check_queue_name(queue)
     if user_code:
-        found["user_code"] = _whole("user_code", user_code, -(2**63), 2**63 - 1)
+        found["user_code"] = check("user_code", user_code, _USER_CODE)
     if headers:
         found["headers"] = _headers(headers)
     if deduplication_key is not None:
@@ -320,27 +326,8 @@ def check_content_type(value: object) -> None:
         _text("content_type", value)
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidArgument(f"{name} is a whole number from {low} to {high}, not {shown(value)}")
-    return value
-
-
-def _seconds(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 <= value < 1e12
-    ):
-        raise InvalidArgument(f"{name} is a number of seconds from 0, not {shown(value)}")
-    return float(value)
-
-
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 255:
-        raise InvalidArgument(f"{name} is a text of 1 to 255 characters, not {shown(value)}")
-    return _storable(name, value)
+    return _storable(name, check(name, value, _TEXT))
 
 
 def _storable(name: str, value: str) -> str:
@@ -356,8 +343,8 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
         isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
     ):
         raise InvalidArgument("headers map names to texts, e.g. {'tenant': 'acme'}")
-    for text in (*headers, *headers.values()):
-        _storable("a header", text)
+    for one in (*headers, *headers.values()):
+        _storable("a header", one)
     return dict(headers)
 
 

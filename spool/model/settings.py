@@ -7,10 +7,11 @@ InvalidArgument that names the option and what is allowed.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
+from spool.model.rules import Rule, seconds, text, whole
 from spool.shown import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
@@ -98,29 +99,9 @@ SPACE_OPTIONS = tuple(f.name for f in fields(SpaceConfig) if f.name != "queues")
 # -- what an option takes ---------------------------------------------------------------------------------------------
 
 
-class Rule(NamedTuple):
-    """``takes``: in words. ``checked``: the value as it is kept; ValueError if it is not allowed."""
-
-    takes: str
-    checked: Callable[[Any], Any]
-
-
 def _require(allowed: bool) -> None:
     if not allowed:
         raise ValueError
-
-
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def checked(value: Any) -> int:
-        _require(isinstance(value, int) and not isinstance(value, bool) and low <= value <= high)
-        return int(value)
-
-    return checked
-
-
-def _seconds(value: Any) -> float:
-    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_SECONDS)
-    return float(value)
 
 
 def _optional(checked: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -167,16 +148,12 @@ def _mark(value: Any) -> str:
     return str(value)
 
 
-def _text(value: Any) -> str:
-    _require(isinstance(value, str) and bool(value))
-    return str(value)
-
-
 def _absolute(value: Any) -> str:
     _require(isinstance(value, str) and value.startswith("/"))
     return str(value)
 
 
+_delay = partial(seconds, most=_MOST_SECONDS)
 _A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
 _A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
 _A_LIMIT = f"a whole number from 0 to {_LARGEST}, or left out for no limit"
@@ -187,33 +164,35 @@ _QUEUE_RULES = {
         _order,
     ),
     "out_of_order": Rule("top, before, both or none", _out_of_order),
-    "retries": Rule(f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(_whole(0, _MOST))),
-    "retry_delay": Rule(_A_DELAY, _seconds),
-    "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_seconds)),
-    "first_delay": Rule(_A_DELAY, _seconds),
-    "error_queue": Rule(_A_QUEUE, _optional(_text)),
-    "reply_queue": Rule(_A_QUEUE, _optional(_text)),
-    "failure_queue": Rule(_A_QUEUE, _optional(_text)),
-    "deduplication_window": Rule(_A_DELAY, _seconds),
+    "retries": Rule(
+        f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(partial(whole, most=_MOST))
+    ),
+    "retry_delay": Rule(_A_DELAY, _delay),
+    "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_delay)),
+    "first_delay": Rule(_A_DELAY, _delay),
+    "error_queue": Rule(_A_QUEUE, _optional(text)),
+    "reply_queue": Rule(_A_QUEUE, _optional(text)),
+    "failure_queue": Rule(_A_QUEUE, _optional(text)),
+    "deduplication_window": Rule(_A_DELAY, _delay),
     "capacity_high": Rule(_A_MARK, _optional(_mark)),
     "capacity_low": Rule(_A_MARK, _optional(_mark)),
-    "capacity_command": Rule("what the shell is to run, or left out", _optional(_text)),
-    "capacity_timeout": Rule(_A_DELAY, _seconds),
-    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
-    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
+    "capacity_command": Rule("what the shell is to run, or left out", _optional(text)),
+    "capacity_timeout": Rule(_A_DELAY, _delay),
+    "max_messages": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
     "ordered": Rule("true or false", _flag),
     "on_expiry": Rule(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
     "durability": Rule('"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")),
 }
 _SPACE_RULES = {
-    "max_messages": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
-    "max_bytes": Rule(_A_LIMIT, _optional(_whole(0, _LARGEST))),
-    "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", _whole(1, HARD_BODY_LIMIT_BYTES)),
-    "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", _whole(0, HARD_HEADERS_LIMIT)),
-    "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", _whole(0, HARD_HEADERS_LIMIT_BYTES)),
-    "drop_settle": Rule(_A_DELAY, _seconds),
+    "max_messages": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_bytes": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", partial(whole, most=HARD_BODY_LIMIT_BYTES, least=1)),
+    "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", partial(whole, most=HARD_HEADERS_LIMIT)),
+    "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", partial(whole, most=HARD_HEADERS_LIMIT_BYTES)),
+    "drop_settle": Rule(_A_DELAY, _delay),
     "flush": Rule(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
-    "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(_text)),
+    "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(text)),
     "mirror": Rule("the absolute path of a directory", _optional(_absolute)),
 }
 

@@ -12,8 +12,7 @@ from typing import Any
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
-from spool.model.message import due_time
-from spool.model.outcome import LONGEST_REASON
+from spool.model.message import LONGEST_REASON, due_time
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.xid import Xid

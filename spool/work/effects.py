@@ -12,11 +12,11 @@ from typing import Any
 
 from spool.format.batch import CommitBatch
 from spool.model.message import Message
-from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, outcome_of_failure, tries
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.validation import with_first_delay
+from spool.work.outcome import Outcome, Passed, Rejected, Replied, Retried
 
 log = logging.getLogger("spool")
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.model.message import Message
-from spool.model.outcome import Outcome, Rejected, Retried, one_line
 from spool.model.position import Position, PositionRanges, positions
 from spool.policies.retries import add_failure_outcome, with_error_queue
 from spool.runtime.calls import public_call
@@ -20,6 +19,7 @@ from spool.transactions.delivery import HeldMessage
 from spool.transactions.selection import Wanted
 from spool.transactions.transaction import Transaction, TransactionState, doom
 from spool.work.effects import Effect, Rules, record, settled
+from spool.work.outcome import Outcome, Rejected, Retried, one_line
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
 _WAIT_FOR_END_SECONDS = 2.0  # until it ends after it was told to

@@ -18,7 +18,6 @@ from spool.admin.stats import QueueStats
 from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.message import Message
-from spool.model.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.names import no_queue
 from spool.runtime.calls import deferred
@@ -29,6 +28,7 @@ from spool.work.effects import Effect
 from spool.work.functions import takes_a_message
 from spool.work.handling import MessageTransaction
 from spool.work.once import SinglePass
+from spool.work.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 
 log = logging.getLogger("spool")
 

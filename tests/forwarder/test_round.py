@@ -18,13 +18,13 @@ from forwarder.task import Block, Chunk, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.model import codecs
-from spool.model.outcome import Outcome, Passed, Rejected, Replied, Retried
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
 from spool.transactions.two_phase import resolve_orphans
 from spool.work.effects import Effect
+from spool.work.outcome import Outcome, Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
 
 Answer = Callable[[Request], Outcome]

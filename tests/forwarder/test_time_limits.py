@@ -11,8 +11,8 @@ import pytest
 
 from forwarder.services.python import PythonCaller
 from forwarder.time_limits import TookTooLong, Watchdog
-from spool.model.outcome import Outcome, Reject, Rejected, Replied, Retried
 from spool.runtime import calls
+from spool.work.outcome import Outcome, Reject, Rejected, Replied, Retried
 from tests.forwarder.test_services import request
 
 SHORT = 0.02

@@ -9,13 +9,12 @@ from array import array
 from pathlib import Path
 
 from spool.disk import Disk
-from spool.format.batch import CommitBatch, Section
+from spool.format.batch import CommitBatch, Section, section_of
 from spool.format.header import Adoption, BranchEntry, Header, stamp
 from spool.format.table import Origins, Table
 from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
 from spool.index.segment import pack_correlations, pack_ids
-from spool.maintenance.compaction import section_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
 HERE = Path(__file__).parent

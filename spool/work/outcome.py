@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 from spool.errors import InvalidArgument
 from spool.model.codecs import encode
+from spool.model.message import LONGEST_REASON
 from spool.shown import shown
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""
-
-LONGEST_REASON = 1000
-"""Characters. A reason is read by people, and travels with the message."""
 
 
 @dataclass(frozen=True, slots=True)

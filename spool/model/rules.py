@@ -1,0 +1,43 @@
+"""What values may be: one set of checks for options, for messages, and for what is read from files. Pure."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spool.errors import InvalidArgument
+from spool.shown import shown
+
+
+class Rule(NamedTuple):
+    """``takes``: in words. ``checked``: the value as it is kept; ValueError if it is not allowed."""
+
+    takes: str
+    checked: Callable[[Any], Any]
+
+
+def check(name: str, value: object, rule: Rule) -> Any:
+    """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed."""
+    try:
+        return rule.checked(value)
+    except ValueError:
+        raise InvalidArgument(f"{name} is {rule.takes}, not {shown(value)}") from None
+
+
+def whole(value: Any, most: int, least: int = 0) -> int:
+    """Return a whole number in these bounds; ValueError for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{value!r:.40} is no whole number from {least} to {most}")
+    return int(value)
+
+
+def seconds(value: Any, most: float, least: float = 0.0) -> float:
+    """Return a number of seconds from ``least`` to less than ``most``; ValueError for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < most:
+        raise ValueError(f"{value!r:.40} is no number of seconds")
+    return float(value)
+
+
+def text(value: Any, most: int | None = None) -> str:
+    """Return a text of one character at least, and of ``most`` at most; ValueError for anything else."""
+    if not isinstance(value, str) or not value or (most is not None and len(value) > most):
+        raise ValueError(f"{value!r:.40} is no text of the right length")
+    return str(value)
