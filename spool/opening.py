@@ -33,7 +33,7 @@ class Scan(Protocol):
 
 @contextmanager
 def _os_errors(doing: str) -> Iterator[None]:
-    """While there is no store yet that could: the operating system's errors as ours."""
+    """Raise the operating system's errors as the library's own, while there is no store yet that does."""
     try:
         yield
     except SpoolError:
@@ -51,9 +51,17 @@ def create(
     clock: Clock | None = None,
     **options: Unpack[SpaceOptions],
 ) -> Space:
-    """A new, empty queue space in a directory, which is made if need be; returns it open.
+    """Make a new, empty queue space in a directory, which is made if need be; returns it open.
 
-    SpaceExists if one is there. Options: ``spool.SpaceOptions`` tells each.
+    Args:
+        path: the directory.
+        disk, clock: for tests.
+        options: see ``spool.SpaceOptions``.
+
+    Raises:
+        SpaceExists: the directory holds a queue space.
+        UnsafeFileSystem: its file system lacks what a space needs.
+        InvalidArgument: an option has a value that is not allowed.
     """
     config = space_config(options, {})
     with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("making the queue space"):
@@ -78,9 +86,18 @@ def import_space(
     clock: Clock | None = None,
     progress: Callable[[export.Progress], None] | None = None,
 ) -> Space:
-    """A new space out of what ``Space.export`` wrote; returns it open. SpaceExists, CorruptedFile.
+    """Make a new space out of what ``Space.export`` wrote; returns it open.
 
-    The directory is made if need be, and must be empty. What was cut off in the middle is no space.
+    The directory is made if need be, and must be empty. An import that was cut off in the middle leaves no space.
+
+    Args:
+        path: the directory.
+        file: the export, open for reading bytes.
+        progress: called with the number of files so far.
+
+    Raises:
+        SpaceExists: the directory is not empty.
+        CorruptedFile: the export is damaged.
     """
     export.check_stream(file, "read")
     with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
@@ -103,7 +120,7 @@ def import_space(
 
 
 def _clear(disk: Disk) -> None:
-    """What has become no space goes again."""
+    """Remove what has become no space."""
     for directory in layout.DIRECTORIES:
         for name in disk.names(directory):
             disk.unlink(f"{directory}/{name}")
@@ -112,7 +129,7 @@ def _clear(disk: Disk) -> None:
 
 @contextmanager
 def _directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk]:
-    """The directory of a new space, made if need be. If it becomes none, the directories that this call made go."""
+    """Make the directory of a new space if need be. If it becomes no space, what this call has made is removed."""
     if disk is not None:
         yield disk
         return
@@ -128,7 +145,8 @@ def _directory(path: str | os.PathLike[str], disk: Disk | None) -> Iterator[Disk
 
 
 def _tell_what_is_there(disk: Disk) -> None:
-    """Of a directory that is to become a space: messages of an earlier one, which are kept, and what is not ours."""
+    """Warn of what lies in a directory that becomes a space: messages of an earlier one, which are kept, and files that
+    are no space's."""
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):
         log.warning(
@@ -140,7 +158,7 @@ def _tell_what_is_there(disk: Disk) -> None:
 
 
 def _make_mirror(disk: Disk) -> None:
-    """An empty directory. Its parent is there: it may be the place where the other disk is mounted."""
+    """Make an empty directory. Its parent is there: it may be the place where the other disk is mounted."""
     disk.make_directory("")
     if disk.names(""):
         raise InvalidArgument(f"the mirror {disk.root} is not empty: name a directory of its own for each space")
@@ -148,7 +166,7 @@ def _make_mirror(disk: Disk) -> None:
 
 @_os_errors("making the queue space")
 def _new_directory(root: str) -> tuple[Disk, list[str]]:
-    """The directory, and what is new in a space there: directories that were missing, the innermost first."""
+    """Make the directory; returns it, and the paths that a space adds there, the innermost first."""
     if os.path.exists(os.path.join(root, layout.SETTINGS)):
         raise SpaceExists(f"{root} holds a queue space already: open it, or choose another directory")
     missing = [root]
@@ -166,9 +184,18 @@ def _new_directory(root: str) -> tuple[Disk, list[str]]:
 
 
 def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock | None = None) -> Space:
-    """An existing queue space; recovers what a crash left. NotASpace, NewerFormat, UnsafeFileSystem.
+    """Open an existing queue space; a process that is alone recovers what a crash left.
 
     Ctrl-C waits until it is open, and closes it again; a second one does not wait.
+
+    Args:
+        path: the directory.
+        disk, clock: for tests.
+
+    Raises:
+        NotASpace: the directory holds none.
+        NewerFormat: a later version of the library wrote it.
+        UnsafeFileSystem: its file system lacks what a space needs.
     """
     root = os.fspath(path)
     if disk is None and not os.path.isdir(root):
@@ -180,7 +207,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
 
 
 def _opened(disk: Disk, clock: Clock) -> Space:
-    """The space in that directory, recovered. The caller closes the disk if this fails."""
+    """Open and recover the space in that directory. The caller closes the disk if this fails."""
     from recovery import scan  # (it is above this package, and imports it)
 
     store, alone = open_store(disk, clock)
@@ -189,7 +216,7 @@ def _opened(disk: Disk, clock: Clock) -> Space:
 
 
 def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
-    """Make the space's files ready: a process that is alone recovers; one that is not joins, and sets no counter."""
+    """Recover the space if this process is alone; else join the others, and set no counter."""
     try:
         report = scan(store, alone=alone)
         if alone:

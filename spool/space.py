@@ -92,8 +92,16 @@ class Space:
     ) -> str:
         """Put a message; returns its id, 32 hex digits. Durable when this returns, or when the transaction commits.
 
-        Options: ``spool.PutOptions`` tells each. ``transaction``: JOIN the caller's, None for one of its own, or one by
-        name. QueueNotFound, InvalidArgument, Full at a limit, BadMessageId if the message to stand ``before`` is gone.
+        Args:
+            body: bytes, a str, or a value that a codec knows.
+            transaction: JOIN the caller's; None for one of its own; or a transaction of this space.
+            options: see ``spool.PutOptions``.
+
+        Raises:
+            QueueNotFound: the queue is not there.
+            InvalidArgument: an option has a value that is not allowed.
+            Full: a limit of the queue or the space is reached.
+            BadMessageId: the message to stand ``before`` is gone.
         """
         return self.put_many(queue, (body,), transaction=transaction, **options)[0]
 
@@ -106,7 +114,7 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> list[str]:
-        """Put messages with the same options, in one commit; returns their ids."""
+        """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
@@ -142,12 +150,13 @@ class Space:
         transaction: Transaction | Join | None = JOIN,
         **options: Unpack[PutOptions],
     ) -> "Future[str]":
-        """Put a message without waiting: a future of its id, done when it is durable and visible. Arguments as ``put``.
+        """Put a message without waiting; returns a future of its id, which is done when it is durable and visible.
 
-        What threads and tasks submit while the disk is busy shares the next flush. Waits only while more is under way
-        than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
+        What threads and tasks submit while the disk is busy shares the next flush. This waits only while more is under
+        way than 65,536 messages or 32 MiB. In a transaction the future is done when that has committed, and fails with
         TransactionRolledBack when it rolls back. Closing the space commits what was submitted, and so does the
-        normal end of the program; a forked child's copies of futures are never done.
+        normal end of the program; a forked child's copies of futures are never done. Arguments and errors as of
+        ``put``.
         """
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -187,9 +196,16 @@ class Space:
         correlation_id: str | None = None,
         transaction: Transaction | Join | None = JOIN,
     ) -> Message:
-        """Take a message: the queue's next, or one by id or correlation id. Empty if there is none.
+        """Take a message: the queue's next, or one by id or correlation id.
 
-        ``timeout``: 0 does not wait, seconds wait at most, None for ever.
+        Args:
+            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
+            message_id, correlation_id: take this one, out of order; without waiting.
+            transaction: JOIN the caller's; None for one of its own; or a transaction of this space.
+
+        Raises:
+            Empty: there is none within that time.
+            QueueNotFound: the queue is not there.
         """
         return self.get_many(
             queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
@@ -206,7 +222,7 @@ class Space:
         correlation_id: str | None = None,
         transaction: Transaction | Join | None = JOIN,
     ) -> list[Message]:
-        """Take up to ``max_messages`` in one commit, at least one; Empty if there is none within ``timeout``."""
+        """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors as of ``get``."""
         asked: dict[str, Any] = {"timeout": timeout, "message_id": message_id, "correlation_id": correlation_id}
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
@@ -214,7 +230,7 @@ class Space:
         own = Transaction(self._engine, noted=False)
         try:
             found = own.get_many(queue, max_messages, **asked)
-            calls.deliver_pending_signals()  # from here on they are gone, whether the caller hears of them or not
+            calls.deliver_pending_signals()  # from here on they are gone, even if the caller is interrupted
             own.commit()
         finally:
             own.abandon()
@@ -223,17 +239,24 @@ class Space:
 
     @public_call("beginning a transaction")
     def transaction(self, timeout: float | None = 30.0) -> Transaction:
-        """A transaction: ``with`` commits it on leaving and rolls it back on an exception. ``timeout`` in seconds."""
+        """Begin a transaction: ``with`` commits it on leaving, and rolls it back on an exception.
+
+        Args:
+            timeout: seconds from now after which it is rolled back; None for no limit.
+        """
         check_time_limit(timeout)
         self._store.check_usable()
         return Transaction(self._engine, timeout=timeout, guarded=True)
 
     def consume(self, queue: str, timeout: float | None = None) -> Iterator[tuple[Transaction, Message]]:
-        """One transaction a message, without a time limit: it commits at the end of the loop's body.
+        """Yield one message after another, each with a transaction that commits at the end of the loop's body.
 
         An exception in the body rolls it back, with one try more, and so do ``break`` and ``return``, because Python
-        does not tell a generator which of them it was: call ``tx.commit()`` before. Ends when no message came for
-        ``timeout`` seconds (None: never). ``work`` keeps the reason of a failure, and goes on after it.
+        does not tell a generator which of them it was: call ``tx.commit()`` before. The transactions have no time
+        limit. ``work`` keeps the reason of a failure, and goes on after it.
+
+        Args:
+            timeout: seconds without a message after which this ends; None: never.
         """
         while True:
             with self.transaction(timeout=None) as tx:
@@ -257,9 +280,18 @@ class Space:
 
         What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is a try that
         failed, and so is any exception but ``spool.Reject``, which is final. Reply and removal are one commit; after a
-        failure nothing of what the function put is there. ``threads`` call it side by side. ``once``: until each
-        message was looked at once; else until the event ``stop`` is set. A call that takes longer than ``timeout``
-        seconds (None: any) is given up: the message goes back with one try more, and the thread is left to itself.
+        failure nothing of what the function put is there.
+
+        Args:
+            threads: how many call it side by side.
+            once: end when each message was looked at once.
+            timeout: seconds for one call; None for any. A call that takes longer is given up: the message goes back
+                with one try more, and its thread is left to itself.
+            stop: an event that ends this when it is set.
+
+        Raises:
+            QueueNotFound, InvalidArgument: at once, before a message is taken.
+            SystemFailure: too many calls have not ended.
         """
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
@@ -270,7 +302,7 @@ class Space:
     @overload
     def stats(self, queue: str) -> QueueStats: ...
     def stats(self, queue: str | None = None) -> dict[str, QueueStats] | QueueStats:
-        """One queue's ``QueueStats``, or all queues' by name."""
+        """Count the messages: one queue's ``QueueStats``, or those of all queues by name. QueueNotFound."""
         found = self._administration.stats(queue)
         return found if queue is None else found[queue]
 
@@ -299,15 +331,20 @@ class Space:
 
     @public_call("checking the space")
     def check(self, repair: bool = False) -> list[Finding]:
-        """Read everything and name what is wrong; ``repair`` mends or quarantines it."""
+        """Read everything and name what is wrong, damage first.
+
+        Args:
+            repair: repair it, or move it to quarantine.
+        """
         return self._checks.repair(self._store) if repair else self._checks.check(self._store)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of everything, once the calls of other threads have ended; those that wait end at once, by NotOpen.
+        """Close the space, once the calls of other threads have ended; those that wait end at once, by NotOpen.
 
-        A transaction that is still open is rolled back by the next process that looks.
+        What was submitted is committed first. A transaction that is still open is rolled back by the next process that
+        looks.
         """
         with calls.deferred(self._store.guard.end):
             if not self._store.closed:
@@ -330,7 +367,7 @@ class Space:
         self.close()
 
     def __del__(self) -> None:
-        """Its transactions may go on, so it is not closed here: what forgot to close it hears of that."""
+        """Warn of a space that was not closed. It is not closed here: its transactions may go on."""
         if "_housekeeper" in self.__dict__ and not self._store.closed:
             _warn(f"the space {self.path} was dropped, and not closed: use it in a with statement", ResourceWarning, 2)
 

@@ -1,8 +1,8 @@
 """The resource manager: a queue space under X/Open's names, for any transaction manager that speaks XA.
 
 A branch begins with ``start``; puts and gets of the same thread or task join it until ``end``; ``prepare`` votes, and
-``commit`` or ``rollback`` decide, in whatever process. Who decides a branch that another process prepared first makes
-its bytes durable again.
+``commit`` or ``rollback`` decide, in whatever process. A process that decides a branch that another one prepared first
+makes its bytes durable again.
 """
 
 import threading
@@ -226,7 +226,7 @@ class ResourceManager:
     # -- decisions of an administrator ------------------------------------------------------------------------------
 
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
-        """An administrator decides a branch in the place of its coordinator, who is told when it asks, until
+        """Decide a branch as an administrator, in the place of its coordinator, which is told when it asks, until
         ``forget``."""
         with self._mutex, _translated(XA_RETRY), self._store.guard:
             self._answer_decided(xid)

@@ -40,31 +40,37 @@ class Administration:
 
     @public_call("creating queue {name}")
     def create_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
-        """A new queue, durable when this returns. Options: ``spool.QueueOptions`` tells each. QueueExists,
-        InvalidArgument.
+        """Make a queue, durable when this returns.
 
-        A queue that the options name must be there (QueueNotFound), unless ``create_missing``: then it is made as well.
+        Args:
+            create_missing: make the queues, too, that the options name and that are not there.
+            options: see ``spool.QueueOptions``.
+
+        Raises:
+            QueueExists: it is there already.
+            QueueNotFound: the options name a queue that is not there.
+            InvalidArgument: an option has a value that is not allowed.
         """
         self._store.check_usable()
         return add_queue(self._store, name, create_missing=create_missing, **options)
 
     @public_call("changing queue {name}")
     def change_queue(self, name: str, *, create_missing: bool = False, **options: Unpack[QueueOptions]) -> QueueConfig:
-        """Other options for a queue, durable when this returns; the rest stays. QueueNotFound, InvalidArgument.
+        """Change options of a queue, durable when this returns; the rest stays. None takes an option away.
 
-        A queue that the options name must be there, unless ``create_missing``: then it is made as well.
+        Arguments as of ``create_queue``. QueueNotFound, InvalidArgument.
         """
         self._store.check_usable()
         return change_queue(self._store, name, create_missing=create_missing, **options)
 
     @public_call("deleting queue {name}")
     def delete_queue(self, name: str) -> None:
-        """An empty queue goes, durably when this returns. QueueNotFound, QueueNotEmpty."""
+        """Delete an empty queue, durably when this returns. QueueNotFound, QueueNotEmpty."""
         delete_queue(self._store, name)
 
     @public_call("reading the settings")
     def queues(self) -> dict[str, QueueConfig]:
-        """Every queue by name."""
+        """Return every queue's options, by its name."""
         self._store.check_usable()
         return dict(self._store.settings.current().config.queues)
 
@@ -79,9 +85,13 @@ class Administration:
     def export(
         self, file: BinaryIO, *, compress: bool = False, progress: Callable[[export.Progress], None] | None = None
     ) -> int:
-        """Write everything but claims into one file, as it is at one moment; how many files that were.
+        """Write everything but claims into one file, as it is at one moment; returns how many files that were.
 
-        ``spool.import_space`` makes a space of it. Others go on meanwhile.
+        ``spool.import_space`` makes a space of it. Other threads and processes go on meanwhile.
+
+        Args:
+            file: open for writing bytes.
+            progress: called with the number of files so far.
         """
         return export.export(self._store, file, progress, compress)
 
@@ -89,13 +99,13 @@ class Administration:
 
     @public_call("looking into quarantine")
     def quarantined(self) -> list[Finding]:
-        """What lies in quarantine, with the reasons."""
+        """List what lies in quarantine, with the reasons."""
         self._store.check_usable()
         return quarantined.findings(self._store)
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
-        """What lies in ``quarantine/`` under that name (``quarantined`` names all), with its first bytes and with what
+        """Describe what lies in ``quarantine/`` under that name (``quarantined`` names all): its first bytes, and what
         can be done. InvalidArgument if there is none."""
         self._store.check_usable()
         return quarantined.look(self._store, name)
@@ -116,10 +126,12 @@ class Administration:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def browse(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[Message]:
-        """The queue's messages in the order of delivery, delayed ones last, without claiming any.
+        """Yield the queue's messages in the order of delivery, delayed ones last, without claiming any.
 
-        Filters: ``spool.MessageFilters`` tells each. A damaged message is left out, with a warning in the
-        log; ``entries`` has it, too.
+        A damaged message is left out, with a warning in the log; ``entries`` has it, too.
+
+        Args:
+            filters: see ``spool.MessageFilters``.
         """
         return self._undamaged(self.entries(queue, **filters))
 
@@ -132,8 +144,10 @@ class Administration:
                 yield entry.message
 
     def entries(self, queue: str, **filters: Unpack[MessageFilters]) -> Iterator[QueueEntry]:
-        """What stands in the queue, as ``browse`` goes through it, with the state of each message and its holder; those
-        in doubt and those that are damaged are among them. Nothing is claimed."""
+        """Yield what stands in the queue, in the order of ``browse``, with the state and the holder of each message.
+
+        Messages in doubt and damaged ones are among them. Nothing is claimed. Filters as of ``browse``.
+        """
         self._look(queue)
         return self._entries(queue, Cursor(queue, Filter.of(filters)))
 
@@ -162,7 +176,7 @@ class Administration:
 
     @public_call("counting messages")
     def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
-        """The ``QueueStats`` of one queue, or of all, by name."""
+        """Count the messages of one queue, or of all; returns ``QueueStats`` by name."""
         names = tuple(self.queues()) if queue is None else (queue,)
         for name in names:
             self._look(name)
@@ -170,18 +184,18 @@ class Administration:
 
     @public_call("looking for a message")
     def entry(self, message_id: str) -> QueueEntry:
-        """A message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
+        """Return a message by id, in whatever queue it is, as ``entries`` has it; BadMessageId if there is none."""
         return entry_of(self._store, message_id)
 
     @public_call("looking for holders of messages")
     def holders(self, queue: str) -> dict[str, Holder]:
-        """By message id, what holds those messages of the queue that are held or in doubt. QueueNotFound."""
+        """Return by message id what holds those messages of the queue that are held or in doubt. QueueNotFound."""
         self._look(queue)
         return holders(self._store.files.disk, self._store.shared, self._store.view, queue)
 
     @public_call("looking for a message")
     def show(self, message_id: str) -> Message:
-        """A message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
+        """Return a message by id, in whatever queue it is, without claiming it; BadMessageId if there is none."""
         return delivery.find_message(self._store, message_id)
 
     @public_call("looking at the queue")
@@ -197,14 +211,17 @@ class Administration:
 
     @public_call("deleting a message")
     def delete(self, message_id: str) -> Message:
-        """A message goes, as it was; BadMessageId, MessageInUse."""
+        """Delete a message; returns it as it was. BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
         bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.delete)
         return message
 
     @public_call("moving a message")
     def move(self, message_id: str, queue: str) -> Message:
-        """A message to another queue, where it stands by its own priority and age, and has all its tries before it."""
+        """Move a message to another queue, where it stands by its own priority and age, with all its tries before it.
+
+        Returns it as it is then. BadMessageId, MessageInUse, QueueNotFound.
+        """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
         bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
@@ -218,7 +235,12 @@ class Administration:
         not_before: float | Keep | None = KEEP,
         expires_at: float | Keep | None = KEEP,
     ) -> Message:
-        """Another priority or time for a message; None takes a time away. BadMessageId, MessageInUse."""
+        """Change the priority or a time of a message; returns it as it is then. BadMessageId, MessageInUse.
+
+        Args:
+            priority: 1 to 100.
+            not_before, expires_at: seconds since the epoch; None takes the time away.
+        """
         asked = {"priority": priority, "not_before": not_before, "expires_at": expires_at}
         changes = {name: value for name, value in asked.items() if value is not KEEP}
         if not changes:
@@ -236,9 +258,12 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Delete the queue's messages, those that match as in ``browse``; how many. What is held stays.
+        """Delete the queue's messages that match; returns how many. What is held stays.
 
-        ``dry_run`` only counts them. ``progress`` is called with their number so far, after each commit.
+        Args:
+            dry_run: only count them.
+            progress: called with their number so far, after each commit.
+            filters: see ``spool.MessageFilters``.
         """
         chosen = bulk.Bulk(queue, Filter.of(filters), dry_run, progress)
         return bulk.act_on_all(self._store, chosen, bulk.delete)
@@ -253,10 +278,10 @@ class Administration:
         progress: Callable[[int], None] | None = None,
         **filters: Unpack[MessageFilters],
     ) -> int:
-        """Messages of an error queue back to where each came from, or all to one queue; how many. Else as ``purge``.
+        """Move messages of an error queue back to where each came from, or all to one queue; returns how many.
 
         Each may be tried as often as a new one, and at once. What came from no queue, or from one that is not there any
-        more, stays unless ``to`` names one.
+        more, stays unless ``to`` names one. The other arguments as of ``purge``.
         """
         settings = self._store.settings.current()
         if to is not None:

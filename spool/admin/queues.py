@@ -1,8 +1,4 @@
-"""Making, changing and deleting queues: edits of ``space.toml``, one process at a time, durable when they return.
-
-Every process that has the space open reads the settings again when their version has changed; what people edit
-by hand is noticed by the housekeeping of any of them.
-"""
+"""Making, changing and deleting queues: edits of ``space.toml``, by one process at a time, durable when they return."""
 
 import grp
 import logging
@@ -39,8 +35,16 @@ _REFERRING = ("error_queue", "reply_queue", "failure_queue")
 
 
 def add_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
-    """A new queue in the settings, with its directory. QueueExists, InvalidArgument; QueueNotFound if it names a queue
-    that is not there, unless ``create_missing``: then that is made, too, with the options that a new queue has."""
+    """Add a queue to the settings, and make its directory.
+
+    Args:
+        create_missing: make the queues, too, that its options name and that are not there.
+
+    Raises:
+        QueueExists: it is there already.
+        QueueNotFound: its options name a queue that is not there.
+        InvalidArgument: an option has a value that is not allowed.
+    """
     made_queue(name, options, {})
 
     def edit(text: str, known: SpaceConfig) -> str:
@@ -50,12 +54,14 @@ def add_queue(store: Store, name: str, *, create_missing: bool = False, **option
         return _written(store, text, known, config, _REFERRING, create_missing)
 
     with editing(store):
-        return _told(edit_settings(store, edit).queues[name])
+        return _with_warning(edit_settings(store, edit).queues[name])
 
 
 def change_queue(store: Store, name: str, *, create_missing: bool = False, **options: Any) -> QueueConfig:
-    """Other options for a queue; the rest stays as it is. None takes an option away, or sets it to what a new queue of
-    the space has. QueueNotFound, for a queue that it names as well unless ``create_missing``; InvalidArgument."""
+    """Change options of a queue; the rest stays. None takes an option away, or sets it to what a new queue has.
+
+    Arguments and errors as of ``add_queue``; QueueNotFound if it is not there.
+    """
     reset = {option for option in options if options[option] is None and option in QUEUE_OPTIONS}
     reset -= MAY_BE_LEFT_OUT
     given = {option: value for option, value in options.items() if option not in reset}
@@ -72,7 +78,7 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
 
     with editing(store):
         changed = edit_settings(store, edit).queues[name]
-        return _told(changed) if {"retries", "error_queue"} & options.keys() else changed
+        return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
 
 
 def _written(
@@ -97,8 +103,8 @@ def _written(
     return text
 
 
-def _told(config: QueueConfig) -> QueueConfig:
-    """A warning for a queue that will drop messages for good."""
+def _with_warning(config: QueueConfig) -> QueueConfig:
+    """Warn of a queue that will drop messages for good."""
     if config.retries is not None and config.error_queue is None:
         log.warning(
             "queue %s has retries, %d, and no error_queue: what fails more often is deleted; name one to keep it",
@@ -109,8 +115,12 @@ def _told(config: QueueConfig) -> QueueConfig:
 
 
 def delete_queue(store: Store, name: str) -> None:
-    """An empty queue goes, with its directory. QueueNotFound; QueueNotEmpty while anything is in it, claimed or in
-    doubt, while files wait in its directory, or while another queue names it."""
+    """Delete an empty queue, and its directory.
+
+    Raises:
+        QueueNotFound: it is not there.
+        QueueNotEmpty: a message is in it, claimed or in doubt, or files wait in its directory, or a queue names it.
+    """
 
     def edit(text: str, known: SpaceConfig) -> str:
         if check_queue_name(name) not in known.queues:
@@ -120,7 +130,7 @@ def delete_queue(store: Store, name: str) -> None:
 
     with editing(store), _nothing_comes(store):
         edit_settings(store, edit)
-        with suppress(OSError):  # somebody drops a file in this instant: the next intake names it
+        with suppress(OSError):  # a file is dropped in this instant: the next intake names it
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
@@ -154,7 +164,7 @@ def _puts(image: FileContents, queue: str) -> Iterator[int]:
 
 @contextmanager
 def _nothing_comes(store: Store) -> Iterator[None]:
-    """No commit gets a number meanwhile, and no branch votes; whoever does afterwards looks at the settings first."""
+    """Keep commits from getting a number, and branches from voting; afterwards each looks at the settings first."""
     with_number_lock(store.shared.control, store.deadline())
     try:
         catch_up(store, settle_all(store, store.deadline()))
@@ -173,7 +183,7 @@ def _nothing_comes(store: Store) -> Iterator[None]:
 
 
 def open_drop(store: Store, name: str, group: str | None) -> None:
-    """Let a group of users drop files into a queue's folder, or, with None, nobody but the owner of the space any more.
+    """Let a group of users drop files into a queue's folder; None: only the owner of the space.
 
     QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
     """

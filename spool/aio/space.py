@@ -1,8 +1,8 @@
 """A queue space for asyncio: ``async with spool.aio.open(path) as space: await space.put(…)``.
 
-The engine is the same. A put joins the line of what is committed next, and the loop hears once of all that a commit
-did, not once a message. What reads, locks or waits for the disk works in a thread. Of the tasks that wait for a message
-of one queue, one looks for all: one that gets a message makes room for the next.
+The engine is the same. A put joins the queue of what is committed next, and the loop is told once of all that a commit
+did, not once for each message. What reads, locks or waits for the disk is done in a thread (``tasks``). Of the tasks
+that wait for a message of one queue, one looks for all (``receiving``).
 
 A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
 its end, and a get returns, and is cancelled where the task waits next. (A put that is cancelled then may be there.)

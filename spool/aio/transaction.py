@@ -12,7 +12,7 @@ from spool.model.message import Message
 from spool.model.options import PutOptions
 from spool.model.xid import Xid
 from spool.transactions.selection import Wanted
-from spool.transactions.transaction import doom, enter, leave
+from spool.transactions.transaction import enter, leave, mark_lost
 from spool.transactions.transaction import finish as finish_transaction
 from spool.transactions.validation import check_wanted, listed
 
@@ -63,8 +63,8 @@ class Transaction:
         message_id: str | None = None,
         correlation_id: str | None = None,
     ) -> Message:
-        """As ``Space.get``, in this transaction. One that is cancelled while it takes dooms the transaction: whatever
-        is asked of it next, its end too, raises TransactionRolledBack."""
+        """As ``Space.get``, in this transaction. If it is cancelled while it takes, the transaction is lost: its next
+        call, be it ``commit``, raises TransactionRolledBack."""
         found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
         return found[0]
 
@@ -87,12 +87,12 @@ class Transaction:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            doom(self.sync, "a get in it was cancelled")
+            mark_lost(self.sync, "a get in it was cancelled")
             taking.add_done_callback(asyncio.Future.exception)  # nothing asks for it any more
             raise
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
-        """Whatever comes, this transaction will be rolled back."""
+        """As ``spool.Transaction.set_rollback_only``."""
         self.sync.set_rollback_only(reason)
 
     async def commit(self) -> None:

@@ -15,8 +15,10 @@ from spool.coordination.locks import xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
+from spool.log import quota
 from spool.log.commit import write
 from spool.log.futures import Promises
+from spool.log.visibility import catch_up, list_prepared
 from spool.maintenance.reclaim import reclaim
 from spool.model.message import message_id
 from spool.model.position import PositionRanges, positions
@@ -25,6 +27,7 @@ from spool.policies import retries
 from spool.policies.claim_journal import ClaimJournal
 from spool.policies.deduplication import DeduplicationKeys
 from spool.runtime.clock import WaitExpired
+from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
 from spool.transactions.selection import GroupLocks
@@ -83,6 +86,24 @@ class Branch:
     def ids(self) -> tuple[str, ...]:
         """Of its messages."""
         return tuple(message_id(self.id, ordinal) for ordinal in range(self.draft.messages))
+
+    def known(self, queue: str, key: str) -> str | None:
+        """The id of the message with that deduplication key, which the queue has had already."""
+        try:
+            return self.keys.seen(queue, key)
+        except OSError as error:
+            self._store.fail("looking for its deduplication key", error)
+
+    def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
+        """Full if these bodies cannot fit as things stand: whether they do is known when the transaction ends."""
+        try:
+            catch_up(self._store, list_prepared(self._store))
+        except OSError as error:
+            self._store.fail("counting what is in the queue", error)
+        raws = [raw for some, _ in groups for raw in some]
+        more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
+        tables = [*(self.file.tables if self.file is not None else ()), *self.draft.tables]
+        quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
         """Add messages; returns their ids. ``draft.sections`` then says whether there is something to ``stream``."""

@@ -22,7 +22,7 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("looking for the branch")
     def lock_xid_now(self) -> bool:
-        """For a branch of a coordinator: False if another process has this xid."""
+        """Lock the xid of a coordinator's branch; False if another process has it."""
         return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
@@ -31,8 +31,8 @@ class CoordinatedTransaction(Transaction):
     ) -> list[HeldMessage]:
         """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
 
-        Returns where their bodies lie, in the queue's order; [] if there is none within ``timeout`` seconds. Those in
-        ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
+        Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
+        Messages in ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
         """
         wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True, passed=passed)
         with self._lock:
@@ -73,7 +73,11 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("committing")
     def commit(self, adopt: Sequence[Xid] = ()) -> None:
-        """As ``Transaction.commit``, together with prepared branches, ``adopt``, whose votes the caller was told."""
+        """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller was told.
+
+        Args:
+            adopt: the xids of the branches.
+        """
         if not adopt:
             super().commit()
             return

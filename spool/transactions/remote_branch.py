@@ -1,8 +1,8 @@
 """A branch written by a process that has not opened the space: a Spark task, say.
 
-No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. Its life is
-its coordinator's, who holds the claims and decides; once the coordinator's lock is free the branch is rolled back by
-whoever meets it.
+No index, no claims, no recovery: it reads bodies by their places, writes its own branch and prepares it. The
+coordinator's process holds the claims and decides; once the coordinator's lock is free, the next process that meets the
+branch rolls it back.
 """
 
 from typing import NamedTuple
@@ -32,9 +32,13 @@ class Vote(NamedTuple):
 
 
 class RemoteBranch:
-    """One branch of a coordinator's transaction. Not thread-safe; close it whatever happens.
+    """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
 
-    ``draft`` takes its messages and commands. TransactionRolledBack if the coordinator has ended.
+    ``draft`` takes its messages and commands.
+
+    Raises:
+        TransactionRolledBack: the coordinator has ended.
+        ProtocolError: another process writes the branch.
     """
 
     def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
@@ -57,7 +61,7 @@ class RemoteBranch:
 
     @public_call("reading a message")
     def read(self, message: HeldMessage) -> bytes:
-        """The body; CorruptedFile if it is damaged."""
+        """Read the body of a message; CorruptedFile if it is damaged."""
         for last in (False, True):
             try:
                 offset, length, checksum = message.body
@@ -85,16 +89,16 @@ class RemoteBranch:
         raise CorruptedFile(f"{names[-1]} is missing")
 
     def take_in_hand(self, byte: int) -> None:
-        """From now on the coordinator can see that the message of this byte is being worked on (``in_hand_byte``)."""
+        """Show the coordinator that the message of this byte is being worked on (``in_hand_byte``)."""
         self._store.files.disk.lock(self._store.shared.xids.handle, byte)
 
     def put_down(self, byte: int) -> None:
-        """Of what was taken in hand."""
+        """Show the coordinator that the message of this byte is not being worked on any more."""
         self._store.files.disk.unlock(self._store.shared.xids.handle, byte)
 
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
-        """Vote yes, durably; None if there is nothing in the branch."""
+        """Vote yes, durably; returns the vote, or None if there is nothing in the branch."""
         if self.draft.empty:
             return None
         store = self._store
@@ -113,5 +117,5 @@ class RemoteBranch:
         return Vote(self.xid, file.header.size, file.header.checksum)
 
     def close(self) -> None:
-        """Let go of the xid; the vote, if there was one, stands."""
+        """Let go of the lock on the xid; the vote, if there was one, stands."""
         self._store.guard.close()

@@ -1,11 +1,13 @@
 """A transaction: puts and gets that happen together or not at all; one branch, in X/Open's terms.
 
 It lives in one process until it is prepared. Its claims are locks of this process, its messages lie in memory (or, when
-many, in a file in ``active/``); nothing of it was promised to anybody before ``commit`` or ``prepare`` returns.
+many, in a file in ``active/``); nothing of it is promised before ``commit`` or ``prepare`` returns.
+
+A failure on the way ends it: its claims, its file and its xid are let go of once, and every future of what was
+submitted in it is told the outcome. Once its file has a number, a failure means that the outcome is unknown.
 """
 
 import enum
-import logging
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -30,7 +32,6 @@ from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
-from spool.log.visibility import catch_up, list_prepared
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, PutOptions
 from spool.model.position import PositionRanges, subtract
@@ -48,8 +49,6 @@ from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.selection import Wanted
 from spool.transactions.validation import check_queue, check_wanted, described, encoded, listed
 
-log = logging.getLogger("spool")
-
 
 class TransactionState(enum.Enum):
     """Where a transaction stands. UNKNOWN: its commit may or may not be there."""
@@ -65,10 +64,13 @@ class TransactionState(enum.Enum):
 class Transaction:
     """Puts and gets that are committed together. Calls from several threads are serialised.
 
-    ``timeout``: seconds from its begin after which it is rolled back and its next call says so; None: never.
-    ``noted``: whether claims are noted, so that this process's death counts as a try of the messages it holds, as a
-    rollback does. ``guarded``: if it is dropped before it has ended, it is rolled back, with a ResourceWarning (what
-    the engine begins for itself it ends).
+    Args:
+        timeout: seconds from its begin after which it is rolled back and its next call says so; None: never.
+        xid: its id; a new one if left out.
+        noted: whether its claims are noted, so that the death of this process counts as a try of the messages that it
+            holds, as a rollback does.
+        guarded: whether it is rolled back, with a ResourceWarning, if it is dropped before it has ended. (What the
+            engine begins for itself it ends.)
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Transaction:
         self._deadline = store.deadline(timeout)
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
-        self._doomed: str | None = None
+        self._lost: str | None = None
         self._associations: list[Association] = []
         self._left = False
         self._promises = Promises(store.at_end)
@@ -105,7 +107,7 @@ class Transaction:
         return self.state is TransactionState.ACTIVE
 
     def set_rollback_only(self, reason: str = "the transaction was marked rollback-only") -> None:
-        """Whatever comes, this transaction will be rolled back."""
+        """Mark the transaction: its commit, or the end of its ``with``, rolls it back."""
         self._rollback_only = reason
 
     @property
@@ -124,7 +126,7 @@ class Transaction:
 
     @public_call("putting into queue {queue}")
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Add messages with the same options; returns their ids."""
+        """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
         content_type = options.pop("content_type", None)
         store = self._store
         bodies = listed(bodies)  # a generator may take its time
@@ -134,11 +136,11 @@ class Transaction:
             key = options.get("deduplication_key")
             if key is not None:
                 check_single(len(bodies))
-                if (known := self._known(queue, key)) is not None:
+                if (known := self._branch.known(queue, key)) is not None:
                     return [known]
             raws_of = encoded(bodies, content_type, attributes, settings.config.max_body_bytes)
             if settings.config.limited:
-                self._check_room(settings, queue, raws_of)
+                self._branch.check_room(settings, queue, raws_of)
             ids: list[str] = []
             for raws, fields in raws_of:
                 ids += self._branch.put(queue, raws, fields)
@@ -148,13 +150,6 @@ class Transaction:
                 self._branch.keys.remember(self._branch.draft, settings.config.queues[queue], key, ids[0])
             return ids
 
-    def _known(self, queue: str, key: str) -> str | None:
-        """The id of the message with that deduplication key, which the queue has had already."""
-        try:
-            return self._branch.keys.seen(queue, key)
-        except OSError as error:
-            self._store.fail("looking for its deduplication key", error)
-
     def _stream(self) -> None:
         """The branch has become large: what is complete goes to the disk."""
         try:
@@ -162,24 +157,12 @@ class Transaction:
         except BaseException as error:
             self._fail("writing the transaction's messages", error)
 
-    def _check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
-        """Full if these can never fit as things stand: whether they do is known when the transaction ends."""
-        try:
-            catch_up(self._store, list_prepared(self._store))
-        except OSError as error:
-            self._store.fail("counting what is in the queue", error)
-        raws = [raw for some, _ in groups for raw in some]
-        more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
-        file = self._branch.file
-        tables = [*(file.tables if file is not None else ()), *self._branch.draft.tables]
-        quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
-
     @public_call("putting into queue {queue}")
     def submit(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
-        """Add a message; a future of its id, done when the transaction has committed.
+        """Add a message; returns a future of its id, which is done when the transaction has committed.
 
-        It fails with TransactionRolledBack if that is rolled back, and with ProtocolError if it is prepared: its
-        outcome is the coordinator's to know then.
+        The future fails with TransactionRolledBack if the transaction is rolled back, and with ProtocolError if it is
+        prepared: then the coordinator knows the outcome. Options and errors as of ``Space.put``.
         """
         future = Future[str]()
         future.set_running_or_notify_cancel()
@@ -197,8 +180,14 @@ class Transaction:
         message_id: str | None = None,
         correlation_id: str | None = None,
     ) -> Message:
-        """Take the next message, or the one with that id or correlation id. ``timeout``: seconds to wait for one,
-        0 not at all, None for ever. Empty if there is none."""
+        """Take the queue's next message, or the one with that id or correlation id.
+
+        Args:
+            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
+
+        Raises:
+            Empty: there is none within that time.
+        """
         return self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)[0]
 
     @public_call("taking from queue {queue}")
@@ -211,7 +200,7 @@ class Transaction:
         message_id: str | None = None,
         correlation_id: str | None = None,
     ) -> list[Message]:
-        """Take up to ``max_messages``, at least one; Empty if there is none within ``timeout`` seconds."""
+        """Take up to ``max_messages`` messages, at least one. Arguments and errors as of ``get``."""
         wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
         deadline = self._store.deadline(timeout)
         with self._lock:
@@ -266,7 +255,12 @@ class Transaction:
 
     @public_call("committing")
     def commit(self) -> None:
-        """Make it all happen: durable, then visible, then this returns. An empty transaction costs no flush."""
+        """Commit all gets and puts: they are durable, then visible, then this returns. Without any it costs no flush.
+
+        Raises:
+            Full, QueueNotFound, TransactionTimeout, DiskFailure: it was rolled back.
+            CommitUnknown: it may or may not have been committed.
+        """
         with self._lock:
             try:
                 page = self._check_ending()
@@ -280,10 +274,10 @@ class Transaction:
 
     @public_call("committing")
     def commit_async(self) -> "Future[None]":
-        """``commit`` without waiting for it: the future is done when all gets and puts are durable and visible.
+        """Begin to commit; returns a future, which is done when all gets and puts are durable and visible.
 
-        The transaction takes no calls any more. Raises like ``commit`` what is known at once; a transaction that was
-        written to the disk already, because it is large, is committed before this returns.
+        The transaction takes no calls any more. What is known at once is raised as by ``commit``. A transaction that
+        was written to the disk already, because it is large, is committed before this returns.
         """
         future = Future[None]()
         future.set_running_or_notify_cancel()
@@ -327,7 +321,7 @@ class Transaction:
         return BranchRequest(page, self._branch.id.hex(), self._branch.draft)
 
     def _commit_in_group(self, page: Page) -> None:
-        """Together with what other threads commit now."""
+        """Commit together with what other threads commit now."""
         request = self._request(page)
         try:
             self._engine.group_commit.commit(request)
@@ -335,22 +329,26 @@ class Transaction:
             self.number = request.number
 
     def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
-        """In the file to which it was written already, because it is large."""
+        """Commit the file to which it was written already, because it is large."""
         store, deadline = self._store, self._store.deadline()
         room = quota.room_for(store, lambda: file.tables, deadline)
         self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
-        """Undo it all. What it held is available again after the queue's retry delay, with one try more counted."""
+        """Undo all gets and puts. The messages that it held are available again after the retry delay of their queue,
+        with one try more counted."""
         with self._lock:
             if self.state is not TransactionState.ACTIVE:
                 raise ProtocolError(f"the transaction is {self.state.value}: it cannot be rolled back any more")
             self._undo(reason)
 
     def abandon(self) -> None:
-        """Undo it all unless it has ended, without counting a try of the messages that it took: for a program that has
-        not begun to handle them. (What a closed space left is rolled back by the next process that looks.)"""
+        """Undo all gets and puts unless it has ended, without counting a try of the messages that it took.
+
+        For a program that has not begun to handle them. (What a closed space left is rolled back by the next process
+        that looks.)
+        """
         if self.state is TransactionState.ACTIVE:
             with suppress(NotOpen), self._store.guard, self._lock:
                 self._branch.abandon_file()
@@ -363,7 +361,7 @@ class Transaction:
             self._end(TransactionState.ROLLED_BACK, reason)
 
     def _keep_promises(self, why: str) -> None:
-        """Of what was submitted in this transaction, which has ended."""
+        """Tell the futures of what was submitted in this transaction, which has ended, the outcome."""
         if self.state is TransactionState.COMMITTED:
             self._promises.keep()
         elif self.state is TransactionState.ROLLED_BACK:
@@ -421,9 +419,9 @@ class Transaction:
             raise TransactionTimeout(
                 f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
             )
-        if self.state is TransactionState.ACTIVE and self._doomed is not None:
-            self._undo(self._doomed)
-            raise TransactionRolledBack(f"the transaction was rolled back: {self._doomed}; begin a new one")
+        if self.state is TransactionState.ACTIVE and self._lost is not None:
+            self._undo(self._lost)
+            raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
         if self.state is TransactionState.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
         if self.state is not TransactionState.ACTIVE:
@@ -472,7 +470,7 @@ def leave(transaction: Transaction) -> None:
 
 
 def finish(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
-    """End it as ``with`` does, unless it has ended: commit it, or roll it back after an error or if it is marked."""
+    """End it as ``with`` does, unless it has ended: commit it; roll it back after an error, or if it is marked."""
     if transaction.state is TransactionState.ACTIVE:
         if kind is None and not transaction.rollback_only:
             transaction.commit()
@@ -480,14 +478,14 @@ def finish(transaction: Transaction, kind: type[BaseException] | None, error: Ba
             transaction.rollback(_reason(kind, error) if kind is not None else str(transaction._rollback_only))
 
 
-def doom(transaction: Transaction, reason: str) -> None:
-    """Something in it was lost: its next call rolls it back, whichever that is, and says so."""
-    transaction._doomed = reason
+def mark_lost(transaction: Transaction, reason: str) -> None:
+    """Note that something in it was lost: its next call rolls it back, whichever that is, and says so."""
+    transaction._lost = reason
 
 
 @public_call("taking dropped files")
 def take_dropped(transaction: Transaction, directory: str, name: bytes) -> None:
-    """The messages come from this dropped file, in a directory of ``active/``; the commit says so."""
+    """Note that the messages come from this dropped file, in a directory of ``active/``; the commit says so."""
     with transaction._lock:
         transaction._check_active()
         transaction._branch.draft.take(directory, name)

@@ -1,4 +1,4 @@
-"""What callers may ask for: their arguments, checked, with errors that say what would do."""
+"""The arguments of callers, checked. Errors are InvalidArgument unless a function names others."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -38,21 +38,21 @@ def check_queue(reader: SettingsReader, queue: str, page: Page) -> Settings:
 
 
 def listed(bodies: Iterable[Any]) -> list[Any]:
-    """The bodies of a ``put_many``. A str, bytes or a map are one, and would come apart."""
+    """List the bodies of a ``put_many``. A str, bytes or a map is one body, and is refused."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
     return list(bodies)
 
 
 def check_time_limit(seconds: object) -> None:
-    """Of a transaction."""
+    """Check the time limit of a transaction."""
     if seconds == 0 and not isinstance(seconds, bool):
         raise InvalidArgument("timeout is a number of seconds above 0, or None for no limit, not 0")
     check_timeout(seconds, "a number of seconds above 0, or None for no limit")
 
 
 def check_timeout(seconds: object, what: str) -> None:
-    """``what``: the values that do, for the error's text."""
+    """Check a number of seconds, or None. ``what``: the values that are allowed, for the error's text."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
@@ -66,6 +66,7 @@ def check_wanted(
     message_id: str | None = None,
     correlation_id: str | None = None,
 ) -> Wanted:
+    """Check the arguments of a get. ``timeout`` in seconds; None waits for ever."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
     check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
@@ -78,7 +79,7 @@ def check_wanted(
 
 
 def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
-    """Messages to put in no transaction, checked and encoded."""
+    """Check and encode messages that are put in no transaction."""
     content_type = options.pop("content_type", None)
     store, commit_queue = engine.store, engine.group_commit.queue
     page = commit_queue.page
@@ -95,7 +96,7 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
 
 
 def described(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The control fields that a message put with these options carries in that queue, which is there."""
+    """Check the options of a put; returns the control fields that the message carries. The queue is there."""
     config = queue_config(settings.config, queue)
     if not options and not config.first_delay:
         return {}
@@ -109,7 +110,7 @@ def described(store: Store, settings: Settings, queue: str, options: Mapping[str
 def with_first_delay(
     config: QueueConfig, attributes: dict[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The queue's delay before the first try, for who did not say when: not even "at once", by a delay of 0."""
+    """Add the queue's delay before the first try, unless the options say when (a delay of 0 says "at once")."""
     said = attributes if options is None else options
     if config.first_delay and said.get("delay") is None and said.get("not_before") is None:
         return {**attributes, "delay": config.first_delay}
@@ -117,6 +118,7 @@ def with_first_delay(
 
 
 def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
+    """Check how many headers there are, and their size, against the limits of the space."""
     if len(headers) > limits.max_headers or (size := headers_bytes(headers)) > limits.max_headers_bytes:
         size = headers_bytes(headers)
         raise InvalidArgument(
@@ -126,7 +128,7 @@ def check_headers(headers: Mapping[str, str], limits: SpaceConfig) -> None:
 
 
 def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> None:
-    """Out of order, where the queue allows it. BadMessageId if the message to stand before is not there."""
+    """Place a message out of order, where the queue allows it; BadMessageId if the one to stand before is gone."""
     wanted = TOP if TOP in attributes else BEFORE
     if wanted not in config.out_of_order:
         allowed = " and ".join(config.out_of_order) or "nothing"
@@ -151,7 +153,7 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
 def encoded(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
-    """Groups of neighbouring bodies with the same control fields."""
+    """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: bytes of a body."""
     check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         described = attributes if content_type is None else {**attributes, "content_type": content_type}

@@ -17,7 +17,7 @@ from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.selection import Wanted
-from spool.transactions.transaction import Transaction, TransactionState, doom
+from spool.transactions.transaction import Transaction, TransactionState, mark_lost
 from spool.work.effects import Effect, Rules, record, settled
 from spool.work.outcome import Outcome, Rejected, Retried, one_line
 
@@ -121,9 +121,9 @@ class MessageTransaction(Transaction):
     def _conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         assert self.message is not None
         if self.state is TransactionState.ROLLED_BACK:
-            return self._rolled_back, self._doomed or "its transaction was rolled back"
+            return self._rolled_back, self._lost or "its transaction was rolled back"
         if isinstance(outcome, Retried | Rejected):
-            self._doomed = None  # what the function lost in it is not committed anyway
+            self._lost = None  # what the function lost in it is not committed anyway
         try:
             self._check_ending()
             try:
@@ -181,7 +181,7 @@ class MessageTransaction(Transaction):
         """
         if not self._lock.acquire(timeout=_WAIT_FOR_CALL_SECONDS):  # the function is inside a call
             self._left = True
-            doom(self, reason)
+            mark_lost(self, reason)
             if not self._lock.acquire(timeout=_WAIT_FOR_END_SECONDS):  # the disk does not answer, for example
                 return Effect.RETRIED, reason
         try:
@@ -192,5 +192,5 @@ class MessageTransaction(Transaction):
     def finish_withdrawn(self) -> None:
         """Do what ``withdraw`` could not. The function's thread calls it, when the function has returned at last."""
         with suppress(NotOpen), self._lock:
-            if self.state is TransactionState.ACTIVE and self._doomed is not None:
-                self.conclude(Retried(self._doomed))
+            if self.state is TransactionState.ACTIVE and self._lost is not None:
+                self.conclude(Retried(self._lost))
