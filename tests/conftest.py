@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +208,19 @@ def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
             else:
                 sums[name] += value
     return sums
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for tests that make a great many files and need none of them to outlive a power cut."""
+    if not os.access(_MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="xaspool-", dir=_MEMORY) as directory:
+        yield Path(directory)
+
+
+_MEMORY = "/dev/shm"
 
 
 @pytest.fixture

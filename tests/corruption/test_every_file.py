@@ -40,7 +40,7 @@ Judged = Callable[[Iterator[Damage], int], None]
 
 
 @pytest.fixture
-def judged(made: Zoo, tmp_path: Path, record_property: Callable[[str, object], None]) -> Judged:
+def judged(made: Zoo, in_memory: Path, record_property: Callable[[str, object], None]) -> Judged:
     """Judge every n-th of the damages; each second of those is repaired first."""
 
     def run(found: Iterator[Damage], step: int) -> None:
@@ -49,7 +49,7 @@ def judged(made: Zoo, tmp_path: Path, record_property: Callable[[str, object], N
             if place % step:
                 continue
             repair = place // step % 2 == 1
-            judge(made, damage, tmp_path / "space", repair=repair)
+            judge(made, damage, in_memory / "space", repair=repair)
             counts[damage.kind] += 1
             counts["repaired"] += repair
         assert counts
