@@ -20,7 +20,7 @@ KINDS = (
     "xids", "claim file",
 )  # fmt: skip
 LARGE_BYTES = 8_000
-BYTE_BY_BYTE = ("one section", "head of unmoved branch")
+OFTEN = ("one section", "head of unmoved branch")
 ODD_NAMES = (
     *(layout.committed(number) for number in (1, 25, 140, layout.MAX_NUMBER)),
     *(layout.committed(*place) for place in ((11, 1), (17, 2), (1, 1), (60, 1))),
@@ -40,7 +40,7 @@ Judged = Callable[[Iterator[Damage], int], None]
 
 
 @pytest.fixture
-def judged(made: Zoo, in_memory: Path, record_property: Callable[[str, object], None]) -> Judged:
+def judged(made: Zoo, memory: Path, record_property: Callable[[str, object], None]) -> Judged:
     """Judge every n-th of the damages; each second of those is repaired first."""
 
     def run(found: Iterator[Damage], step: int) -> None:
@@ -49,7 +49,7 @@ def judged(made: Zoo, in_memory: Path, record_property: Callable[[str, object], 
             if place % step:
                 continue
             repair = place // step % 2 == 1
-            judge(made, damage, in_memory / "space", repair=repair)
+            judge(made, damage, memory / "space", repair=repair)
             counts[damage.kind] += 1
             counts["repaired"] += repair
         assert counts
@@ -74,7 +74,7 @@ def test_e12_a_flipped_bit(made: Zoo, judged: Judged, kind: str, pytestconfig: p
     long = pytestconfig.getoption("--long")
     name, data = _content(made, kind)
     if data:
-        step = 1 if long or kind in BYTE_BY_BYTE else 17
+        step = 1 if long else 3 if kind in OFTEN else 17
         judged(damages.flips(name, data, 3 if long else 1, random.Random(kind)), step)
 
 

@@ -403,8 +403,8 @@ def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
 def test_one_at_each_line_of_the_engine(
     history: History, memory: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each line with --long, one in 83 without."""
-    stride = 1 if request.config.getoption("--long") else 83
+    """Each line with --long, one in 149 without."""
+    stride = 1 if request.config.getoption("--long") else 149
     for at in itertools.count(1, stride):
         path = memory / str(at)
         furnish(path, history.consumed)

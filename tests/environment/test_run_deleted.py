@@ -134,7 +134,7 @@ def test_nothing_is_lost_or_doubled_when_a_file_of_run_is_deleted_before_any_cal
 ) -> None:
     """Before each call of a worker: somebody deletes the file, somebody opens the space, and then another process that
     has it open already goes on."""
-    thin = 1 if pytestconfig.getoption("--long") else 6
+    thin = 1 if pytestconfig.getoption("--long") else 10
     schedules = _before_each_call(_explorer(file, worker), thin, FILES.index(file))
     record_property("run/ deleted: while in use, schedules", schedules)
 

@@ -72,7 +72,13 @@ def test_each_call_of_creating_a_space_fails(record_property) -> None:
     _record(tally, record_property)
 
 
-@pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param(rules, id=rules.value, marks=[] if rules in (Rules.ORDERED, Rules.STRICT) else [pytest.mark.slow])
+        for rules in Rules
+    ],
+)
 @BY_NAME
 def test_a_flush_fails_and_then_the_power(history: History, rules: Rules, record_property) -> None:
     _cut(history, rules, 6, record_property)
