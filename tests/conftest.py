@@ -1,6 +1,5 @@
 """What all tests share: the option --long, and which tests this machine cannot run."""
 
-import gc
 import logging
 import os
 import re
@@ -101,13 +100,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
     items.sort(key=lambda item: _turn(item.nodeid))
-
-
-def pytest_collection_finish() -> None:
-    """What is there now stays, so the garbage collector need not look at it; and it looks less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def _turn(nodeid: str) -> int:
