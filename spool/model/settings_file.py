@@ -1,7 +1,7 @@
 """``space.toml``: the settings as people read and edit them; text to values and back, with comments kept.
 
-Unknown keys and wrong types are errors that name the file, the key and what is allowed. Who may write the file, and
-when, is the space's business.
+Unknown keys and wrong types are errors that name the file, the key and what is allowed. ``store.edits`` decides which
+process writes the file, and when.
 """
 
 import tomllib
@@ -49,7 +49,7 @@ def _values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def render_new(config: SpaceConfig) -> str:
     """The text of a new space's file."""
-    import tomlkit  # only those who write settings pay for its import
+    import tomlkit  # only processes that write settings pay for its import
 
     document = tomlkit.document()
     document.add(tomlkit.comment("A queue space of xaspool. Edit it, or use spool-admin; programs see it in seconds."))

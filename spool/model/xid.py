@@ -14,8 +14,8 @@ from typing import NamedTuple
 MAX_GTRID_BYTES = 64
 MAX_BQUAL_BYTES = 64
 
-# Ours. An xid of these formats belongs to a coordinator whose life is a lock in run/, so an undecided
-# branch of it is rolled back by whoever finds that lock free. Any other format id is a foreign coordinator's.
+# Ours. An xid of these formats belongs to a coordinator that holds a lock in run/ while it lives, so a process that
+# finds that lock free rolls an undecided branch back. Any other format id is a foreign coordinator's.
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
 FORMAT_ROUND = 0x58500002  # a forwarding round: gtrid = round, bqual = partition and attempt

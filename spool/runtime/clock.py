@@ -47,7 +47,7 @@ class Deadline:
         self._at = None if seconds is None else clock.monotonic() + seconds
 
     def unchecked(self) -> "Deadline":
-        """The same point in time, for who must come to an end once he has begun."""
+        """The same point in time, without the check: for what must not be abandoned once it has begun."""
         other = Deadline.__new__(Deadline)
         other._check, other.clock, other.seconds, other._at = _no_check, self.clock, self.seconds, self._at
         return other
@@ -85,4 +85,4 @@ def _no_check() -> None:
 
 
 class WaitExpired(SystemFailure):
-    """A lock or a number did not become free in time; the text names who holds it."""
+    """A lock or a number did not become free in time; the text names the holder."""

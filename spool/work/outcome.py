@@ -143,6 +143,6 @@ def one_line(text: object) -> str:
     """`text` as a reason: on one line, not too long, and such that it can be stored as UTF-8."""
     try:
         words = str(text).encode("utf-8", "replace").decode().split()
-    except Exception:  # somebody else's __str__: what it says is not worth losing the outcome for
+    except Exception:  # a foreign __str__: what it says is not worth losing the outcome for
         return ""
     return " ".join(words)[:LONGEST_REASON]
