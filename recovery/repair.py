@@ -25,7 +25,7 @@ from spool.model import layout
 from spool.model.xid import Xid
 from spool.store.store import Store, log
 from spool.transactions import claiming, delivery
-from spool.transactions.two_phase import finish_moves
+from spool.transactions.resolution import finish_moves
 
 _WAIT_SECONDS = 30.0
 _MAX_ROUNDS = 4

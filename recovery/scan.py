@@ -18,7 +18,8 @@ from spool.policies.claim_journal import count_journal
 from spool.runtime.clock import Deadline
 from spool.store.parts import View
 from spool.store.store import Store, log
-from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, finish_moves, heuristic_fact, rollback_prepared
+from spool.transactions.resolution import finish_moves
+from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, heuristic_fact, rollback_prepared
 
 __all__ = ["check", "plan", "repair", "scan"]
 

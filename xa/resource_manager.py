@@ -20,7 +20,7 @@ from spool.model.xid import Xid
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import associate, associated
 from spool.space import Space
-from spool.transactions import two_phase
+from spool.transactions import resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from xa.codes import (
     TMENDRSCAN,
@@ -173,7 +173,7 @@ class ResourceManager:
             with _translated(XA_RETRY):
                 self._answer_decided(xid)
                 try:
-                    two_phase.commit_prepared(self._store, xid, self._store.deadline(), told=xid in self._told)
+                    two_phase.commit_prepared(self._store, xid, self._store.deadline(), vote_known=xid in self._told)
                 except two_phase.UnknownBranch as error:
                     self._answer_decided(xid)  # just now, by an administrator
                     raise self._nota(error) from None
@@ -217,7 +217,7 @@ class ResourceManager:
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
         with self._mutex, _translated(), self._store.guard:
             if flags & TMSTARTRSCAN:
-                self._scan = two_phase.in_doubt(self._store, self._store.deadline(), told=self._told)
+                self._scan = resolution.in_doubt(self._store, self._store.deadline(), known_votes=self._told)
             elif self._scan is None:
                 raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
             found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None
@@ -231,7 +231,7 @@ class ResourceManager:
         with self._mutex, _translated(XA_RETRY), self._store.guard:
             self._answer_decided(xid)
             try:
-                two_phase.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
+                resolution.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
             except two_phase.UnknownBranch as error:
                 raise self._nota(error) from None
             self._forget_here(xid)
@@ -239,12 +239,12 @@ class ResourceManager:
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
         with self._mutex, _translated(), self._store.guard:
-            if not two_phase.forget(self._store, _checked(xid), self._store.deadline()):
+            if not resolution.forget(self._store, _checked(xid), self._store.deadline()):
                 raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
 
     def _answer_decided(self, xid: Xid) -> None:
-        outcome = two_phase.heuristic_outcome(self._store, xid)
+        outcome = resolution.heuristic_outcome(self._store, xid)
         if outcome is not None:
             code = XA_HEURCOM if outcome == two_phase.COMMITTED else XA_HEURRB
             raise XAError(code, f"an administrator decided about {xid}: {outcome}; acknowledge it with xa_forget")

@@ -99,7 +99,8 @@ def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> d
     """None if it was decided meanwhile, unless it ``must`` be there."""
     from dataclasses import asdict
 
-    from spool.transactions.two_phase import UnknownBranch, describe
+    from spool.transactions.resolution import describe
+    from spool.transactions.two_phase import UnknownBranch
 
     try:
         found = describe(manager.space.engine.store, _parsed(xid))
@@ -112,7 +113,7 @@ def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> d
 
 def _outcomes(manager: "ResourceManager") -> dict[str, str]:
     """What was decided here, and not forgotten."""
-    from spool.transactions.two_phase import heuristic_outcomes
+    from spool.transactions.resolution import heuristic_outcomes
 
     return heuristic_outcomes(manager.space.engine.store)
 

@@ -66,7 +66,7 @@ class DeduplicationKeys:
         batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
         self._own[name] = message_id
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go of all keys: the transaction has ended."""
         held, self._bytes = self._bytes, []
         for byte in held:

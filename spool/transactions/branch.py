@@ -1,6 +1,6 @@
-"""What a transaction has in hand until it ends: its messages, its claims with their note, its file and its xid's byte.
+"""A branch: what a transaction holds until it ends: messages, claims and their journal, its file, its xid's byte.
 
-Nothing here knows how far the transaction is; ``transaction`` decides, and calls.
+A branch does not know the state of its transaction; ``transaction`` decides and calls.
 """
 
 import logging
@@ -36,10 +36,11 @@ log = logging.getLogger("spool")
 
 
 class Branch:
-    """One branch, in X/Open's terms. ``noted``: whether claims are noted, so that this process's death counts as a try
-    of the messages that it holds, as its rollback does. Not thread-safe: the transaction serialises its calls."""
+    """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
 
     def __init__(self, store: Store, xid: Xid | None, *, noted: bool) -> None:
+        """``noted``: record claims in a journal, so that the death of this process counts as a try of the messages that
+        it holds, as its rollback does."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
         self.draft = CommitBatch()
@@ -50,20 +51,24 @@ class Branch:
         self._keys: DeduplicationKeys | None = None
         self._store = store
         self._noted = noted
-        self._note = ClaimJournal(store, self.xid)
+        self._journal = ClaimJournal(store, self.xid)
         self._locked = False
-        self._left = False  # to the next opener of the space
+        self._left = False  # to the next process that opens the space
 
     @property
     def keys(self) -> DeduplicationKeys:
-        """The deduplication keys that it puts."""
+        """The deduplication keys of its messages."""
         self._keys = self._keys or DeduplicationKeys(self._store)
         return self._keys
 
     # -- the xid ----------------------------------------------------------------------------------------------------
 
     def lock_xid(self) -> None:
-        """Before the first file of the branch: a cleaner removes only files whose xid is free."""
+        """Lock the xid's byte, before the first file of the branch is made. Rule 6.
+
+        Raises:
+            TransactionTimeout: another process did not let go of it in time.
+        """
         if not self._locked:
             try:
                 self._store.shared.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
@@ -72,7 +77,7 @@ class Branch:
             self._locked = True
 
     def lock_xid_now(self) -> bool:
-        """False if another process has this xid."""
+        """Lock the xid's byte if it is free; False if another process has this xid."""
         self._locked = self._locked or self._store.shared.xids.try_lock(xid_byte(self.xid))
         return self._locked
 
@@ -84,7 +89,7 @@ class Branch:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Of its messages."""
+        """The ids of its messages."""
         return tuple(message_id(self.id, ordinal) for ordinal in range(self.draft.messages))
 
     def known(self, queue: str, key: str) -> str | None:
@@ -111,57 +116,64 @@ class Branch:
         return list(map(f"{prefix}%08x".__mod__, range(first, first + len(raws))))
 
     def stream(self) -> None:
-        """The branch has become large: what is complete goes to ``active/``."""
+        """Write complete sections to the branch's file in ``active/``: the branch has become large."""
         self.lock_xid()
         self.new_file().stream(self.draft)
 
     def new_file(self) -> CommitFileWriter:
-        """Its file; a new one if it has none."""
+        """The branch's file; a new one if it has none."""
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
     def write_vote(self, page: Page) -> CommitFileWriter:
-        """The whole branch in ``active/``, without a number. A full disk is reclaimed once."""
+        """Write the whole branch to its file in ``active/``, without a number. If the disk is full, reclaim once."""
         file = self.new_file()
         write(self._store, file, self.draft, page, make_room=partial(reclaim, self._store))
         return file
 
     def abandon_file(self) -> None:
+        """Delete the branch's file, if it has one and it was not committed."""
         if self.file is not None:
             self.file.abandon()
 
     def begin_anew(self) -> None:
-        """Forget what was put and what was to be done; the claims and their note stay. What is put from now on gets
-        other ids: the old ones were told to the caller."""
+        """Forget messages and commands; claims and their journal stay.
+
+        Messages that are put from now on get other ids, because the caller knows the old ones.
+        """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
         self.draft = CommitBatch()
         self.draft.begin_branch(self.xid, self.id)
         if self._keys is not None:
-            self._keys.let_go()
+            self._keys.release()
             self._keys = None
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
-    def write_note(self, ranges: PositionRanges) -> None:
+    def record_claims(self, ranges: PositionRanges) -> None:
+        """Record claims in the journal, before a message is delivered."""
         if self._noted:
             self.lock_xid()
-            self._note.add(ranges)
+            self._journal.add(ranges)
 
     def take(self, ranges: PositionRanges) -> None:
-        """Claimed messages leave their queue with this branch."""
+        """Remove claimed messages from their queue with this branch."""
         self.claims += ranges
         for number, first, count in ranges:
             self.draft.remove(number, first, count, "dequeued")
 
     def count_tries(self, reason: str) -> None:
-        """Before the claims of a rollback are let go: whoever takes a message next must see the count."""
+        """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""
         if self.claims and self._noted:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
-        """Nothing of it happens, and a try is counted for what it holds, before it is let go of. While the space closes
-        that is left to its next opener, by the note: nothing is let go of then before the files are closed."""
+        """Delete the file and count a try of the claimed messages; ``release`` follows.
+
+        While the space closes, that is left to the next process that opens it, which reads the journal. Nothing is
+        released then before the files are closed.
+        """
         try:
             self.abandon_file()
             self.count_tries(reason)
@@ -170,21 +182,21 @@ class Branch:
         except (OSError, SpoolError) as error:
             log.warning("a rollback could not be recorded (%s): its messages come back without a try counted", error)
 
-    def let_go(self) -> None:
-        """Of claims, note and xid. After a commit or a vote the file holds what the claims held."""
+    def release(self) -> None:
+        """Release claims, journal, group locks, keys and xid. After a vote the file holds what the claims held."""
         if self._left:
             return
         try:
-            self._note.remove()
+            self._journal.remove()
         except OSError as error:
-            log.warning("a note of claims stays behind: %s", error)
+            log.warning("a journal of claims stays behind: %s", error)
         claims = self.claims[:]
         self.claims.clear()
         claiming.release(self._store.shared.claims, claims)
         if self.groups.names:
             self.groups.release()
         if self._keys is not None:
-            self._keys.let_go()
+            self._keys.release()
         if self._locked:
             self._locked = False
             self._store.shared.xids.unlock(xid_byte(self.xid))
@@ -198,10 +210,9 @@ _warn = warnings.warn  # (while the interpreter ends, a module may be gone befor
 
 
 class DropGuard:
-    """Goes with a transaction: if that is dropped before it has ended, the housekeeper undoes it.
+    """Belongs to a transaction: if that is dropped before it has ended, the housekeeper undoes it.
 
-    Python drops objects between any two instructions of any thread, so what happens at once takes no lock and touches
-    no file.
+    Python drops objects between any two instructions of any thread, so ``__del__`` takes no lock and touches no file.
     """
 
     __slots__ = ("_branch", "_promises", "_store")
@@ -212,7 +223,7 @@ class DropGuard:
         self._promises = promises
 
     def dismiss(self) -> None:
-        """The transaction has ended."""
+        """Do nothing when dropped: the transaction has ended."""
         self._branch = None
 
     def __del__(self) -> None:
@@ -234,4 +245,4 @@ def _undo(branch: Branch, promises: Promises) -> None:
         branch.undo(_DROPPED)
     finally:
         promises.roll_back(_DROPPED)
-        branch.let_go()
+        branch.release()

@@ -18,6 +18,7 @@ from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.store.parts import View
 from spool.store.store import Store
+from spool.transactions.resolution import resolve_orphans
 from spool.transactions.selection import (
     GroupLocks,
     PositionSet,
@@ -27,7 +28,6 @@ from spool.transactions.selection import (
     is_there,
     still_there,
 )
-from spool.transactions.two_phase import resolve_orphans
 
 # The longest time that a waiting thread relies on notifications alone. Ctrl-C, and closing the space, wait as long.
 IDLE_SECONDS = 0.1

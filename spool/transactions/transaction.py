@@ -234,7 +234,7 @@ class Transaction:
         try:
             got = claiming.claim(
                 self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
-                self._branch.write_note, self._branch.groups,
+                self._branch.record_claims, self._branch.groups,
             )  # fmt: skip
         except WaitExpired as error:
             self._undo(str(error))
@@ -400,7 +400,7 @@ class Transaction:
         if self._guard is not None:
             self._guard.dismiss()
         self._keep_promises(why)
-        self._branch.let_go()
+        self._branch.release()
 
     def _check_ending(self) -> Page:
         """As ``_check_active``, for an ending that is not a rollback."""

@@ -8,7 +8,7 @@ from spool.format.header import stamp
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.xid import Xid
-from spool.transactions import two_phase
+from spool.transactions import resolution, two_phase
 from tests.machine import Machine
 from tests.meanwhile import Processes, prepare
 from tests.simdisk import ROOT, SimulatedDisk
@@ -40,14 +40,14 @@ def test_branches_that_were_exchanged_are_named_and_not_served(processes: Proces
         prepare(space, xid)
         names.append(layout.prepared(xid))
         if decided:
-            number = two_phase.commit_prepared(space._store, xid, space._store.deadline(), told=True)
+            number = two_phase.commit_prepared(space._store, xid, space._store.deadline(), vote_known=True)
             names[-1] = layout.committed(number, 1)
     exchange(processes, *names)
     assert damaged(space) == names
     for opened in (space, None):
         store = (opened or processes.space())._store
         if not decided:
-            assert two_phase.in_doubt(store, store.deadline()) == []
+            assert resolution.in_doubt(store, store.deadline()) == []
         else:
             assert [message.body for message in processes.space().browse("orders")] == []
     damaged(space, repair=True)
@@ -73,7 +73,9 @@ def test_a_branch_whose_bytes_for_a_number_are_damaged_is_mended(processes: Proc
     prepare(space, FIRST)
     name = layout.prepared(FIRST)
     if decided:
-        name = layout.committed(two_phase.commit_prepared(space._store, FIRST, space._store.deadline(), told=True), 1)
+        name = layout.committed(
+            two_phase.commit_prepared(space._store, FIRST, space._store.deadline(), vote_known=True), 1
+        )
     offset, stamped = stamp(1)
     processes.disk().damage(name, offset + len(stamped) - 1)
     assert damaged(space) == [name]
@@ -103,12 +105,14 @@ def test_a_head_that_carries_another_number_adopts_nothing(processes: Processes)
     space = processes.space()
     store = space._store
     prepare(space, FIRST)
-    old = content(processes, layout.committed(two_phase.commit_prepared(store, FIRST, store.deadline(), told=True)))
+    old = content(
+        processes, layout.committed(two_phase.commit_prepared(store, FIRST, store.deadline(), vote_known=True))
+    )
     space.get("orders")
     space.put("orders", "newest")
     assert reclaim(store)
     prepare(space, FIRST)
-    number = two_phase.commit_prepared(store, FIRST, store.deadline(), told=True)
+    number = two_phase.commit_prepared(store, FIRST, store.deadline(), vote_known=True)
     for body in ("later", "latest"):
         space.put("orders", body)
     overwrite(processes, layout.committed(number), old)

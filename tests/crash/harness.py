@@ -9,7 +9,7 @@ import spool
 from spool.admin.findings import Finding, Kind
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.transactions.two_phase import in_doubt
+from spool.transactions.resolution import in_doubt
 from tests.at_once import AT_ONCE
 from tests.crash.kinds import kinds_of
 from tests.crash.mirrors import MIRROR, mirrors_last, new_space, restored, without_its_mirror

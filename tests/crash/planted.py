@@ -81,7 +81,7 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LOOKS, "catch_up(store, settle_all(store, deadline))"),), "a vote beside a take"),
      "who locked a message looks for a vote about it"),
-    (Bug("an adoption that does not settle", two_phase._still_prepared, ((_SETTLES, ""),),
+    (Bug("an adoption that does not settle", two_phase.still_prepared, ((_SETTLES, ""),),
          "commit, rollback and commit race"),
      "who waited for the number lock looks for a commit of his branch"),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from spool.intake import Intake
 from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.transactions import remote_branch, two_phase
+from spool.transactions import remote_branch, resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
@@ -105,7 +105,7 @@ def _in_doubt(space: spool.Space, book: Book) -> None:
 
 def _moved_while_unpublished(stage: Stage) -> None:
     stage.process("D", deciding(stage.book, "commit"))
-    stage.process("M", lambda space: two_phase.finish_moves(space._store) and None)
+    stage.process("M", lambda space: resolution.finish_moves(space._store) and None)
     stage.newcomer("O", opening(getting(stage.book, "O")))
 
 
@@ -140,7 +140,7 @@ def _adopt_take_and_reclaim(stage: Stage) -> None:
 def _coordinator_ends(stage: Stage) -> None:
     """Whoever meets the branch of a coordinator that may have decided looks at its lock first."""
     stage.process("D", _round(stage.book))
-    stage.process("Z", lambda space: two_phase.resolve_orphans(space._store, space._store.deadline()) and None)
+    stage.process("Z", lambda space: resolution.resolve_orphans(space._store, space._store.deadline()) and None)
 
 
 def _driver_task_and_cleaner(stage: Stage) -> None:
@@ -358,14 +358,14 @@ def _heuristic(stage: Stage) -> None:
             deed.outcomes |= {NOTHING}
         deed.may_return = True
         try:
-            two_phase.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
+            resolution.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
-            assert two_phase.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
+            assert resolution.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return
         deed.may(NOTHING)
         deed.ended = True
         reclaim(space._store)
-        assert two_phase.heuristic_outcome(space._store, XID) == two_phase.ROLLED_BACK
+        assert resolution.heuristic_outcome(space._store, XID) == two_phase.ROLLED_BACK
 
     stage.process("H", administrator)
     stage.process("B", deciding(stage.book, "commit"))

@@ -16,7 +16,7 @@ from spool.maintenance import compaction
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import decide_heuristically
+from spool.transactions.resolution import decide_heuristically
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.held import committed_here

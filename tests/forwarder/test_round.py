@@ -22,7 +22,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
-from spool.transactions.two_phase import resolve_orphans
+from spool.transactions.resolution import resolve_orphans
 from spool.work.effects import Effect
 from spool.work.outcome import Outcome, Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE

@@ -19,7 +19,7 @@ from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
 from spool.store.store import Store
-from spool.transactions import two_phase
+from spool.transactions import resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.torture import history
 from tests.torture.history import Log, Record
@@ -272,7 +272,7 @@ def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> Non
     log.write("commit" if commit else "rollback")
     try:
         if commit:
-            two_phase.commit_prepared(store, xid, store.deadline(), told=told)
+            two_phase.commit_prepared(store, xid, store.deadline(), vote_known=told)
             log.write("ack")
         else:
             two_phase.rollback_prepared(store, xid, store.deadline())
@@ -283,7 +283,7 @@ def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> Non
 def resolve(store: Store, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
     """Decide branches in doubt: as was decided before the death, else by lot."""
     decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
-    for xid in two_phase.in_doubt(store, store.deadline()):
+    for xid in resolution.in_doubt(store, store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
             was = decided.get(log.tx)

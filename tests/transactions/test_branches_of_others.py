@@ -8,7 +8,7 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions import two_phase
+from spool.transactions import resolution, two_phase
 from spool.transactions.two_phase import UnknownBranch
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
 from tests.shown import bodies
@@ -93,7 +93,7 @@ def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(
 ) -> None:
     prepare(space)
     committed(processes)
-    assert two_phase.in_doubt(space._store, space._store.deadline(1), told=[XID] if told else []) == []
+    assert resolution.in_doubt(space._store, space._store.deadline(1), known_votes=[XID] if told else []) == []
 
 
 def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_by_an_opener(
@@ -109,14 +109,14 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
 def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
-    assert two_phase.finish_moves(space._store) == [XID]
+    assert resolution.finish_moves(space._store) == [XID]
     assert space._store.files.disk.exists(layout.committed(number, 1))
 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    two_phase.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
-    assert two_phase.heuristic_outcome(space._store, XID) == two_phase.COMMITTED
+    resolution.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
+    assert resolution.heuristic_outcome(space._store, XID) == two_phase.COMMITTED
 
 
 # -- whose coordinator died -------------------------------------------------------------------------------------------
@@ -130,11 +130,11 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert doomed._store.shared.xids.try_lock(coordinator_byte(ROUND.gtrid))
     prepare(doomed, ROUND, take=True)
     assert bodies(other) == []
-    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
+    assert resolution.resolve_orphans(other._store, other._store.deadline()) == [], "it lives"
     disk.die()
     assert other.get("orders").body == "one"
 
 
 def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
     prepare(space, ROUND)
-    assert two_phase.resolve_orphans(other._store, other._store.deadline()) == [ROUND]
+    assert resolution.resolve_orphans(other._store, other._store.deadline()) == [ROUND]

@@ -1,0 +1,204 @@
+"""Resolution of prepared branches without their coordinator: orphans, branches in doubt, an administrator's decisions.
+
+A branch whose coordinator is one of ours and has ended is rolled back. A branch of another coordinator stays in doubt
+until that coordinator decides, or an administrator does in its place. The administrator's decision is a fact, which is
+kept until the coordinator forgets it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from spool.coordination.locks import LockFile, coordinator_byte
+from spool.format.batch import CommitBatch
+from spool.log.commit import commit_batch
+from spool.log.quota import added_by
+from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.parts import View, targets
+from spool.store.store import Store
+from spool.transactions.two_phase import (
+    COMMITTED,
+    HEURISTIC_FACT,
+    ROLLED_BACK,
+    UnknownBranch,
+    commit_prepared,
+    fact_key,
+    has_owner,
+    heuristic_fact,
+    is_prepared,
+    make_durable,
+    move_adopted,
+    rollback_prepared,
+    still_prepared,
+    voted_image,
+)  # fmt: skip
+
+_BY_ADMINISTRATOR = "an administrator rolled it back"
+
+
+def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
+    """Roll back the branches that are left over; returns their xids.
+
+    Those are undecided branches of coordinators of ours that have ended, and branches that an administrator decided to
+    roll back. The coordinator's lock is tested first, then its decision is looked for: the other way round, a
+    coordinator that decides and ends in between would be taken for one that never decided.
+    """
+    revalidate(store, deadline)
+    done = []
+    for xid in list(store.view.prepared.images):
+        reason = _why_settled(store.shared.xids, store.view, xid)
+        if reason is None:
+            continue
+        try:
+            # The death of a forwarder does not concern the messages of its round.
+            rollback_prepared(store, xid, deadline, reason, count=xid.format_id != FORMAT_ROUND)
+            done.append(xid)
+        except UnknownBranch:
+            continue
+    return done
+
+
+def _why_settled(xids: LockFile, view: View, xid: Xid) -> str | None:
+    if heuristic_fact(view.index, xid) == ROLLED_BACK:
+        return _BY_ADMINISTRATOR
+    if xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid)):
+        return "its coordinator is gone"
+    return None
+
+
+def finish_moves(store: Store) -> list[Xid]:
+    """Move the branches whose committing process died between its commit and the move; returns their xids."""
+    catch_up(store)
+    with store.view.mutex:
+        adopted = dict(store.view.index.adopted)
+        files = {number: store.view.index.files[number].adopted for number in set(adopted.values())}
+    moved = []
+    for name in store.files.disk.names(layout.PREPARED):
+        xid = layout.parse_xid(name)
+        if xid is not None and xid in adopted:
+            number = adopted[xid]
+            move_adopted(store, number, [(files[number].index(xid) + 1, xid)])
+            moved.append(xid)
+    return moved
+
+
+# -- branches in doubt ------------------------------------------------------------------------------------------------
+
+
+def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
+    """The prepared, undecided branches that wait for a coordinator, each durable.
+
+    Branches whose owner is still voting when the deadline passes are left out, and those of a live coordinator of ours.
+
+    Args:
+        known_votes: branches whose votes the caller was told; all others are copied and flushed first.
+    """
+    resolve_orphans(store, deadline)
+    found = []
+    for xid in sorted(store.view.prepared.images):
+        if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
+            continue
+        if xid not in known_votes:
+            try:
+                make_durable(store, xid, deadline)
+            except WaitExpired:
+                if has_owner(store.shared.xids, xid):
+                    continue
+                raise
+        if is_prepared(store, xid):
+            found.append(xid)
+    return found
+
+
+@dataclass(frozen=True)
+class InDoubt:
+    """What a branch in doubt would do.
+
+    ``puts`` and ``takes``: messages by queue; what it moves is in both. ``prepared_at``: seconds since the epoch.
+    ``writer``: the process that prepared it.
+    """
+
+    xid: str
+    prepared_at: float
+    writer: Mapping[str, Any]
+    puts: Mapping[str, int]
+    takes: Mapping[str, int]
+
+
+def describe(store: Store, xid: Xid) -> InDoubt:
+    """Describe what a prepared branch would do; raises UnknownBranch if there is none."""
+    catch_up(store)
+    list_prepared(store)
+    image = store.view.prepared.images.get(xid)
+    if image is None:
+        raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+    puts = Counter({queue: load.messages for queue, load in added_by(image.tables).items()})
+    takes: Counter[str] = Counter()
+    with store.view.mutex:
+        for position in targets(image):
+            run = store.view.index.messages.find(position)
+            if run is not None:
+                takes[run.queue.name] += 1
+    for table in image.tables:
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                puts[command[4]["queue"]] += command[3]
+    header = image.header
+    return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes))
+
+
+# -- an administrator's decisions --------------------------------------------------------------------------------------
+
+
+def heuristic_outcome(store: Store, xid: Xid) -> str | None:
+    """What an administrator decided about the branch; None if nothing."""
+    catch_up(store)
+    return heuristic_fact(store.view.index, xid)
+
+
+def heuristic_outcomes(store: Store) -> dict[str, str]:
+    """What an administrator decided, by xid as text, as far as it was not forgotten."""
+    catch_up(store)
+    with store.view.mutex:
+        facts = store.view.index.facts
+        found = [(key, str(value)) for key, (_, value, _) in facts.items() if key.startswith(HEURISTIC_FACT)]
+    return {key.removeprefix(HEURISTIC_FACT): outcome for key, outcome in sorted(found)}
+
+
+def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
+    """Decide in the coordinator's place.
+
+    The fact is the decision. A commit adopts the branch and has the fact in one file. A rollback is decided once the
+    fact is published; if this process dies behind that, the next one that looks for orphans finishes it.
+    """
+    batch = CommitBatch()
+    batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
+    if commit:
+        commit_prepared(store, xid, deadline, vote_known=False, facts=batch)
+        return
+    undecided = still_prepared(store, [xid], [voted_image(store, xid)], deadline)
+    commit_batch(store, batch, deadline, flush=True, check=undecided)
+    _finish_rollback(store, xid, deadline)
+
+
+def _finish_rollback(store: Store, xid: Xid, deadline: Deadline) -> None:
+    with suppress(UnknownBranch):  # another process finished it already
+        rollback_prepared(store, xid, deadline, _BY_ADMINISTRATOR)
+
+
+def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
+    """Delete the fact of an administrator's decision, after it was acted on; False if there is none."""
+    outcome = heuristic_outcome(store, xid)
+    if outcome is None:
+        return False
+    if outcome == ROLLED_BACK:
+        _finish_rollback(store, xid, deadline)
+    batch = CommitBatch()
+    batch.fact(fact_key(xid), None)
+    commit_batch(store, batch, deadline, flush=True)
+    return True
