@@ -45,8 +45,7 @@ class Table:
 
     ``runs`` are (queue, attributes, count): neighbouring messages of one queue with the same control fields, by their
     places in ``queues`` and ``attributes``. ``lengths`` and ``checksums`` have one entry a message, in order.
-    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None]. A swept section has
-    ``origins``, and its runs by id and by correlation id, sorted (see ``index.segment``).
+    ``commands`` are lists that begin with their name; ``facts`` are [key, value, expiry or None].
     """
 
     queues: list[str] = field(default_factory=list)
@@ -56,11 +55,7 @@ class Table:
     checksums: "array[int]" = field(default_factory=lambda: array("I"))
     commands: list[list[Any]] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
-    origins: Origins | None = None
-    ids: bytes = b""
-    correlations: bytes = b""
     _ends: "array[int] | None" = None
-    _places: Places | None = None
 
     def ends(self, entry: SectionEntry) -> "array[int]":
         """Where in the file each body ends; worked out once."""
@@ -70,10 +65,23 @@ class Table:
             del self._ends[0]
         return self._ends
 
+
+@dataclass(slots=True)
+class CompactedTable(Table):
+    """The table of a section that compaction wrote: of messages that keep their positions, of one queue.
+
+    ``origins`` has an entry a run. ``ids`` and ``correlations``: the runs by id and by correlation id, sorted (see
+    ``index.segment``).
+    """
+
+    origins: Origins = field(default_factory=lambda: Origins([], [], [], [], []))
+    ids: bytes = b""
+    correlations: bytes = b""
+    _places: Places | None = None
+
     def places(self) -> Places:
-        """A swept table by position; worked out once."""
+        """The table by position; worked out once."""
         if self._places is None:
-            assert self.origins is not None
             counts = [count for _, _, count in self.runs]
             pairs = zip(self.origins.numbers, self.origins.ordinals, strict=True)
             begins = [number << ORDINAL_BITS | ordinal for number, ordinal in pairs]
@@ -86,12 +94,12 @@ class Table:
 
 def encode_table(table: Table) -> bytes:
     # What is searched by key comes first: it is found without unpacking the rest.
-    swept: dict[str, Any] = {}
-    if table.origins is not None:
-        swept = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    compacted: dict[str, Any] = {}
+    if isinstance(table, CompactedTable):
+        compacted = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
     return msgpack.packb(
         {
-            **swept,
+            **compacted,
             "queues": table.queues,
             "attributes": table.attributes,
             "runs": table.runs,
@@ -146,17 +154,21 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
         raise CorruptedFile("a table of contents does not match its checksum")
     try:
         found = msgpack.unpackb(data, strict_map_key=False)
-        table = Table(
-            queues=[sys.intern(name) for name in found["queues"]],
-            attributes=[check_attributes(a) for a in found["attributes"]],
-            runs=[[int(q), int(a), int(c)] for q, a, c in found["runs"]],
-            lengths=array("I", found["lengths"]),
-            checksums=array("I", found["checksums"]),
-            commands=check_commands(found["commands"]),
-            facts=[check_fact(f) for f in found["facts"]],
-        )
+        columns: dict[str, Any] = {
+            "queues": [sys.intern(name) for name in found["queues"]],
+            "attributes": [check_attributes(a) for a in found["attributes"]],
+            "runs": [[int(q), int(a), int(c)] for q, a, c in found["runs"]],
+            "lengths": array("I", found["lengths"]),
+            "checksums": array("I", found["checksums"]),
+            "commands": check_commands(found["commands"]),
+            "facts": [check_fact(f) for f in found["facts"]],
+        }
         if "origins" in found:
-            table.origins, table.ids, table.correlations = _origins(found["origins"], table.runs), *_search_keys(found)
+            origins = _origins(found["origins"], columns["runs"])
+            ids, correlations = _search_keys(found)
+            table: Table = CompactedTable(**columns, origins=origins, ids=ids, correlations=correlations)
+        else:
+            table = Table(**columns)
         _prove(table, entry)
     except UNREADABLE as error:
         raise CorruptedFile(f"a table of contents cannot be read: {error}") from None

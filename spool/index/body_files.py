@@ -11,7 +11,7 @@ from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry
 from spool.format.reader import BodyPlace, FileContents, body_place, open_file, read_bodies, read_header
-from spool.format.table import Table, decode_table, search_keys
+from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
 from spool.model import layout
 
@@ -47,6 +47,13 @@ class FileCache:
             entry = self._entry(file, section)
             table = decode_table(self._proven_table(file, entry), entry)
         self._keep(file, section, table)
+        return table
+
+    def compacted_table(self, file: FileRef, section: int) -> CompactedTable:
+        """Return the table of a section that compaction wrote."""
+        table = self.table(file, section)
+        if not isinstance(table, CompactedTable):
+            raise CorruptedFile(f"{_name(file)}: it is not the file that it was")
         return table
 
     def _keep(self, file: FileRef, section: int, table: Table) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spool.format.header import SectionEntry
 from spool.format.schema import TOTALS_FACT
-from spool.format.table import Table
+from spool.format.table import CompactedTable, Table
 from spool.index.commit import (
     DEQUEUED,
     ENQUEUED,
@@ -96,15 +96,18 @@ class Index:
     def _add_messages(self, commit: Commit, part: Part, state: Retention) -> None:
         file = part.file_ref(commit.number)
         ordinal = part.first
-        if not any(table.origins is not None for table in part.image.tables):
-            for branch in [branch for branch in part.image.header.branches if branch.count]:
-                first = part.first + branch.first
-                self.messages.branch_ids.add(commit.number, first, branch.id, first)
+        if not [table for table in part.image.tables if isinstance(table, CompactedTable)]:
+            for branch in part.image.header.branches:
+                if branch.count:
+                    first = part.first + branch.first
+                    self.messages.branch_ids.add(commit.number, first, branch.id, first)
         for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
-            if table.origins is not None and table.runs:
+            if not table.runs:
+                pass  # it has no messages, or is damaged
+            elif isinstance(table, CompactedTable):
                 removed = _removed_before(part, ordinal, entry.messages)
                 self._add_compacted(file, section, entry, table, removed, state)
-            elif table.runs:
+            else:
                 self._add_section(commit, file, section, table, ordinal, state)
             ordinal += entry.messages  # the messages of a damaged table count: the next ones keep their ordinals
 
@@ -188,7 +191,7 @@ class Index:
             segment, piece, stop = messages.piece_at(number, ordinal, stop)
             if segment is None or piece is None:
                 return None, 0, stop
-            table = messages.tables.table(segment.file, segment.section)
+            table = messages.table_of(segment)
             queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
             size = sum(table.lengths[piece.row : piece.row + piece.length])
             messages.remove_piece(segment, piece, size)
@@ -268,7 +271,7 @@ class Index:
     # -- compaction -------------------------------------------------------------------------------------------------
 
     def _add_compacted(
-        self, file: FileRef, section: int, entry: SectionEntry, table: Table, removed: list[tuple[int, int]],
+        self, file: FileRef, section: int, entry: SectionEntry, table: CompactedTable, removed: list[tuple[int, int]],
         state: Retention,
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove them from where they lay before.
@@ -276,7 +279,6 @@ class Index:
         ``removed``: (row, count) of those that were removed or changed before the compaction was committed. What the
         index knows of the others from their earlier place (after a rebuild, possibly nothing) does not count.
         """
-        assert table.origins is not None
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
         segment = Segment(queue.order, file, section, entry, table)

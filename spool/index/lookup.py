@@ -10,7 +10,7 @@ from sortedcontainers import SortedKeyList
 
 from spool.errors import CorruptedFile
 from spool.format.header import SectionEntry
-from spool.format.table import Table
+from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
 from spool.index.queue import Queue
 from spool.index.run import Run
@@ -25,7 +25,7 @@ REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 class Tables(Protocol):
     """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file is not what it was."""
 
-    def table(self, file: FileRef, section: int) -> Table: ...
+    def compacted_table(self, file: FileRef, section: int) -> CompactedTable: ...
 
     def keys(self, file: FileRef, entry: SectionEntry) -> tuple[bytes, bytes]:
         """Return ``ids`` and ``correlations`` of a section, without its table."""
@@ -81,7 +81,7 @@ class MessageTable:
         self, tables: Tables, configs: Mapping[str, QueueConfig], drop_damaged: Callable[[Segment, str], None]
     ) -> None:
         self.queues: dict[str, Queue] = {}
-        self.tables = tables
+        self._tables = tables
         self.runs: dict[int, list[Run]] = {}  # by commit, sorted by their first ordinal
         self.segments: SortedKeyList[Segment, int] = SortedKeyList(key=_low_of)
         self.branch_ids = BranchIds()
@@ -116,7 +116,7 @@ class MessageTable:
         segment, piece, stop = self.piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self.tables.table(segment.file, segment.section)
+        table = self.table_of(segment)
         return self._run_of(segment, table, piece), ordinal + piece.length
 
     def run_at(self, number: int, ordinal: int, end: int) -> tuple[Run | None, int]:
@@ -134,7 +134,7 @@ class MessageTable:
         first = pack_position(number, ordinal)
         for segment in self.segments.irange_key(None, pack_position(number, stop - 1), reverse=True):
             if segment.high > first:
-                table = self.tables.table(segment.file, segment.section)
+                table = self.table_of(segment)
                 piece, after = segment.piece_at(table, number, ordinal, stop)
                 if piece is not None:
                     return segment, piece, after
@@ -151,8 +151,7 @@ class MessageTable:
             run = None if keys is None else find_id(keys[0], branch_id, ordinal)
             if run is None:
                 continue
-            origins = self.tables.table(segment.file, segment.section).origins
-            assert origins is not None
+            origins = self.table_of(segment).origins
             position = Position(origins.numbers[run], origins.ordinals[run] + ordinal - origins.places[run])
             if self.find(position) is not None and self.branch_of(position) == (branch_id, ordinal):
                 return position
@@ -161,7 +160,7 @@ class MessageTable:
     def _keys(self, segment: Segment) -> tuple[bytes, bytes] | None:
         """Return a segment's search keys, or None if it is damaged."""
         try:
-            return self.tables.keys(segment.file, segment.entry)
+            return self._tables.keys(segment.file, segment.entry)
         except (CorruptedFile, FileNotFoundError) as error:
             self._drop_damaged(segment, str(error))
             return None
@@ -172,8 +171,7 @@ class MessageTable:
             segment, piece, _ = self.piece_at(*position, position.ordinal + 1)
             if segment is None or piece is None:
                 raise KeyError(position)
-            origins = self.tables.table(segment.file, segment.section).origins
-            assert origins is not None
+            origins = self.table_of(segment).origins
             return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
         return self.branch_ids.of(*position)
 
@@ -184,7 +182,7 @@ class MessageTable:
 
     def runs_of(self, segment: Segment) -> list[Run]:
         """Return what is live in a segment, in order; it stays there."""
-        table = self.tables.table(segment.file, segment.section)
+        table = self.table_of(segment)
         queue = self.queues[segment.queue.name]
         runs = []
         for piece in segment.pieces(table):
@@ -204,10 +202,14 @@ class MessageTable:
             keys = self._keys(segment)
             wanted = set() if keys is None else set(find_correlation(keys[1], correlation_hash(correlation_id)))
             if wanted:
-                table = self.tables.table(segment.file, segment.section)
+                table = self.table_of(segment)
                 for piece in [piece for piece in segment.pieces(table) if piece.run in wanted]:
                     self._materialize(segment, table, piece)
         return known.correlated(correlation_id)
+
+    def table_of(self, segment: Segment) -> CompactedTable:
+        """Read the table of a segment; CorruptedFile or FileNotFoundError if its file is not what it was."""
+        return self._tables.compacted_table(segment.file, segment.section)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class MessageTable:
 
     def _materialize_expired(self, segment: Segment, now: float) -> None:
         try:
-            table = self.tables.table(segment.file, segment.section)
+            table = self.table_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
             self._drop_damaged(segment, str(error))
             return
@@ -313,7 +315,7 @@ class MessageTable:
         self.queues[segment.queue.name].remove_segment(segment)
         self.segments.remove(segment)
 
-    def set_sort_key(self, segment: Segment, table: Table) -> bool:
+    def set_sort_key(self, segment: Segment, table: CompactedTable) -> bool:
         """Set the sort key of a segment that is not in the table yet; False if its queue has another order now."""
         keys, dues = [], []
         for piece in segment.pieces(table):
@@ -334,7 +336,7 @@ class MessageTable:
     def _refill(self, segment: Segment) -> None:
         """Make runs of the next messages of a segment."""
         try:
-            table = self.tables.table(segment.file, segment.section)
+            table = self.table_of(segment)
         except (CorruptedFile, FileNotFoundError) as error:
             self._drop_damaged(segment, str(error))
             return
@@ -360,17 +362,16 @@ class MessageTable:
         segment, piece, stop = self.piece_at(number, ordinal, stop)
         if segment is None or piece is None:
             return None, stop
-        table = self.tables.table(segment.file, segment.section)
+        table = self.table_of(segment)
         return self._materialize(segment, table, piece), ordinal + piece.length
 
-    def _materialize(self, segment: Segment, table: Table, piece: Piece) -> Run:
+    def _materialize(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Move messages of a segment to a run."""
         self.remove_piece(segment, piece, sum(table.lengths[piece.row : piece.row + piece.length]))
         return self.insert_piece(segment, table, piece)
 
-    def insert_piece(self, segment: Segment, table: Table, piece: Piece) -> Run:
+    def insert_piece(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Add messages as a run that are not, or no longer, in the segment."""
-        assert table.origins is not None
         run = self._run_of(segment, table, piece)
         ordinal, in_branch = table.origins.ordinals[piece.run], table.origins.places[piece.run]
         self.insert(run, table.origins.branches[piece.run], in_branch + piece.first - ordinal)
@@ -382,9 +383,8 @@ class MessageTable:
         if not segment.live:
             self.remove_segment(segment)
 
-    def _run_of(self, segment: Segment, table: Table, piece: Piece) -> Run:
+    def _run_of(self, segment: Segment, table: CompactedTable, piece: Piece) -> Run:
         """Return a piece of a segment as a run that is not in the table."""
-        assert table.origins is not None
         queue_at, attributes_at, _ = table.runs[piece.run]
         lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
         return Run(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spool.format.header import SectionEntry
-from spool.format.table import Table
+from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
 from spool.index.order import QueueOrder
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
@@ -47,8 +47,9 @@ class Segment:
         "oldest", "queue", "removed", "rows", "section",
     )  # fmt: skip
 
-    def __init__(self, queue: QueueOrder, file: FileRef, section: int, entry: SectionEntry, table: Table) -> None:
-        assert table.origins is not None
+    def __init__(
+        self, queue: QueueOrder, file: FileRef, section: int, entry: SectionEntry, table: CompactedTable
+    ) -> None:
         places = table.places()
         self.queue = queue
         self.file = file
@@ -66,11 +67,10 @@ class Segment:
         self.delayed = False
         self.key: Key = ()
 
-    def next_expiry(self, table: Table) -> float | None:
+    def next_expiry(self, table: CompactedTable) -> float | None:
         """Return when the first of its live messages expires, in seconds since the epoch; None if none does."""
         if not any("expires_at" in fields or "time_to_live" in fields for fields in table.attributes):
             return None
-        assert table.origins is not None
         times = (
             expiry_time(table.attributes[table.runs[piece.run][1]], table.origins.times[piece.run])
             for piece in self.pieces(table)
@@ -84,23 +84,21 @@ class Segment:
         self.live -= count
         self.bytes -= size
 
-    def pieces(self, table: Table, row: int = 0) -> Iterator[Piece]:
+    def pieces(self, table: CompactedTable, row: int = 0) -> Iterator[Piece]:
         """Yield what is live from ``row`` on, in order."""
-        assert table.origins is not None
         starts = table.places().rows
         for run in range(bisect_right(starts, row) - 1, len(table.runs)):
             number, first = table.origins.numbers[run], table.origins.ordinals[run]
             for at, count in _live_spans(self.removed, max(row, starts[run]), starts[run + 1]):
                 yield Piece(run, at, number, first + at - starts[run], count)
 
-    def piece_at(self, table: Table, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
+    def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
         """Find the live messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
         Returns:
             Them and the ordinal behind them; or, if the first of them is not live, None and the ordinal from which to
             search on.
         """
-        assert table.origins is not None
         places = table.places()
         wanted = pack_position(number, ordinal)
         at = bisect_right(places.starts, wanted) - 1

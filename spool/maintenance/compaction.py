@@ -17,7 +17,7 @@ from itertools import groupby
 
 from spool.errors import CorruptedFile
 from spool.format.batch import CommitBatch, section_of
-from spool.format.table import Origins, Table
+from spool.format.table import CompactedTable
 from spool.index.body_files import FileCache
 from spool.index.commit import Retention
 from spool.index.index import Index
@@ -282,7 +282,7 @@ class _Compaction:
 
     def _add(self, batch: CommitBatch, section: list[Extent], reading: FileCache) -> None:
         """Add one whole section to the batch. What cannot be read stays where it is, for a get to set aside."""
-        table = Table(queues=[section[0].run.queue.name], origins=Origins([], [], [], [], []))
+        table = CompactedTable(queues=[section[0].run.queue.name])
         bodies: list[bytes] = []
         kept: list[Extent] = []
         for extent in section:
@@ -326,14 +326,13 @@ class _Compaction:
             batch.leave(first, count)
 
 
-def _add_row(table: Table, extent: Extent) -> None:
+def _add_row(table: CompactedTable, extent: Extent) -> None:
     run = extent.run
     attributes = dict(run.attributes)
     if not table.attributes or table.attributes[-1] != attributes:
         table.attributes.append(attributes)
     table.runs.append([0, len(table.attributes) - 1, extent.count])
     origins = table.origins
-    assert origins is not None
     origins.numbers.append(run.number)
     origins.ordinals.append(extent.first)
     origins.times.append(run.committed_at)
@@ -341,7 +340,7 @@ def _add_row(table: Table, extent: Extent) -> None:
     origins.places.append(extent.in_branch)
 
 
-def _make_searchable(table: Table, extents: list[Extent]) -> None:
+def _make_searchable(table: CompactedTable, extents: list[Extent]) -> None:
     table.ids = pack_ids([(extent.branch, extent.in_branch, run) for run, extent in enumerate(extents)])
     ids = [extent.run.attributes.get("correlation_id") for extent in extents]
     hashes = [(correlation_hash(id_), run) for run, id_ in enumerate(ids) if id_ is not None]

@@ -8,7 +8,7 @@ from spool.coordination.counters import Counters, Page
 from spool.disk import Disk
 from spool.disk.content import replace, unlink_if_there
 from spool.errors import InvalidArgument, NotASpace, QueueNotFound
-from spool.format.table import Table
+from spool.format.table import CompactedTable, Table
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
@@ -77,7 +77,7 @@ class SettingsReader:
 def targets_of(tables: Iterable[Table]) -> Iterator[str]:
     """The queues into which messages are put, or moved; what compaction writes stays in its own queue."""
     for table in tables:
-        if table.origins is None:
+        if not isinstance(table, CompactedTable):
             yield from table.queues
         for command in table.commands:
             if command[0] == "update" and "queue" in command[4]:

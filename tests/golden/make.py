@@ -11,7 +11,7 @@ from pathlib import Path
 from spool.disk import Disk
 from spool.format.batch import CommitBatch, Section, section_of
 from spool.format.header import Adoption, BranchEntry, Header, stamp
-from spool.format.table import Origins, Table
+from spool.format.table import CompactedTable, Origins
 from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
 from spool.index.segment import pack_correlations, pack_ids
@@ -63,7 +63,7 @@ def swept_section() -> Section:
     """Two messages of one commit and one of another, which has a correlation id."""
     first, second = bytes(range(12)), bytes(range(24, 36))
     bodies = [b"one", b"two", b"three"]
-    table = Table(
+    table = CompactedTable(
         queues=["orders"],
         attributes=[{}, {"correlation_id": "c-1"}],
         runs=[[0, 0, 2], [0, 1, 1]],
