@@ -11,6 +11,7 @@ from collections.abc import Set
 
 from spool.coordination.locks import deleted, open_shared
 from spool.disk.disk import Disk
+from spool.disk.stat import FileIdentity
 from spool.errors import SpaceStopped
 from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
@@ -19,7 +20,7 @@ _NONE: Set[int] = frozenset()
 
 
 class Claims:
-    """What this open space holds, and the way to more. Tries only; nothing here waits."""
+    """The claims of this process. Nothing here waits: a claim is got at once or not at all."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
@@ -30,6 +31,7 @@ class Claims:
                     disk.close(open_shared(disk, name, make=True))
         self.owner = 0
         self._handles: dict[int, int] = {}
+        self._identities: dict[int, FileIdentity] = {}
         self._held: dict[int, set[int]] = {}
         self._mutex = threading.Lock()
 
@@ -38,7 +40,11 @@ class Claims:
         return self._held.get(number, _NONE)
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
-        """(first, count) of the pieces of the range that could be had; what others hold is left out."""
+        """Claim a range of messages as far as it is free.
+
+        Returns:
+            (first, count) of the pieces that were claimed; what is claimed already is left out.
+        """
         with self._mutex:
             handle = self._handle(number)
             held = self._held.setdefault(number, set())
@@ -65,7 +71,7 @@ class Claims:
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """What of the ordinals from ``start`` to ``stop`` could be locked, around what others hold."""
+        """Lock the ordinals from ``start`` to ``stop`` around what other processes hold; returns the pieces."""
         base = number << ORDINAL_BITS
         while start < stop:
             if self.disk.lock(handle, base + start, stop - start):
@@ -78,7 +84,7 @@ class Claims:
         return []
 
     def release(self, number: int, first: int, count: int) -> None:
-        """Exactly a range that ``claim`` returned."""
+        """Release exactly a range that ``claim`` returned."""
         with self._mutex:
             self.disk.unlock(self._handle(number), (number << ORDINAL_BITS) + first, count)
             held = self._held[number]
@@ -87,7 +93,7 @@ class Claims:
                 del self._held[number]
 
     def become_owner(self, owner: int) -> None:
-        """Take the owner's byte in every claim file, so that a note of ours can be told from a dead one's."""
+        """Take the owner's byte in every claim file, which tells its claim journals from a dead process's."""
         with self._mutex:
             for index in range(CLAIM_FILES):
                 handle = self._handle(index)
@@ -116,7 +122,7 @@ class Claims:
         return found
 
     def numbers(self) -> set[int]:
-        """Commits of which anybody has claimed messages."""
+        """The numbers of the commits of which any process has claimed messages."""
         return {number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()}
 
     def held_ranges(self) -> list[tuple[int, int]]:
@@ -128,10 +134,14 @@ class Claims:
         index = number % CLAIM_FILES
         handle = self._handles.get(index)
         if handle is None:
-            handle = self._handles[index] = open_shared(self.disk, layout.claim_file(index), make=False)
+            handle = open_shared(self.disk, layout.claim_file(index), make=False)
+            self._identities[index] = self.disk.handle_identity(handle)
+            self._handles[index] = handle
         return handle
 
     def _verify(self, number: int) -> None:
-        name = layout.claim_file(number % CLAIM_FILES)
-        if not self.disk.handle_identity(self._handle(number)).same_file(self.disk.identity(name)):
+        """Raise SpaceStopped unless the claim file is still the one under its name."""
+        index = number % CLAIM_FILES
+        name = layout.claim_file(index)
+        if not self._identities[index].same_file(self.disk.identity(name)):
             raise deleted(name)

@@ -119,18 +119,18 @@ class Counters:
         self._store(_SETTINGS, _packed(self.read().settings + 1))
 
     def store_owner(self, number: int) -> None:
-        """Called under the number lock, by the owner of that number, who holds its bytes."""
+        """Store the last owner's number. The caller holds the number lock, and that owner's bytes."""
         self._store(_OWNERS, _packed(number))
 
     def stop(self) -> None:
-        """A flush failed: nobody may publish or commit until the space was opened by somebody who is alone."""
+        """Stop the space, because a flush failed: no process may publish or commit until one that is alone opens it."""
         self._stopped_here = True  # first: whatever becomes of the write, and for as long as this space is open
         self.disk.write_at(self.handle, _STOP_OFFSET, b"\x01")
 
     def start(self, *, issued: int, published: int, durable: int, suspect: bool = False) -> None:
-        """What an opener that is alone found; clears the stop flag. The versions go on, the owners begin anew.
+        """Store what an opener that is alone found, and clear the stop flag. The versions go on, the owners begin anew.
 
-        The boot id comes last: who finds it believes the rest.
+        The boot id comes last: a process that finds it believes the rest.
         """
         head = bytearray(_CELLS_OFFSET)
         head[_SUSPECT_OFFSET] = suspect
@@ -148,7 +148,7 @@ class Counters:
 
 
 STOPPED_TEXT = (
-    "the space has stopped, because a flush failed and nobody can say what the disk holds: "
+    "the space has stopped, because a flush failed, and what the disk holds is unknown: "
     "close it in every process, look at the disk, then open it again"
 )
 

@@ -1,9 +1,19 @@
-"""Locks on single bytes: held, never guessed. The kernel drops them when their process dies, however it dies.
+"""Locks between the processes that have a space open: held, never guessed from process ids.
 
-Open-file-description locks tell processes (more exactly: open descriptions) apart, but not the threads of one process,
-so a table under a mutex comes first. A lock is only good while its file is the one that others find by name. Who is
-alone makes these files (see ``OpenLock``), and nobody makes one anew while anybody lives; so who misses one, or finds
-another under its name after a lock, knows that somebody deleted ``run/``, and stops.
+The kernel drops a lock when its process dies, however it dies. There are three mechanisms, one for each kind of thing:
+
+* A byte, in ``LockFile``, ``OpenLock`` and ``claims``: an open-file-description lock (F_OFD_SETLK). It stands for a
+  number, an xid, a claim, an owner, or an open space. These are many and taken at each commit, so they need no file of
+  their own.
+* The space's directory, in ``OpenLock``: ``flock``, held by a process while it opens the space. It needs no file that
+  could be deleted.
+* Maintenance, in ``Disk.exclusively``: filelock on ``run/reclaim.lock``, held by one process at a time while it
+  removes, compacts, exports or repairs files. A process that does not get it leaves the work to the one that has it.
+
+Byte locks tell processes (more exactly: open descriptions) apart, but not the threads of one process, so a table under
+a mutex comes first. A lock is only good while its file is the one that other processes find by name. Only a process
+that is alone makes these files (see ``OpenLock``), and no process makes one anew while another has the space open. So a
+process that misses one, or finds another under its name after a lock, knows that ``run/`` was deleted, and stops.
 """
 
 import hashlib
@@ -22,10 +32,11 @@ log = logging.getLogger("spool")
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
 _ALIVE = 0  # of the space's own directory
 _SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
+_HIDDEN = "a process that this user may not see"
 
 
 class LockFile:
-    """The byte locks of one file in ``run/``; ``make``: see ``open_shared``."""
+    """The byte locks of one file in ``run/``. ``make``: see ``open_shared``."""
 
     def __init__(self, disk: Disk, name: str, *, make: bool) -> None:
         self.disk = disk
@@ -36,7 +47,7 @@ class LockFile:
         self._mutex = threading.Lock()
 
     def try_lock(self, byte: int, *, shared: bool = False) -> bool:
-        """Take the byte if no thread and no process has it. ``shared`` lets other processes share it."""
+        """Take the byte; False if another thread or process has it. ``shared``: other processes may share it."""
         with self._mutex:
             if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
                 return False
@@ -49,18 +60,20 @@ class LockFile:
         return True
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
-        """Poll until the byte is ours; WaitExpired, naming the holder, when the deadline passes."""
+        """Poll until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
         for _ in deadline.polls():
             if self.try_lock(byte, shared=shared):
                 return
         raise self.expired(byte, deadline, what)
 
     def unlock(self, byte: int) -> None:
+        """Release a byte that this process holds."""
         with self._mutex:
             self._held.remove(byte)
             self.disk.unlock(self.handle, byte)
 
     def held_here(self, byte: int) -> bool:
+        """Whether a thread of this process holds the byte."""
         return byte in self._held
 
     def held_elsewhere(self, byte: int) -> bool:
@@ -68,22 +81,31 @@ class LockFile:
         return self.disk.some_lock(self.handle, byte, 1) is not None
 
     def is_free(self, byte: int) -> bool:
+        """Whether neither this process nor another holds the byte."""
         return not self.held_here(byte) and not self.held_elsewhere(byte)
 
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
-        who = "another thread of this process" if self.held_here(byte) else ""
-        who = who or " and ".join(self.disk.lock_holders(self.handle, byte)) or "a process that this user may not see"
-        return WaitExpired(f"{what} is held by {who}, which did not let go of it within {deadline.seconds:g} s")
+        """Make the error of a wait for the byte, which names its holder."""
+        holder = "another thread of this process" if self.held_here(byte) else ""
+        holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte)) or _HIDDEN
+        return WaitExpired(f"{what} is held by {holder}, which did not let go of it within {deadline.seconds:g} s")
 
     def verify(self) -> None:
-        """The file must still be the one under its name."""
+        """Raise SpaceStopped unless the file is still the one under its name."""
         if not self._identity.same_file(self.disk.identity(self.name)):
             raise deleted(self.name)
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
-    """A file of ``run/``. Only who is alone may ``make`` it (see ``OpenLock``): for anybody else, a file that is
-    missing was deleted, and others may hold locks in the one that had its name."""
+    """Open a file of ``run/``.
+
+    Args:
+        make: make the file if it is missing. Only a process that is alone may (see ``OpenLock``): for any other, a
+            missing file was deleted, and other processes may hold locks in the one that had its name.
+
+    Raises:
+        SpaceStopped: the file is missing, or is not a plain file.
+    """
     found = disk.identity(name)
     if found is not None and found.is_plain:
         try:
@@ -93,19 +115,19 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     if not make:
         raise deleted(name) if found is None else _planted(name)
     if found is not None:
-        quarantine(disk, name, "it is no plain file with one name, so nobody has a lock on it")
+        quarantine(disk, name, "it is no plain file with one name, so no process has a lock on it")
     return disk.create(name)
 
 
 def _planted(name: str) -> SpaceStopped:
     return SpaceStopped(
-        f"{name} is no plain file with one name, so somebody put it there: close the space in every process, then open "
+        f"{name} is no plain file with one name, so it was planted: close the space in every process, then open "
         "it again, which moves it to quarantine"
     )
 
 
 def deleted(name: str) -> SpaceStopped:
-    """The error of who misses a file of ``run/``."""
+    """Make the error for a missing file of ``run/``."""
     return SpaceStopped(
         f"{name} was deleted while the space is in use, so locks no longer keep processes apart: "
         "close the space in every process, then open it again; nothing that was committed is lost"
@@ -118,7 +140,7 @@ def xid_byte(xid: Xid) -> int:
 
 
 def coordinator_byte(gtrid: bytes) -> int:
-    """The byte of run/xids that a coordinator of ours holds while it lives."""
+    """The byte of run/xids that a coordinator of the space's own holds while it lives."""
     return _byte(b"coordinator:" + gtrid)
 
 
@@ -156,14 +178,27 @@ def _byte(key: bytes) -> int:
 
 
 class OpenLock:
-    """One opener's locks on the space's directory."""
+    """Which processes have the space open: locks on its own directory, which cannot be deleted as ``run/`` can be.
+
+    A process holds the directory while it opens the space, and takes the *alive* byte, shared, before it releases the
+    directory. Only a process that finds no other alive is alone, recovers the space and makes files in ``run/``. So a
+    name there means one file as long as any process has the space open, and locks on it keep processes apart, even
+    while the file is deleted.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.handle = disk.open_directory("")
 
     def enter(self, deadline: Deadline) -> bool:
-        """Begin to open the space, one at a time. True: nobody else has it open, or can before ``settle``."""
+        """Begin to open the space, one process at a time.
+
+        Returns:
+            Whether this process is alone: no other has the space open, or can before ``settle``.
+
+        Raises:
+            WaitExpired: another process is opening the space; the error names it.
+        """
         tell_at: float | None = deadline.clock.monotonic() + _SILENT_SECONDS
         for _ in deadline.polls():
             if self.disk.flock(self.handle):
@@ -176,19 +211,19 @@ class OpenLock:
         )
 
     def _opener(self) -> str:
-        return " and ".join(self.holders()) or "a process that this user may not see"
+        return " and ".join(self.holders()) or _HIDDEN
 
     def settle(self) -> None:
-        """The space is open: others may come in, and see that somebody lives."""
+        """Finish opening: other processes may open the space, and see that this one has it open."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.funlock(self.handle)
 
     def others(self) -> bool:
-        """Whether somebody else has the space open, too."""
+        """Whether another process has the space open, too."""
         return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
 
     def is_alone(self) -> bool:
-        """Whether nobody has the space open now, or is opening it; for who only looks, and does not come in."""
+        """Whether no process has the space open now, or is opening it; for a process that looks without opening it."""
         handle = self.disk.open_directory("")
         try:
             return self.disk.some_lock(handle, _ALIVE, 1) is None and self.disk.flock(handle)
@@ -196,7 +231,7 @@ class OpenLock:
             self.disk.close(handle)
 
     def holders(self) -> list[str]:
-        """Who has the space open, as far as this user may see, e.g. ``["process 4711 (python3)"]``."""
+        """The processes that have the space open, as far as this user may see, e.g. ``["process 4711 (python3)"]``."""
         return self.disk.lock_holders(self.handle, _ALIVE)
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
 _SMALL_READ_BYTES = 1 << 20
 
-# How long a flush waits for its turn, and how often it asks. Who has it is in the kernel, or stopped.
+# How long a flush waits for its turn, and how often it asks. The thread that has it is in the kernel, or stopped.
 _TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
@@ -66,7 +66,7 @@ class Disk:
     ``flushes`` counts the flushes that were asked for: one ``make_durable`` on an ordered file system is one.
     """
 
-    # Whom a process of root makes files for: one of root's is a file that the space's owner could not open.
+    # The user that a process of root makes files for: the space's owner could not open a file of root's.
     _owner: tuple[int, int] | None = None
     _disowned = False
 
@@ -197,7 +197,7 @@ class Disk:
         return True
 
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
-        """Who may use a file or a directory; housekeeping, and not flushed. A symlink is not followed."""
+        """Set the permissions of a file or a directory; not flushed. A symlink is not followed."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = self._table.opened(os.open, self.path(name), flags)
         try:
@@ -286,7 +286,7 @@ class Disk:
     # -- durability ---------------------------------------------------------------------------------------------
 
     def flush(self, handle: int) -> None:
-        """The file's bytes, to the platter; on an ordered file system also every rename before."""
+        """Flush the file's bytes; on an ordered file system also every rename before."""
         self._flushed(os.fsync, self._table.check(handle))
 
     def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
@@ -297,13 +297,15 @@ class Disk:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
     def flush_directory(self, name: str) -> None:
-        """The directory's names."""
+        """Flush the names in the directory."""
         with self._turn(name) as handle:
             self.flush(handle)
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
-        """The file's bytes, and its name in ``directory``. ``new``: this handle was open when the file was renamed to
-        it, and no other file had it before."""
+        """Flush the file's bytes, and its name in ``directory``.
+
+        ``new``: this handle was open when the file was renamed to that name, and no other file had it before.
+        """
         if self.ordered:
             self.flush(handle)
             return
@@ -315,9 +317,9 @@ class Disk:
 
     @contextmanager
     def _turn(self, directory: str) -> Iterator[int]:
-        """The directory, opened; where that matters, nobody else flushes names of it meanwhile.
+        """Open the directory; where that matters, no other thread or process flushes names of it meanwhile.
 
-        Not so the space's own directory: it is held by who opens the space, and flushed by him, or under a lock.
+        The space's own directory needs no turn: it is flushed by the process that holds it, or under a lock.
         """
         handle = self.open_directory(directory)
         in_turn = self._in_turn and directory != ""
@@ -332,15 +334,17 @@ class Disk:
             self._table.close(handle)
 
     def _await_turn(self, handle: int, directory: str) -> None:
-        """OSError if somebody has been at it for too long: nobody waits for ever for a process that was stopped."""
+        """Wait for the turn. TimeoutError after a while: the process that has it may have been stopped."""
         until = time.monotonic() + _TURN_SECONDS
         while not self._holds_or_cannot(handle):
             if time.monotonic() > until:
-                raise TimeoutError(errno.ETIMEDOUT, "somebody is flushing this directory and does not end", directory)
+                raise TimeoutError(
+                    errno.ETIMEDOUT, "another process is flushing this directory and does not end", directory
+                )
             time.sleep(_TURN_POLL_SECONDS)
 
     def _holds_or_cannot(self, handle: int) -> bool:
-        """(Where nothing can be held no space is opened, and whoever makes one is told so then.)"""
+        """Whether this handle holds the directory, or none can: then no space is opened here."""
         try:
             return self.flock(handle)
         except Unsupported:
@@ -349,8 +353,10 @@ class Disk:
     # -- changes ------------------------------------------------------------------------------------------------
 
     def watch(self, name: str) -> int:
-        """A handle for ``wait_for_change``: who writes to this file is noticed from now on, as a rule (inotify(7)).
-        OSError where that cannot be had: a user has few of these."""
+        """Watch a file for writes from now on (inotify(7)); returns a handle for ``wait_for_change``.
+
+        Raises OSError where that cannot be had: a user has few of these.
+        """
         handle = self._table.opened(kernel.new_watcher)
         try:
             kernel.watch_writes(handle, self.path(name))
@@ -423,9 +429,9 @@ class Disk:
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
-        """A lock for housekeeping that one process at a time does; yields False at once if another is at it."""
+        """Hold the maintenance lock, a file of its own; yields False at once if another process holds it."""
         found = self.identity(name)
-        if found is None:  # a new one would keep nobody away who holds the old one
+        if found is None:  # a new file would not exclude the holder of the old one
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         if not found.is_plain:
             raise OSError(errno.EINVAL, "not a file of its own", name)
@@ -450,7 +456,7 @@ class Disk:
             self._table.close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
-        """Start a thread of this process; False where there is none, and whoever comes by does the work."""
+        """Start a thread of this process; False where there is none, and the caller has to do the work."""
         threading.Thread(target=run, name=name, daemon=True).start()
         return True
 

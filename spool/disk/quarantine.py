@@ -15,8 +15,10 @@ _MAX_STEM = 200
 
 
 def quarantine(disk: Disk, name: str, reason: str) -> str:
-    """Move a file there under a name that is free; returns the new name. The reason is written first; what comes to
-    lie in the file's old place must not outlive its new one."""
+    """Move a file to quarantine under a name that is free; returns the new name.
+
+    The reason is written first. The move is durable: a file that takes the old name must not outlive it.
+    """
     target = _free_name(disk, name, reason)
     disk.own(name)
     disk.rename(name, target)
@@ -35,7 +37,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
 
 
 def kept(disk: Disk, name: str) -> bool:
-    """Whether somebody has seen to a damaged file: it was moved to quarantine, or its bytes lie there, too."""
+    """Whether a damaged file is in quarantine: it was moved there, or its bytes lie there, too."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):
         return False
@@ -43,7 +45,7 @@ def kept(disk: Disk, name: str) -> bool:
 
 
 def keep_copy(disk: Disk, name: str, reason: str) -> str:
-    """The same bytes there, while the file goes on to serve what can be read of it; returns the copy's name."""
+    """Copy a file to quarantine, and leave it in place for what can be read of it; returns the copy's name."""
     target = _free_name(disk, name, reason)
     copy(disk, name, target)
     log.warning("a copy of %s was kept as %s: %s", name, target, reason)

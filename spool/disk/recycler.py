@@ -1,8 +1,8 @@
-"""A bounded pool of consumed files, to be overwritten: making an inode and giving it blocks is half of a small commit.
+"""Consumed files, to be overwritten by next commits: making an inode and giving it blocks is half of a small commit.
 
 No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
 and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;
-hence only files that carry their own number and have one name go into the pool.
+hence only files that carry their own number and have one name are recycled.
 """
 
 import os
@@ -33,7 +33,7 @@ class _Spare(NamedTuple):
 
 
 class Recycler:
-    """What this process knows of ``free/``; other processes take from it and give to it as well."""
+    """The consumed files in ``free/``, as this process knows them; other processes take and give files as well."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -53,9 +53,13 @@ class Recycler:
             self._misses = 0
 
     def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
-        """A file to overwrite, about ``size`` bytes long: its handle, open for writing, and its size; None if none is.
+        """Take a file of about ``size`` bytes to overwrite, and rename it to ``name``, which no other file has.
 
-        It is renamed to ``name``, which nobody else uses. ``keep``: the last so many are for those who need them more.
+        Args:
+            keep: leave the last so many for commits that need them more.
+
+        Returns:
+            Its handle, open for writing, and its size; None if there is none.
         """
         for _ in range(_TRIES):
             spare = self._pop(size, keep)
@@ -96,7 +100,7 @@ class Recycler:
         return first + self._chance % (bisect_left(spares, _Spare(nearest + 1, "")) - first)
 
     def stock(self) -> None:
-        """Two files for a full disk, by an opener that is alone: one for a get, one for the reclaim that it needs."""
+        """Make two files for a full disk: one for a get, one for the reclaim that it needs. The caller is alone."""
         for _ in range(_STOCK - len(self._spares)):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
             try:
@@ -113,7 +117,7 @@ class Recycler:
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
     def give(self, name: str, room: int) -> str | None:
-        """Move a consumed file in, not yet to be taken; its name there, or None if it does not qualify."""
+        """Move a consumed file in, not yet to be taken; returns its name there, or None if it does not qualify."""
         identity = self.disk.identity(name)
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
@@ -122,24 +126,24 @@ class Recycler:
         return target
 
     def release(self, given: list[str]) -> None:
-        """The moves are durable: now the files may be overwritten."""
+        """Let the files be overwritten. The caller has made their moves durable."""
         for target in given:
             self.disk.rename(f"{layout.FREE}/{target}{_NEW_SUFFIX}", f"{layout.FREE}/{target}")
         if given:
             self.refresh()
 
     def trim(self) -> None:
-        """The space is quiet: give the disk back what it need not keep; the smallest files stay."""
+        """Remove what a quiet space need not keep; the smallest files stay."""
         kept = 0
         for spare in sorted(filter(None, map(_parse, self.disk.names(layout.FREE)))):
             kept += weight(spare.name)
             if kept > QUIET_BYTES:
-                with suppress(FileNotFoundError):  # somebody has just taken it
+                with suppress(FileNotFoundError):  # another process has just taken it
                     self.disk.unlink(f"{layout.FREE}/{spare.name}")
         self.refresh()
 
     def clear(self, *, everything: bool) -> None:
-        """After a crash, by an opener that is alone: drop what was on its way in, or all of it."""
+        """Remove the files that were on their way in, or all of them. The caller is alone."""
         for name in self.disk.names(layout.FREE):
             identity = self.disk.identity(f"{layout.FREE}/{name}")
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):

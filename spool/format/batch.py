@@ -272,5 +272,5 @@ def is_large(messages: int, size: int) -> bool:
 
 
 def _table_bytes(carried: Any) -> int:
-    """What an entry adds to its section's table, counted exactly: nobody reads a table that is over the limit."""
+    """What an entry adds to its section's table, counted exactly: no reader takes a table that is over the limit."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

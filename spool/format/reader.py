@@ -1,4 +1,4 @@
-"""Reading a file of a space: headers and tables for the index, one body at a time, or the whole file to prove it.
+"""Read a file of messages: headers and tables for the index, one body at a time, or the whole file to prove it.
 
 Names and open descriptors can carry other content at any time, so every read is checked against
 a checksum that the reader already trusts.
@@ -16,7 +16,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import FIXED_BYTES, Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, body_offsets, decode_table
 
-# What lies under the name is a directory, a symlink, a socket: no file of ours, whoever asks and however often.
+# What lies under the name is a directory, a symlink, a socket: and will not become a file by trying again.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 _FIRST_READ_BYTES = 16 << 10
@@ -25,14 +25,14 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """A file's header and tables: all but its bodies."""
+    """The header and the tables of a file: all but its bodies."""
 
     header: Header
     tables: tuple[Table, ...]
 
 
 def read_header(disk: Disk, handle: int) -> Header:
-    """CorruptedFile if it is not whole."""
+    """Read the header of a file. Raises CorruptedFile if it is not whole."""
     size = disk.handle_identity(handle).size
     data = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
     length = header_length(data[:FIXED_BYTES])

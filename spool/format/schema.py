@@ -1,6 +1,6 @@
 """What may stand in a table of contents: control fields, commands, facts. ValueError for anything else.
 
-A right checksum says that a table is what somebody wrote, not that it makes sense. What is applied to the index later
+A right checksum says that a table is what a program wrote, not that it makes sense. What is applied to the index later
 need not ask again: types are right, ranges are bounded, and a path names nothing but a taken file.
 """
 
@@ -85,7 +85,7 @@ def check_commands(found: Any) -> list[list[Any]]:
 
 
 def _check_taken(directory: Any, name: Any) -> None:
-    """Who applies it removes that file: it must lie in a directory of taken files, and nowhere else."""
+    """Check the path of a captured file: applying the command removes it, so it must lie in a capture directory."""
     if not isinstance(directory, str) or not directory.startswith(CAPTURE_PREFIX) or {"/", "\0"} & set(directory):
         raise ValueError(f"{directory!r:.40} is no directory of taken files")
     if not isinstance(name, bytes) or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
@@ -93,7 +93,7 @@ def _check_taken(directory: Any, name: Any) -> None:
 
 
 def check_fact(found: Any) -> list[Any]:
-    """``[key, value, expiry or None]``; the totals' value is read by the index, any other by who wrote it."""
+    """``[key, value, expiry or None]``; the totals' value is read by the index, others by their own modules."""
     key, value, expiry = found
     if not isinstance(key, str):
         raise ValueError(f"a fact's key is no text: {key!r:.40}")

@@ -25,7 +25,7 @@ _PADDED_BYTES = 4 << 10
 
 
 def writer_name() -> dict[str, object]:
-    """Who writes: kept in every header, for people and for the demonstration; nothing is ever decided by it."""
+    """The writing process, for the header of each file: for people and for the demonstration; it decides nothing."""
     return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
 
 
@@ -141,8 +141,8 @@ class CommitFileWriter:
             self.handle = None
 
     def abandon(self) -> None:
-        """Remove the file, if it still has its first name. What cannot be removed now is removed by who finds it
-        without an owner."""
+        """Remove the file, if it still has its first name. If that fails, the process that finds it without an owner
+        removes it."""
         if self.handle is not None:
             self.close()
             try:

@@ -29,8 +29,7 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, woken: Callable[[float], bool], seconds: float) -> bool:
-        """Sleep, unless something wakes us: ``woken`` waits for that so many seconds at most, and says whether it
-        came."""
+        """Sleep until an event: ``woken`` waits for it so many seconds at most, and says whether it came."""
         return woken(seconds)
 
 
@@ -46,7 +45,7 @@ class Deadline:
         self.seconds = seconds
         self._at = None if seconds is None else clock.monotonic() + seconds
 
-    def unchecked(self) -> "Deadline":
+    def without_close_check(self) -> "Deadline":
         """The same point in time, without the check: for what must not be abandoned once it has begun."""
         other = Deadline.__new__(Deadline)
         other._check, other.clock, other.seconds, other._at = _no_check, self.clock, self.seconds, self._at
