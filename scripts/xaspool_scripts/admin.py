@@ -1,4 +1,4 @@
-"""``spool-admin``: make a space, look into it, repair it."""
+"""``spool-admin``: make, inspect, change and repair a space."""
 
 import click
 
@@ -30,7 +30,7 @@ CLEAN, REPAIRED = 0, 1
 
 
 class CouldNotLook(Failure):
-    """``check`` has nothing to say about the space."""
+    """`check` could not read the space."""
 
     exit_code = COULD_NOT_LOOK
 
@@ -66,7 +66,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
     """Read every byte of the space and name what is wrong.
 
     With --repair, what can be repaired is, and the rest moves to quarantine/, with the reason beside it; nothing is
-    deleted. Other processes may have the space open: a file that one of them holds is named, and not repaired.
+    deleted. Other processes may have the space open: a file that one of them uses is named, and not repaired.
 
     Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
 
@@ -85,7 +85,7 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             kept = space.quarantined()
             checked = [*first, *kept]
             named = {finding.name for finding in checked}
-            findings = [*checked, *(found for found in space.recovery.findings if found.name not in named)]
+            findings = [*checked, *(old for old in space.recovery.findings if old.name not in named)]
     except (SpoolError, OSError, Failure) as error:
         raise CouldNotLook(f"could not look: {describe(error)}") from error
     for finding in findings:

@@ -1,4 +1,4 @@
-"""``spool-admin export`` and ``import``: a space as one file, and back."""
+"""``spool-admin export`` and ``import``: write a space into one file, and read it back."""
 
 import os
 import sys
@@ -25,16 +25,16 @@ _STANDARD = "-"
 def export(file: str) -> None:
     """Write the whole space into FILE, a tar of its files as they are at one moment; - is standard output.
 
-    Everything is kept but claims: what a program holds is there to be taken. Programs may go on meanwhile. A name that
-    ends in .gz compresses.
+    Everything is kept but claims: a message that a program holds is ready in the copy. Programs may use the space
+    meanwhile. A name that ends in .gz compresses.
 
     \b
     Examples:
       spool-admin export /backup/shop.tar.gz
       spool-admin export - | ssh elsewhere spool-admin import - -s /var/spool/shop
     """
-    with opened() as space, _written(file) as stream, _bar("exporting") as told:
-        count = space.export(stream, compress=file.endswith(".gz"), progress=told)
+    with opened() as space, _written(file) as stream, _bar("exporting") as set_progress:
+        count = space.export(stream, compress=file.endswith(".gz"), progress=set_progress)
     note(f"exported {plural(count, 'file')} to {'standard output' if file == _STANDARD else printable(file)}")
 
 
@@ -53,9 +53,9 @@ def import_(file: str) -> None:
     path = named_space()
     if path is None:
         raise click.UsageError("name the directory of the new space with -s PATH, or in $SPOOL_SPACE")
-    with _read(file) as stream, _bar("importing") as told:
+    with _read(file) as stream, _bar("importing") as set_progress:
         try:
-            made = spool.import_space(path, stream, progress=told)
+            made = spool.import_space(path, stream, progress=set_progress)
         except (spool.CorruptedFile, spool.NewerFormat) as error:
             raise Failure(f"{file}: {error}") from error
     with made as space:
@@ -71,13 +71,13 @@ def import_(file: str) -> None:
 
 @contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A new file that has its name once it is whole and on the disk."""
+    """Open a new file that gets its name when it is whole and durable."""
     if file == _STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     if os.path.exists(file):
-        raise Failure(f"{file} is there already: choose another name, or remove it")
+        raise Failure(f"{file} exists already: choose another name, or remove it")
     unfinished = f"{file}.part"
     directory = os.path.dirname(file)
     if directory and not os.path.isdir(directory):
@@ -104,5 +104,5 @@ def _read(file: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _bar(what: str) -> Iterator["Callable[[Progress], None]"]:
-    with progress(what, 1) as told:
-        yield lambda done: told(done.files / max(1, done.of))
+    with progress(what, 1) as set_progress:
+        yield lambda done: set_progress(done.files / max(1, done.of))

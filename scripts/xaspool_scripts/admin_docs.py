@@ -1,4 +1,4 @@
-"""``spool-admin docs``: the pages, where the repository is not."""
+"""``spool-admin docs``: print the pages of the documentation that were installed."""
 
 import importlib.metadata
 from pathlib import Path
@@ -28,13 +28,13 @@ def docs(page: str) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """By name: those that were installed, or those of the tree that this file lies in."""
+    """Return the installed pages by name; without them, those of the source tree that this file lies in."""
     try:
         files = importlib.metadata.files("xaspool") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
     installed = [Path(str(file.locate())) for file in files if file.match("share/doc/xaspool/docs/*.md")]
-    found = installed or list((Path(__file__).parents[2] / "docs").glob("*.md"))
-    if not found:
+    pages = installed or list((Path(__file__).parents[2] / "docs").glob("*.md"))
+    if not pages:
         raise Failure("the pages were not installed: they are in the folder docs of the source distribution")
-    return {file.stem: file for file in found}
+    return {file.stem: file for file in pages}

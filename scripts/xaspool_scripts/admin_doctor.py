@@ -1,4 +1,4 @@
-"""``spool-admin doctor``: is this directory's file system good enough for a queue space?"""
+"""``spool-admin doctor``: test whether a directory's file system is good enough for a queue space."""
 
 import os
 
@@ -17,8 +17,8 @@ from xaspool_scripts.wording import plural
 def doctor(context: click.Context, directory: str | None, as_json: bool) -> None:
     """Prove that the file system of DIRECTORY does what a queue space needs.
 
-    Without DIRECTORY it is that of the space, or the current directory. Locks, renames, flushes and the rest are tried
-    out where the messages would lie; nothing is left behind. There may be a space in the directory, also one in use.
+    Without DIRECTORY it is that of the space, or the current directory. Locks, renames, flushes and so on are tried out
+    in the directory; no file is left behind. The directory may be a space, also one in use.
 
     Exit codes: 0 good enough, perhaps with warnings, 1 refused.
 
@@ -33,7 +33,7 @@ def doctor(context: click.Context, directory: str | None, as_json: bool) -> None
 
     path = directory if directory is not None else space_path(context, otherwise=os.curdir)
     if not os.path.isdir(path):
-        raise Failure(f"{printable(path)} is no directory: name one that is there, e.g. the one to make the space in")
+        raise Failure(f"{printable(path)} is no directory: name one that exists, e.g. the one to make the space in")
     proofs = examine(Disk(path), Clock())
     if as_json:
         for proof in proofs:

@@ -1,4 +1,4 @@
-"""``spool-admin message get``: one message, or many."""
+"""``spool-admin message get``: take one message, or many."""
 
 import os
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ _TAKEN_IN_ONE_COMMIT = 1_000
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Take up to N messages in one commit, as many as are there.",
+    help="Take up to N messages in one commit, as many as there are.",
 )
 @click.option("--all", "everything", is_flag=True, help="Take all messages, up to 1,000 in one commit.")
 @click.option(
@@ -73,17 +73,17 @@ def get(
         raise click.UsageError("several bodies need --json (one object a line) or --directory (one file each)")
     with opened() as space:
         if many:
-            _take_many(space, queue, timeout, count, _Outlet(directory, as_json))
+            _take_many(space, queue, timeout, count, _BodyWriter(directory, as_json))
             return
-        with _taking(space) as transaction:
-            outlet = _Outlet(directory, as_json)
-            outlet.write(transaction.get(queue, timeout=timeout, message_id=message_id, correlation_id=correlation_id))
-            outlet.flush()
+        with _transaction(space) as transaction:
+            writer = _BodyWriter(directory, as_json)
+            writer.write(transaction.get(queue, timeout=timeout, message_id=message_id, correlation_id=correlation_id))
+            writer.flush()
 
 
 @contextmanager
-def _taking(space: "Space") -> "Iterator[Transaction]":
-    """Commits at the end; if the end is not reached, the messages stay, and no try is counted."""
+def _transaction(space: "Space") -> "Iterator[Transaction]":
+    """Commit at the end; after an exception, the messages stay, and no try is counted."""
     transaction = space.transaction(timeout=None)
     try:
         yield transaction
@@ -92,57 +92,57 @@ def _taking(space: "Space") -> "Iterator[Transaction]":
         transaction.abandon()
 
 
-def _take_many(space: "Space", queue: str, timeout: float | None, count: int | None, outlet: "_Outlet") -> None:
-    """``count`` messages in one commit; None: all, in several."""
+def _take_many(space: "Space", queue: str, timeout: float | None, count: int | None, writer: "_BodyWriter") -> None:
+    """Take `count` messages in one commit; None: take all, in several commits."""
     from spool.errors import Empty
 
-    most, took, total = count or _TAKEN_IN_ONE_COMMIT, 0, 0
-    while not total or (count is None and took == most):
-        took = 0
-        with _taking(space) as transaction:
-            while took < most:
+    limit, taken, total = count or _TAKEN_IN_ONE_COMMIT, 0, 0
+    while not total or (count is None and taken == limit):
+        taken = 0
+        with _transaction(space) as transaction:
+            while taken < limit:
                 try:
-                    found = transaction.get_many(
-                        queue, min(_TAKEN_AT_ONCE, most - took), timeout=0 if total else timeout
+                    batch = transaction.get_many(
+                        queue, min(_TAKEN_AT_ONCE, limit - taken), timeout=0 if total else timeout
                     )
                 except Empty:
                     if not total:
                         raise
                     break
-                for each in found:
-                    outlet.write(each)
-                took += len(found)
-                total += len(found)
-            outlet.flush()
+                for message in batch:
+                    writer.write(message)
+                taken += len(batch)
+                total += len(batch)
+            writer.flush()
 
 
-class _Outlet:
-    """Where bodies go: to standard output as they are or as JSON, or each into a file of a directory."""
+class _BodyWriter:
+    """Writes bodies to standard output, as they are or as JSON, or each into a file of a directory."""
 
     def __init__(self, directory: str | None, as_json: bool) -> None:
         self.directory = directory
         self.as_json = as_json
 
-    def write(self, found: "Message") -> None:
-        """One that is written is on its way, or on the disk, when this returns."""
+    def write(self, message: "Message") -> None:
+        """Write a body; it is flushed, to the disk if it is a file, when this returns."""
         if self.directory is None:
             if self.as_json:
-                write_json(message_object(found))
+                write_json(message_object(message))
             else:
-                write_bytes(found.body)
+                write_bytes(message.body)
             return
-        name = os.path.join(self.directory, found.id)
-        with open(name, "wb") as file:  # (a file of that name is of an earlier take of this message, which failed)
-            file.write(found.body)
+        name = os.path.join(self.directory, message.id)
+        with open(name, "wb") as file:  # (a file of that name is left of an earlier take of this message, which failed)
+            file.write(message.body)
             file.flush()
             os.fsync(file.fileno())
         if self.as_json:
-            write_json({**message_object(found, body=False), "file": name})
+            write_json({**message_object(message, body=False), "file": name})
         else:
             write_bytes(os.fsencode(name) + b"\n")
 
     def flush(self) -> None:
-        """The new files are durable in their directory when this returns."""
+        """Make the names of the new files durable."""
         if self.directory is not None:
             handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -1,4 +1,4 @@
-"""``spool-admin init``: a new space, made with care in a directory that is not empty or lies where nothing lasts."""
+"""``spool-admin init``: make a queue space."""
 
 import os
 import shlex
@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import BadValue, Failure, note, typed_values
-from xaspool_scripts.options import agreed, duration, given, size, yes_option
+from xaspool_scripts.options import confirmed, duration, given, size, yes_option
 from xaspool_scripts.output import printable
 from xaspool_scripts.wording import plural
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @click.command()
@@ -43,7 +43,7 @@ _MOST_NAMED = 3
 )
 @yes_option
 def init(path: str, yes: bool, **options: Any) -> None:
-    """Make a new queue space in the directory PATH, which is made if it is not there.
+    """Make a new queue space in the directory PATH, which is made if it does not exist.
 
     A directory that has the messages of a space, but has lost its space.toml, becomes a space again with these
     messages: create its queues again. If the directory holds other files, the command asks on a terminal, and needs
@@ -56,7 +56,7 @@ def init(path: str, yes: bool, **options: Any) -> None:
     """
     import spool
 
-    _refuse_strangers(path, yes)
+    _refuse_foreign_files(path, yes)
     if options["network_file_system"] is not None:
         _require_network(path, options["network_file_system"])
     with typed_values(), spool.create(path, **given(options)) as space:
@@ -69,39 +69,39 @@ def init(path: str, yes: bool, **options: Any) -> None:
     note(f"made a queue space in {printable(made)}{following}")
 
 
-def _refuse_strangers(path: str, yes: bool) -> None:
-    """A directory with files of something else is rarely meant: ask on a terminal, and refuse without one."""
+def _refuse_foreign_files(path: str, yes: bool) -> None:
+    """Ask on a terminal before a space is made among other files; without a terminal, refuse."""
     from spool.model import layout
 
     if yes or not os.path.isdir(path):
         return
     names = os.listdir(path)
-    strangers = layout.foreign(names)
-    if not strangers or layout.SETTINGS in names:
+    foreign = layout.foreign(names)
+    if not foreign or layout.SETTINGS in names:
         return
-    named = ", ".join(map(printable, strangers[:_MOST_NAMED])) + (", …" if len(strangers) > _MOST_NAMED else "")
-    holds = f"{printable(path)} is not empty: it holds {plural(len(strangers), 'other file')} ({named})"
+    named = ", ".join(map(printable, foreign[:_MAX_NAMED])) + (", …" if len(foreign) > _MAX_NAMED else "")
+    holds = f"{printable(path)} is not empty: it holds {plural(len(foreign), 'other file')} ({named})"
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Failure(f"{holds}; choose an empty directory, or one that is not there yet, or insist with --yes")
-    if not agreed(f"{holds}. Make a queue space among them?", yes):
+        raise Failure(f"{holds}; choose an empty or a new directory, or insist with --yes")
+    if not confirmed(f"{holds}. Make a queue space among them?", yes):
         raise Failure("nothing was made")
 
 
 def _require_network(path: str, kind: str) -> None:
-    """Where the option has no meaning it is a misunderstanding, and is said so."""
+    """Refuse --network-file-system for a directory on a local file system."""
     from spool.disk import Disk
 
-    there = os.path.abspath(path)
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    disk = Disk(there)
+    existing = os.path.abspath(path)
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    disk = Disk(existing)
     if disk.network_file_system() is None:
         local = disk.file_system().kind
         raise BadValue(f"--network-file-system {kind}: {printable(path)} lies on {local}, which is none: leave it out")
 
 
 def _warn_of_file_system(path: str) -> None:
-    """What doctor would warn of, as far as it is known without trying anything out."""
+    """Warn of what `spool-admin doctor` would warn of, as far as no trial is needed."""
     from spool.admin.doctor import Outcome, examine_kind
     from spool.disk import Disk
 

@@ -1,4 +1,4 @@
-"""``spool-admin message``: put, take, look at and rearrange messages."""
+"""``spool-admin message``: put, take, list, show and change messages."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.group()
 @space_option
 def message() -> None:
-    """Put, take, look at and rearrange messages."""
+    """Put, take, list, show and change messages."""
 
 
 message.add_command(admin_put.put)
@@ -40,7 +40,7 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     """List a queue's messages in the order of delivery, delayed ones last, with their states. Takes none.
 
     A message is ready, delayed, held by a program, or in doubt: held by a prepared transaction. Damaged messages are
-    named on standard error. Exit code 4: there are damaged ones.
+    named on standard error, and the exit code is 4.
 
     \b
     Examples:
@@ -50,19 +50,19 @@ def list_(queue: str, limit: int | None, as_json: bool, **options: Any) -> None:
     chosen = filters(options)
     damaged: list[str] = []
     with opened() as space:
-        whole = islice(_whole(space.entries(queue, **chosen), damaged), limit)
+        readable = islice(_readable(space.entries(queue, **chosen), damaged), limit)
         if as_json:
-            shown = sum(_written(entry) for entry in whole)
+            shown = sum(_written(entry) for entry in readable)
         else:
-            shown = message_table.write(whole)
+            shown = message_table.write(readable)
     if damaged:
         click.get_current_context().exit(DAMAGE_LEFT)
     if not shown:
         note(f"queue {queue} has no such messages" if chosen else f"queue {queue} is empty")
 
 
-def _whole(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[QueueEntry]":
-    """Those that can be read; the others are named as they come."""
+def _readable(entries: "Iterator[QueueEntry]", damaged: list[str]) -> "Iterator[QueueEntry]":
+    """Yield the entries that can be read; print the damage of the others, and add it to `damaged`."""
     for entry in entries:
         if entry.damage is None:
             yield entry
@@ -76,9 +76,9 @@ def _written(entry: "QueueEntry") -> int:
     return 1
 
 
-def _entry_object(found: "Message | None", state: str, holder: "Holder | None") -> dict[str, Any]:
-    assert found is not None
-    return {**message_object(found), "state": state, "holder": holder}
+def _entry_object(message: "Message | None", state: str, holder: "Holder | None") -> dict[str, Any]:
+    assert message is not None
+    return {**message_object(message), "state": state, "holder": holder}
 
 
 @message.command("show")
@@ -87,7 +87,7 @@ def _entry_object(found: "Message | None", state: str, holder: "Holder | None") 
 @json_option
 @space_option
 def show_(message_id: str, raw: bool, as_json: bool) -> None:
-    """Show a message, in whatever queue it is, without taking it: its fields, its holder, and its body decoded.
+    """Show a message of any queue without taking it: its fields, its holder, and its body decoded.
 
     \b
     Examples:
@@ -128,9 +128,9 @@ def _show(found: "Message", entry: "QueueEntry") -> None:
     fields["body"] = plural(len(found.body), "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()
-    left_out = bodies.write(found)
-    if left_out:
-        note(f"{left_out} is shown; --raw writes all of it")
+    part = bodies.write(found)
+    if part:
+        note(f"{part} is shown; --raw writes all of it")
 
 
 for _command in (admin_rearrange.delete, admin_rearrange.move, admin_rearrange.change, admin_rearrange.redrive):

@@ -1,4 +1,4 @@
-"""``spool-admin message put``."""
+"""``spool-admin message put``: put a message, or one for each line of the input."""
 
 import os
 import sys
@@ -75,9 +75,9 @@ _LINES_AT_ONCE = 1_000
 @click.option(
     "--deduplication-key",
     metavar="TEXT",
-    help="A key of the message; if a message was put with this key lately, nothing is put, and that one's id printed.",
+    help="A key of the message; if a message was put with this key lately, nothing is put, and its id is printed.",
 )
-@click.option("--correlation-id", metavar="TEXT", help="A text by which the message is found, and its reply known.")
+@click.option("--correlation-id", metavar="TEXT", help="A text by which the message and its reply can be found.")
 @click.option(
     "--reply-queue",
     metavar="QUEUE",
@@ -111,7 +111,7 @@ def put(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Put a message: TEXT, a file, or what comes from standard input. Prints its id.
+    """Put a message: TEXT, a file, or standard input. Prints its id.
 
     \b
     Examples:
@@ -132,8 +132,8 @@ def put(
         if each_line:
             ids = _put_lines(space, queue, file or _standard_input(), chosen)
         else:
-            found = _text(body) if body is not None else _all_of(space, file or _standard_input())
-            ids = [space.put(queue, _as_said(found, chosen), **chosen)]
+            content = _text(body) if body is not None else _all_of(space, file or _standard_input())
+            ids = [space.put(queue, _with_codec(content, chosen), **chosen)]
     if not ids:
         note("the input has no lines: nothing was put")
         return
@@ -150,7 +150,7 @@ def _named(ids: list[str]) -> str:
 
 
 def _text(argument: str) -> str | bytes:
-    """An argument is bytes: what is not UTF-8 stays as it was typed."""
+    """Return an argument as text, or as the bytes that were typed if they are not UTF-8."""
     try:
         argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -167,12 +167,12 @@ def _standard_input() -> BinaryIO:
 
 
 def _all_of(space: "Space", file: BinaryIO) -> bytes:
-    """One byte more than is allowed is enough to be refused."""
+    """Read the file, at most one byte more than a body may have, which is refused."""
     return file.read(space.engine.store.settings.known.config.max_body_bytes + 1)
 
 
-def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
-    """What the content type says that the body is; its bytes stay as they are."""
+def _with_codec(body: str | bytes, chosen: dict[str, Any]) -> Any:
+    """Mark the body as encoded by the codec of its content type; its bytes are not changed."""
     from spool.model import codecs
 
     codec = codecs.codec_of(chosen.get("content_type"))
@@ -182,11 +182,11 @@ def _as_said(body: str | bytes, chosen: dict[str, Any]) -> Any:
 
 
 def _put_lines(space: "Space", queue: str, file: BinaryIO, chosen: dict[str, Any]) -> list[str]:
-    """One message a line, without its line's end; all or none."""
-    most = space.engine.store.settings.known.config.max_body_bytes + 2
-    lines = iter(lambda: file.readline(most), b"")
+    """Put one message for each line, without the line end; all or none."""
+    limit = space.engine.store.settings.known.config.max_body_bytes + 2
+    lines = iter(lambda: file.readline(limit), b"")
     ids: list[str] = []
     with space.transaction(timeout=None) as transaction:
-        while some := [_as_said(line.removesuffix(b"\n"), chosen) for line in islice(lines, _LINES_AT_ONCE)]:
-            ids += transaction.put_many(queue, some, **chosen)
+        while batch := [_with_codec(line.removesuffix(b"\n"), chosen) for line in islice(lines, _LINES_AT_ONCE)]:
+            ids += transaction.put_many(queue, batch, **chosen)
     return ids

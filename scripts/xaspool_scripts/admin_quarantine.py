@@ -1,12 +1,13 @@
-"""``spool-admin quarantine``: what was set aside, why, and the way back."""
+"""``spool-admin quarantine``: list, show, restore and delete the files in quarantine."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from xaspool_scripts.bodies import encoded
 from xaspool_scripts.common import Failure, complete_quarantined, json_option, note, opened, space_option
-from xaspool_scripts.options import agreed, yes_option
+from xaspool_scripts.options import confirmed, yes_option
 from xaspool_scripts.output import moment, pairs, printable, table, write_json
 from xaspool_scripts.wording import plural
 
@@ -33,13 +34,13 @@ def list_(as_json: bool) -> None:
       spool-admin quarantine list
     """
     with opened() as space:
-        found = _all(space)
+        files = _all(space)
     if as_json:
-        for file in found:
+        for file in files:
             write_json(_object(file))
-    elif found:
+    elif files:
         columns = ("name", "since", "bytes", "reason", "what to do")
-        table(columns, ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in found))
+        table(columns, ((file.name, moment(file.since), file.size, file.reason, file.advice) for file in files))
     else:
         note("quarantine is empty")
 
@@ -56,7 +57,7 @@ def show(name: str, as_json: bool) -> None:
       spool-admin quarantine show active.order.msgpack
     """
     with opened() as space:
-        file = _found(space, name)
+        file = _file(space, name)
         place = f"{space.path}/quarantine/{file.name}"
     if as_json:
         write_json(_object(file))
@@ -90,7 +91,7 @@ def restore(name: str) -> None:
       spool-admin quarantine restore active.order.msgpack
     """
     with opened() as space:
-        place = space.restore_quarantined(_found(space, name).name)
+        place = space.restore_quarantined(_file(space, name).name)
     note(f"put back as {printable(place)}; spool-intake takes it")
 
 
@@ -106,16 +107,16 @@ def delete(name: str, yes: bool) -> None:
       spool-admin quarantine delete active.order.msgpack --yes
     """
     with opened() as space:
-        file = _found(space, name)
+        file = _file(space, name)
         size = "no regular file" if file.size is None else plural(file.size, "byte")
-        if not agreed(f"delete {printable(file.name)} ({size}) for good?", yes):
+        if not confirmed(f"delete {printable(file.name)} ({size}) for good?", yes):
             raise Failure("nothing was deleted")
         space.delete_quarantined(name)
     note(f"deleted {printable(file.name)}")
 
 
-def _found(space: "Space", name: str) -> "QuarantinedFile":
-    """The file of that name; a name that is not there is no wrong value, as with messages."""
+def _file(space: "Space", name: str) -> "QuarantinedFile":
+    """Return the file of that name; a missing one is exit code 1, as with messages."""
     import spool
 
     try:
@@ -129,12 +130,4 @@ def _all(space: "Space") -> "list[QuarantinedFile]":
 
 
 def _object(file: "QuarantinedFile") -> dict[str, Any]:
-    """Its first bytes as a body is written: text, or base64 of what is no text."""
-    from base64 import b64encode
-
-    found = asdict(file)
-    try:
-        found["beginning"], found["beginning_encoding"] = file.beginning.decode("utf-8"), "utf-8"
-    except UnicodeDecodeError:
-        found["beginning"], found["beginning_encoding"] = b64encode(file.beginning).decode("ascii"), "base64"
-    return found
+    return asdict(file) | encoded("beginning", file.beginning)

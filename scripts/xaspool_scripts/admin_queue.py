@@ -1,4 +1,4 @@
-"""``spool-admin queue``: make, change, empty and delete queues, and see how they stand."""
+"""``spool-admin queue``: make, change, empty, delete and list queues."""
 
 import time
 from dataclasses import asdict
@@ -9,14 +9,14 @@ import click
 from xaspool_scripts import admin_rearrange
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
-    NOTHING,
+    NONE,
     dry_run_option,
     filter_options,
     given,
     group,
-    or_nothing,
+    or_none,
     queue_options,
-    watch_time,
+    short_duration,
     yes_option,
 )  # fmt: skip
 from xaspool_scripts.output import pairs, show, table, write_json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spool.space import Space
 
 _CREATE_MISSING = click.option(
-    "--create-missing", is_flag=True, help="Make the queues that these options name and that are not there yet."
+    "--create-missing", is_flag=True, help="Make the queues that these options name and that do not exist yet."
 )
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
@@ -35,7 +35,7 @@ _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 @click.group()
 @space_option
 def queue() -> None:
-    """Make, change, empty and delete queues, and see how they stand."""
+    """Make, change, empty, delete and list queues."""
 
 
 @queue.command()
@@ -61,14 +61,14 @@ def create(queue: str, create_missing: bool, **options: Any) -> None:
 @queue_options
 @_CREATE_MISSING
 @click.option(
-    "--drop-group", type=or_nothing(group), metavar="GROUP",
-    help="The group whose users may drop files for the queue; none takes that back.",
+    "--drop-group", type=or_none(group), metavar="GROUP",
+    help="The group whose users may drop files for the queue; none removes that permission.",
 )  # fmt: skip
 @space_option
 def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) -> None:
     """Change options of a queue; the others stay as they are. The value none removes an option.
 
-    Programs that have the space open act by it at once.
+    Programs that have the space open use the new options at once.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) ->
         if chosen:
             space.change_queue(queue, create_missing=create_missing, **chosen)
         if drop_group is not None:
-            space.open_drop(queue, None if drop_group is NOTHING else drop_group)
+            space.open_drop(queue, None if drop_group is NONE else drop_group)
         note(f"changed queue {queue}")
 
 
@@ -125,7 +125,7 @@ def delete(queue: str) -> None:
 @queue.command("list")
 @click.option(
     "--watch",
-    type=watch_time,
+    type=short_duration,
     is_flag=False,
     flag_value="2",
     metavar="[TIME]",
@@ -152,16 +152,17 @@ def list_(watch: float | None, as_json: bool) -> None:
 
 def _list(space: "Space", as_json: bool) -> None:
     configs, stats = space.queues(), space.stats()
-    found = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
+    queues = [_object(configs[name], stats[name]) for name in sorted(configs) if name in stats]
     if as_json:
-        for each in found:
-            write_json(each)
+        for queue in queues:
+            write_json(queue)
         return
-    if not found:
+    if not queues:
         note("the space has no queues yet: make one with spool-admin queue create NAME")
         return
     columns = ("name", "ready", "delayed", "claimed", "in doubt", "bytes")
-    rows = ([*(each[column.replace(" ", "_")] for column in columns), _oldest(each["oldest_age"])] for each in found)
+    fields = [column.replace(" ", "_") for column in columns]
+    rows = ([*(queue[field] for field in fields), _oldest(queue["oldest_age"])] for queue in queues)
     table([*columns, "oldest" if on_terminal() else "oldest (s)"], rows)
 
 
@@ -182,11 +183,11 @@ def show_(queue: str, as_json: bool) -> None:
     """
     with opened() as space:
         stats = space.stats(queue)
-        found = _object(space.queues()[queue], stats)
+        fields = _object(space.queues()[queue], stats)
     if as_json:
-        write_json(found)
+        write_json(fields)
         return
-    pairs({name.replace("_", " "): _in_words(name, value) for name, value in found.items()})
+    pairs({name.replace("_", " "): _in_words(name, value) for name, value in fields.items()})
 
 
 def _object(config: "QueueConfig", stats: "QueueStats") -> dict[str, Any]:

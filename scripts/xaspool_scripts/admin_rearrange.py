@@ -1,4 +1,4 @@
-"""``spool-admin message delete|move|change|redrive``: what an administrator does to messages that are there."""
+"""``spool-admin message delete|move|change|redrive``: delete, move and change messages in queues."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -8,14 +8,14 @@ import click
 from xaspool_scripts.bodies import message_object
 from xaspool_scripts.common import BadValue, Failure, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
-    agreed,
+    confirmed,
     dry_run_option,
     duration,
     filter_options,
     filters,
     given,
     moment,
-    or_nothing,
+    or_none,
     progress,
     yes_option,
 )  # fmt: skip
@@ -41,7 +41,7 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
     from spool.errors import BadMessageId, MessageInUse
 
     wanted = list(dict.fromkeys(message_ids))
-    if len(wanted) > 1 and not agreed(f"delete {messages(len(wanted))}?", yes):
+    if len(wanted) > 1 and not confirmed(f"delete {messages(len(wanted))}?", yes):
         raise Failure("nothing was deleted")
     failed = []
     with opened() as space:
@@ -64,14 +64,14 @@ def delete(message_ids: tuple[str, ...], yes: bool) -> None:
 @json_option
 @space_option
 def move(message_id: str, queue: str, as_json: bool) -> None:
-    """Move a message that no program holds to another queue, where it stands by its own age and priority.
+    """Move a message that no program holds to another queue, where its age and priority decide its place.
 
     \b
     Example:
       spool-admin message move 5f0c7a1e9b3d48c2a6e1d07f00000000 orders
     """
     with opened() as space:
-        _tell(space.move(message_id, queue), f"moved to queue {queue}", as_json)
+        _print_result(space.move(message_id, queue), f"moved to queue {queue}", as_json)
 
 
 @click.command()
@@ -87,13 +87,13 @@ def move(message_id: str, queue: str, as_json: bool) -> None:
 )
 @click.option(
     "--not-before",
-    type=or_nothing(moment),
+    type=or_none(moment),
     metavar="TIME",
     help="The time before which the message is not delivered, e.g. 2030-01-31T08:00; none delivers it at once.",
 )
 @click.option(
     "--expires-at",
-    type=or_nothing(moment),
+    type=or_none(moment),
     metavar="TIME",
     help="The time from which the message is not delivered any more, e.g. 2030-01-31T08:00; none removes it.",
 )
@@ -116,10 +116,10 @@ def change(message_id: str, delay: float | None, as_json: bool, **options: Any) 
     if not chosen:
         raise click.UsageError("name what to change: --priority, --delay, --not-before or --expires-at")
     with opened() as space:
-        _tell(space.change(message_id, **chosen), "changed", as_json)
+        _print_result(space.change(message_id, **chosen), "changed", as_json)
 
 
-def _tell(found: "Message", what: str, as_json: bool) -> None:
+def _print_result(found: "Message", what: str, as_json: bool) -> None:
     if not as_json:
         note(f"message {found.id}: {what}")
         return
@@ -147,52 +147,52 @@ def redrive(queue: str, to: str | None, dry_run: bool, as_json: bool, **options:
       spool-admin message redrive errors --dry-run
       spool-admin message redrive errors --to orders --older-than 1h
     """
-    with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as told:
+    with opened() as space, progress("redriving", space.stats(queue).ready, shown=not dry_run) as set_progress:
         chosen = filters(options)
-        there = space.purge(queue, dry_run=True, **chosen)
-        count = space.redrive(queue, to, dry_run=dry_run, progress=told, **chosen)
+        matching = space.purge(queue, dry_run=True, **chosen)
+        count = space.redrive(queue, to, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
     write_answer(count, f"{'would move' if dry_run else 'moved'} {messages(count)} from queue {queue}", as_json)
-    if there > count and to is None:
-        left = there - count
+    if matching > count and to is None:
+        left = matching - count
         stay = f"{messages(left)} {'stays' if left == 1 else 'stay'}"
         they = "it" if left == 1 else "they"
-        note(f"{stay}: {they} did not come from another queue that is there; --to QUEUE names one")
-    tell_held(queue, held)
+        note(f"{stay}: {they} did not come from another queue that exists; --to QUEUE names one")
+    note_held(queue, held)
 
 
-def tell_held(queue: str, held: int) -> None:
-    """What a bulk command leaves alone."""
+def note_held(queue: str, held: int) -> None:
+    """Print how many messages a bulk command left because they are held."""
     if held:
         verb = "is" if held == 1 else "are"
         note(f"{messages(held)} of queue {queue} {verb} held and stay{'s' if held == 1 else ''}: see message list")
 
 
 def purge(space: "Space", queue: str, *, dry_run: bool, as_json: bool, yes: bool, **options: Any) -> None:
-    """What ``queue purge`` does."""
+    """Carry out `queue purge`."""
     chosen = filters(options)
     if not dry_run and not yes:
         count = space.purge(queue, dry_run=True, **chosen)
-        if count and not agreed(f"delete {messages(count)} of queue {queue}{_that(chosen)}?", yes):
+        if count and not confirmed(f"delete {messages(count)} of queue {queue}{_filters_in_words(chosen)}?", yes):
             raise Failure("nothing was deleted")
-    with progress("purging", space.stats(queue).ready, shown=not dry_run) as told:
-        count = space.purge(queue, dry_run=dry_run, progress=told, **chosen)
+    with progress("purging", space.stats(queue).ready, shown=not dry_run) as set_progress:
+        count = space.purge(queue, dry_run=dry_run, progress=set_progress, **chosen)
         held = len(space.holders(queue))
     write_answer(count, f"{'would delete' if dry_run else 'deleted'} {messages(count)} of queue {queue}", as_json)
-    tell_held(queue, held)
+    note_held(queue, held)
 
 
-def _that(chosen: dict[str, Any]) -> str:
-    """The filters in words."""
+def _filters_in_words(chosen: dict[str, Any]) -> str:
+    """Describe the filters in words."""
     from xaspool_scripts.wording import span
 
-    told = []
+    parts = []
     if "message_id" in chosen:
-        told.append(f"with the id {chosen['message_id']}")
+        parts.append(f"with the id {chosen['message_id']}")
     if "correlation_id" in chosen:
-        told.append(f"with the correlation id {chosen['correlation_id']!r}")
+        parts.append(f"with the correlation id {chosen['correlation_id']!r}")
     if "headers" in chosen:
-        told.append("with the header " + " and ".join(f"{name}={text}" for name, text in chosen["headers"].items()))
+        parts.append("with the header " + " and ".join(f"{name}={text}" for name, text in chosen["headers"].items()))
     if "older_than" in chosen:
-        told.append(f"older than {span(chosen['older_than'])}")
-    return f" {', '.join(told)}" if told else ""
+        parts.append(f"older than {span(chosen['older_than'])}")
+    return f" {', '.join(parts)}" if parts else ""

@@ -1,4 +1,4 @@
-"""``spool-admin tour``: the sample application, step by step, with commands to type."""
+"""``spool-admin tour``: run the sample application step by step, and show the commands."""
 
 import shlex
 import tempfile
@@ -32,7 +32,7 @@ for tx, message in space.consume("strings", timeout=0):
 )
 @click.pass_context
 def tour(context: click.Context, keep: str | None) -> None:
-    """Walk through a small application: a sentence goes in, a service answers it in capitals, and one breaks.
+    """Walk through a small application: a service answers a sentence in capitals, then it fails.
 
     Everything that is shown is done, in a space of its own, which is removed at the end.
 
@@ -59,57 +59,59 @@ def _directory(keep: str | None) -> Iterator[str]:
 
 
 class _Guide:
-    """Says what comes, shows the command, and does it."""
+    """Explains each step, shows its command, and runs it."""
 
     def __init__(self, program: click.Command, path: str) -> None:
         self._program = program
         self._path = path
 
     def walk(self) -> None:
-        self._says("A queue space is a directory. There is no server: make it, and it is there.")
-        self._does("init", self._path)
+        self._explain("A queue space is a directory. There is no server: init makes it.")
+        self._command("init", self._path)
         click.echo(f"$ export SPOOL_SPACE={shlex.quote(self._path)}")
-        self._says("Queues are named after the service that handles them. One says where answers and failures go.")
-        self._does("queue", "create", "answers")
-        self._does("queue", "create", "errors")
+        self._explain("A queue is named after its service. Its options name other queues, for replies and errors.")
+        self._command("queue", "create", "answers")
+        self._command("queue", "create", "errors")
         options = ("--reply-queue", "answers", "--retries", "2", "--retry-delay", "0", "--error-queue", "errors")
-        self._does("queue", "create", "strings", *options)
-        self._says("Now a message is put. Once its id is printed, no power cut takes it back.")
-        self._does("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")
-        self._does("queue", "list")
-        self._says("A service takes it, and answers, in one transaction: both happen or neither does.")
-        self._runs(_SERVICE, self._serve)
-        self._says("The sender finds the answer by the correlation id.")
-        self._does("message", "get", "answers", "--correlation-id", "tour")
+        self._command("queue", "create", "strings", *options)
+        self._explain("Now a message is put. Once its id is printed, it is durable: it survives a power cut.")
+        self._command("message", "put", "strings", "--body", _SENTENCE, "--correlation-id", "tour")
+        self._command("queue", "list")
+        self._explain("A service takes it and puts the reply, in one transaction: both happen or neither does.")
+        self._python(_SERVICE, self._serve)
+        self._explain("The sender finds the reply by the correlation id.")
+        self._command("message", "get", "answers", "--correlation-id", "tour")
         click.echo()
-        self._says("Services break. A message comes back after each failed try, and after the last it is set aside.")
-        self._does("message", "put", "strings", "--body", _SENTENCE)
-        self._runs(_BROKEN, self._fail)
-        self._does("message", "list", "errors")
-        self._says("Once the service is mended, one command sends back what failed, to where it came from.")
-        self._does("message", "redrive", "errors")
-        self._runs(_SERVICE, self._serve)
-        self._does("message", "get", "answers")
+        self._explain(
+            "Services fail. A message comes back after a failed try; after the last, it is in the error queue."
+        )
+        self._command("message", "put", "strings", "--body", _SENTENCE)
+        self._python(_BROKEN, self._fail)
+        self._command("message", "list", "errors")
+        self._explain("When the service works again, one command moves failed messages back to their queues.")
+        self._command("message", "redrive", "errors")
+        self._python(_SERVICE, self._serve)
+        self._command("message", "get", "answers")
         click.echo()
-        self._says("And this reads every byte, and says whether all is well.")
-        self._does("check")
+        self._explain("The last command reads every byte of the space, and tells what is damaged.")
+        self._command("check")
 
-    def _says(self, text: str) -> None:
+    def _explain(self, text: str) -> None:
         click.echo(f"\n{text}\n")
 
-    def _does(self, *words: str) -> None:
-        """A command of this program, on the tour's space."""
+    def _command(self, *words: str) -> None:
+        """Show and run a command of this program, on the tour's space."""
         click.echo(f"$ spool-admin {shlex.join(words)}")
         arguments = [*words] if words[0] == "init" else ["-s", self._path, *words]
-        with click.Context(self._program, info_name="spool-admin") as context:
+        with click.Context(self._program, info_name="spool-admin") as parent:
             try:
-                with self._program.make_context("spool-admin", arguments, parent=context) as made:
-                    self._program.invoke(made)
+                with self._program.make_context("spool-admin", arguments, parent=parent) as context:
+                    self._program.invoke(context)
             except click.exceptions.Exit as ended:
                 if ended.exit_code:
                     raise
 
-    def _runs(self, source: str, call: "Callable[[Space], None]") -> None:
+    def _python(self, source: str, call: "Callable[[Space], None]") -> None:
         import spool
 
         for line in source.splitlines():

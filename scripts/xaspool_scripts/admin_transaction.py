@@ -1,4 +1,4 @@
-"""``spool-admin transaction``: transactions in doubt, and an administrator's word on them."""
+"""``spool-admin transaction``: list transactions in doubt, and decide them."""
 
 import time
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ def list_(as_json: bool) -> None:
       spool-admin transaction list
     """
     with _manager() as manager:
-        found = [_described(manager, str(xid)) for xid in manager.recover()]
-        found += [_decided(xid, outcome) for xid, outcome in _outcomes(manager).items()]
-    rows = [each for each in found if each is not None]
+        transactions = [_described(manager, str(xid)) for xid in manager.recover()]
+        transactions += [_decided(xid, outcome) for xid, outcome in _outcomes(manager).items()]
+    rows = [row for row in transactions if row is not None]
     if as_json:
-        for each in rows:
-            write_json(each)
+        for row in rows:
+            write_json(row)
     elif rows:
         _table(rows)
     else:
@@ -48,8 +48,8 @@ def list_(as_json: bool) -> None:
 
 def _table(rows: list[dict[str, Any]]) -> None:
     cells = (
-        (each["xid"], each["state"], _prepared(each["prepared_at"]), _sum(each["puts"]), _sum(each["takes"]), _by(each))
-        for each in rows
+        (row["xid"], row["state"], _prepared(row["prepared_at"]), _sum(row["puts"]), _sum(row["takes"]), _by(row))
+        for row in rows
     )
     table(("xid", "state", "age" if on_terminal() else "prepared at", "puts", "takes", "prepared by"), cells)
 
@@ -62,8 +62,8 @@ def _sum(counts: dict[str, int] | None) -> int | None:
     return None if counts is None else sum(counts.values())
 
 
-def _by(found: dict[str, Any]) -> str | None:
-    writer = found["writer"]
+def _by(row: dict[str, Any]) -> str | None:
+    writer = row["writer"]
     return None if writer is None else f"process {writer.get('pid')} ({writer.get('program')})"
 
 
@@ -74,7 +74,7 @@ def _by(found: dict[str, Any]) -> str | None:
 def show_(xid: str, as_json: bool) -> None:
     """Show what a transaction in doubt would do: how many messages it puts into and takes from which queues.
 
-    Of one that was decided here, the decision is shown until it is forgotten.
+    After a decision with commit or rollback, the decision is shown until it is forgotten.
 
     \b
     Example:
@@ -83,43 +83,43 @@ def show_(xid: str, as_json: bool) -> None:
     text = str(_parsed(xid))
     with _manager() as manager:
         outcome = _outcomes(manager).get(text)
-        found = _decided(text, outcome) if outcome is not None else _described(manager, text, must=True)
-    assert found is not None
+        row = _decided(text, outcome) if outcome is not None else _described(manager, text, must_exist=True)
+    assert row is not None
     if as_json:
-        write_json(found)
+        write_json(row)
         return
-    told = {"xid": found["xid"], "state": found["state"], "prepared at": moment(found["prepared_at"])}
-    told |= {"by": _by(found), "puts": found["puts"], "takes": found["takes"]}
-    pairs({name: value for name, value in told.items() if value is not None})
+    fields = {"xid": row["xid"], "state": row["state"], "prepared at": moment(row["prepared_at"])}
+    fields |= {"by": _by(row), "puts": row["puts"], "takes": row["takes"]}
+    pairs({name: value for name, value in fields.items() if value is not None})
     if outcome is not None:
-        note(f"an administrator decided; it is kept for the coordinator until: spool-admin transaction forget {text}")
+        note(f"an administrator decided; this is kept for the coordinator until: spool-admin transaction forget {text}")
 
 
-def _described(manager: "ResourceManager", xid: str, *, must: bool = False) -> dict[str, Any] | None:
-    """None if it was decided meanwhile, unless it ``must`` be there."""
+def _described(manager: "ResourceManager", xid: str, *, must_exist: bool = False) -> dict[str, Any] | None:
+    """Describe a transaction in doubt; None if it was decided meanwhile, unless it must exist."""
     from dataclasses import asdict
 
     from spool.transactions.resolution import describe
     from spool.transactions.two_phase import UnknownBranch
 
     try:
-        found = describe(manager.space.engine.store, _parsed(xid))
+        description = describe(manager.space.engine.store, _parsed(xid))
     except UnknownBranch:
-        if must:
+        if must_exist:
             raise
         return None
-    return {**_object(_parsed(xid)), "state": "in doubt", **asdict(found)}
+    return {**_object(_parsed(xid)), "state": "in doubt", **asdict(description)}
 
 
 def _outcomes(manager: "ResourceManager") -> dict[str, str]:
-    """What was decided here, and not forgotten."""
+    """Return the decisions of an administrator that are not forgotten, by xid."""
     from spool.transactions.resolution import heuristic_outcomes
 
     return heuristic_outcomes(manager.space.engine.store)
 
 
 def _object(xid: "Xid") -> dict[str, object]:
-    """The parts of an xid are bytes: they are written as in its text form, in base64url."""
+    """Return an xid for JSON; its parts are bytes, written in base64url as in its text form."""
     _, gtrid, bqual = str(xid).split(".")
     return {"xid": str(xid), "format_id": xid.format_id, "gtrid": gtrid, "bqual": bqual}
 
@@ -133,7 +133,7 @@ def _decided(xid: str, outcome: str) -> dict[str, Any]:
 @_XID
 @space_option
 def commit(xid: str) -> None:
-    """Commit a transaction in doubt, in the place of its coordinator, which is told when it asks.
+    """Commit a transaction in doubt, instead of its coordinator, which gets this decision when it asks.
 
     \b
     Example:
@@ -148,7 +148,7 @@ def commit(xid: str) -> None:
 @_XID
 @space_option
 def rollback(xid: str) -> None:
-    """Roll back a transaction in doubt, in the place of its coordinator, which is told when it asks.
+    """Roll back a transaction in doubt, instead of its coordinator, which gets this decision when it asks.
 
     \b
     Example:
@@ -163,7 +163,7 @@ def rollback(xid: str) -> None:
 @click.argument("xid", metavar="XID")
 @space_option
 def forget(xid: str) -> None:
-    """Forget a decision made with commit or rollback here: its coordinator knows, or will never ask.
+    """Forget a decision made with commit or rollback: the coordinator knows it, or will never ask.
 
     \b
     Example:
@@ -176,15 +176,15 @@ def forget(xid: str) -> None:
 
 @contextmanager
 def _manager() -> "Iterator[ResourceManager]":
-    """The space's resource manager; its errors as ours."""
+    """Return the resource manager of the space; its errors become failures of the command."""
     from xa import ResourceManager, XAError
 
     with opened() as space:
         try:
             yield ResourceManager(space)
         except XAError as error:
-            told = str(error).replace("acknowledge it with xa_forget", "spool-admin transaction forget XID forgets it")
-            raise Failure(told) from error
+            text = str(error).replace("acknowledge it with xa_forget", "spool-admin transaction forget XID forgets it")
+            raise Failure(text) from error
 
 
 def _parsed(text: str) -> "Xid":

@@ -1,4 +1,4 @@
-"""Bodies for people: decoded by the codec that wrote them, or by their content type, and never without a bound."""
+"""Show bodies: decoded by their codec or content type, and cut to a limit."""
 
 import json
 from base64 import b64encode
@@ -13,25 +13,25 @@ from xaspool_scripts.wording import on_terminal, plural
 if TYPE_CHECKING:
     from spool.model.message import Message
 
-_MOST_DECODED = 1 << 20  # bytes; a larger body is shown as it begins
-_MOST_SHOWN = 1 << 16  # characters
+_MAX_DECODED = 1 << 20  # bytes; of a larger body, only the beginning is shown
+_MAX_SHOWN = 1 << 16  # characters
 _PIECE = 120
 _ROW = 16
 _ENDING = " …"
 
 
 class _NoValue(Exception):
-    """The body is text or bytes, or what it should be cannot be read."""
+    """The body is text or bytes, or it cannot be decoded."""
 
 
 def value(message: "Message") -> Any:
-    """What a consumer in Python gets for a JSON or msgpack body; ``_NoValue`` for any other."""
+    """Return what a consumer in Python gets for a JSON or msgpack body; raise `_NoValue` for any other."""
     from spool.errors import SpoolError
     from spool.model import codecs
 
     raw = message.body
     name = message.codec or codecs.codec_of(message.content_type)
-    if name not in ("json", "msgpack") or len(raw) > _MOST_DECODED:
+    if name not in ("json", "msgpack") or len(raw) > _MAX_DECODED:
         raise _NoValue
     try:
         return codecs.decode(raw, name)
@@ -40,13 +40,13 @@ def value(message: "Message") -> Any:
 
 
 def json_value(message: "Message") -> dict[str, Any]:
-    """``{"value": …}`` if the body has a value that JSON can express, else {}."""
+    """Return ``{"value": …}`` if the body has a value that JSON can express, else {}."""
     try:
-        found = value(message)
-        json.dumps(found, allow_nan=False)
+        decoded = value(message)
+        json.dumps(decoded, allow_nan=False)
     except (_NoValue, TypeError, ValueError, RecursionError):
         return {}
-    return {"value": found}
+    return {"value": decoded}
 
 
 def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
@@ -59,25 +59,27 @@ def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
         if name != "body":
             fields[name] = field
         elif body:
-            fields |= {**_encoded(message.body), **json_value(message)}
+            fields |= {**encoded("body", message.body), **json_value(message)}
     return fields
 
 
-def _encoded(raw: bytes) -> dict[str, str]:
+def encoded(name: str, raw: bytes) -> dict[str, str]:
+    """Return bytes for JSON as the fields `name` and `name`_encoding: text if they are UTF-8, otherwise base64."""
     try:
-        return {"body": raw.decode("utf-8"), "body_encoding": "utf-8"}
+        text, encoding = raw.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
-        return {"body": b64encode(raw).decode("ascii"), "body_encoding": "base64"}
+        text, encoding = b64encode(raw).decode("ascii"), "base64"
+    return {name: text, f"{name}_encoding": encoding}
 
 
 def write(message: "Message") -> str:
-    """Show the body on standard output, in colours on a terminal; returns what was left out of it, or ""."""
+    """Print the body, in colours on a terminal; return which part was printed, or "" if all of it was."""
     text, structured = _text(message)
-    left_out = ""
-    if len(text) > _MOST_SHOWN:
-        text, left_out = text[:_MOST_SHOWN] + _ENDING, f"the first {plural(_MOST_SHOWN, 'character')} of the body"
-    elif len(message.body) > _MOST_DECODED:
-        left_out = f"the first {plural(_MOST_DECODED, 'byte')} of the body"
+    part = ""
+    if len(text) > _MAX_SHOWN:
+        text, part = text[:_MAX_SHOWN] + _ENDING, f"the first {plural(_MAX_SHOWN, 'character')} of the body"
+    elif len(message.body) > _MAX_DECODED:
+        part = f"the first {plural(_MAX_DECODED, 'byte')} of the body"
     if structured and on_terminal():
         from rich.console import Console
         from rich.highlighter import JSONHighlighter
@@ -85,55 +87,55 @@ def write(message: "Message") -> str:
         Console().print(JSONHighlighter()(text), soft_wrap=True)
     else:
         click.echo(text)
-    return left_out
+    return part
 
 
 def _text(message: "Message") -> tuple[str, bool]:
-    """The body as text without control characters, and whether it is a value's."""
+    """Return the body as text without control characters, and whether it is a decoded value."""
     try:
         return printable(_pretty(value(message)), keep="\n\t"), True
     except _NoValue:
         pass
-    raw = message.body[:_MOST_DECODED]
+    raw = message.body[:_MAX_DECODED]
     text = _decoded(raw, cut=len(message.body) > len(raw))
     return _dump(raw) if text is None else printable(text, keep="\n\t"), False
 
 
 def _decoded(raw: bytes, *, cut: bool) -> str | None:
-    """Text if it is UTF-8. ``cut``: the last character may lack its end."""
+    """Return the text if the bytes are UTF-8, else None. `cut`: the last character may be incomplete."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         return raw[: error.start].decode("utf-8") if cut and len(raw) - error.start < 4 else None
 
 
-def _pretty(found: Any) -> str:
+def _pretty(decoded: Any) -> str:
     try:
-        return json.dumps(found, indent=2, ensure_ascii=False)
+        return json.dumps(decoded, indent=2, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         from rich.pretty import pretty_repr
 
-        return pretty_repr(_with_plain_times(found), max_width=100, max_depth=50)
+        return pretty_repr(_with_plain_times(decoded), max_width=100, max_depth=50)
 
 
-def _with_plain_times(found: Any) -> Any:
-    return found.isoformat() if isinstance(found, datetime) else found
+def _with_plain_times(decoded: Any) -> Any:
+    return decoded.isoformat() if isinstance(decoded, datetime) else decoded
 
 
 def _dump(raw: bytes) -> str:
-    """Offsets, bytes and what of them is ASCII."""
+    """Return a hex dump: offsets, bytes, and the bytes as ASCII."""
     rows = []
-    for offset in range(0, min(len(raw), _MOST_SHOWN // 4), _ROW):
+    for offset in range(0, min(len(raw), _MAX_SHOWN // 4), _ROW):
         row = raw[offset : offset + _ROW]
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         rows.append(f"{offset:08x}  {row.hex(' ').ljust(3 * _ROW)} {letters}")
-    if len(raw) > _MOST_SHOWN // 4:
+    if len(raw) > _MAX_SHOWN // 4:
         rows.append(_ENDING.strip())
     return "\n".join(rows)
 
 
 def piece(message: "Message") -> str:
-    """The beginning of the body on one line."""
+    """Return the beginning of the body on one line."""
     raw = message.body
     cut = raw[:_PIECE]
     text = None if message.codec == "msgpack" else _decoded(cut, cut=len(raw) > _PIECE)
@@ -149,8 +151,8 @@ def piece(message: "Message") -> str:
     return text + (_ENDING if len(raw) > _PIECE else "")
 
 
-def _one_line(found: Any) -> str:
+def _one_line(decoded: Any) -> str:
     try:
-        return json.dumps(found, ensure_ascii=False)
+        return json.dumps(decoded, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        return repr(_with_plain_times(found))
+        return repr(_with_plain_times(decoded))

@@ -1,6 +1,6 @@
-"""What every program shares: which space is meant, and that no traceback ever reaches the user.
+"""What all programs share: errors in one line, the space that a command is about, and shell completion.
 
-The programs import the engine inside their commands, so that ``--help`` and shell completion answer at once.
+The programs import the engine inside their commands, so that ``--help`` and shell completion are fast.
 """
 
 import errno
@@ -36,11 +36,11 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
-    """The command failed for a reason that its user can understand: one line."""
+    """The command failed; the message is one line for the user."""
 
 
 class BadValue(Failure):
-    """What was typed is not accepted."""
+    """A typed value is not accepted."""
 
     exit_code = WRONG_USAGE
 
@@ -49,7 +49,7 @@ class BadValue(Failure):
 
 
 class _Boundary(click.Command):
-    """Turns whatever a command raises into one line on stderr and an exit code."""
+    """A command whose errors become one line on stderr and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         if not extra.get("standalone_mode", True):
@@ -67,7 +67,7 @@ class _Boundary(click.Command):
         except BaseException as error:
             if os.environ.get("SPOOL_DEBUG"):
                 traceback.print_exc()
-            code = _complain(program, error)
+            code = _report(program, error)
         _forget_unwritten_output()
         _running.remove(program)
         sys.exit(code if isinstance(code, int) else 0)
@@ -81,44 +81,44 @@ class SingleProgram(_Boundary):
     """A program that is one command."""
 
 
-def _complain(program: str, error: BaseException) -> int:
-    """Say what happened; returns the exit code."""
+def _report(program: str, error: BaseException) -> int:
+    """Print an error; return the exit code."""
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
-        _say(program, describe(error))  # the value is wrong, not the command's form: its usage would not help
+        _print(program, describe(error))  # the value is wrong, not the form of the command: usage would not help
         return error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
     if isinstance(error, click.UsageError):
-        _say_misuse(program, error)
+        _print_misuse(program, error)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        _say(program, "interrupted")
+        _print(program, "interrupted")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return FAILED
     code = error.exit_code if isinstance(error, click.ClickException) else FAILED
-    if _is_ours(error, "Empty"):
+    if _is_of_engine(error, "Empty"):
         code = NOTHING_THERE
-    _say(program, describe(error))
+    _print(program, describe(error))
     return code
 
 
-def _say_misuse(program: str, error: click.UsageError) -> None:
-    """On one line, and where the command's form can be looked up."""
+def _print_misuse(program: str, error: click.UsageError) -> None:
+    """Print the error on one line, with the command that shows the usage."""
     text = describe(error).rstrip(".")
     if error.ctx is None:
-        _say(program, text)
+        _print(program, text)
     else:
         command = error.ctx.command_path
-        _say(command, f"{text[:1].lower()}{text[1:]}; see {command} --help")
+        _print(command, f"{text[:1].lower()}{text[1:]}; see {command} --help")
 
 
 def describe(error: BaseException) -> str:
-    """One line for people."""
+    """Describe an error in one line."""
     if isinstance(error, click.ClickException):
         text = error.format_message()
-    elif isinstance(error, ImportError) or _is_ours(error, "SpoolError"):
+    elif isinstance(error, ImportError) or _is_of_engine(error, "SpoolError"):
         text = str(error) or type(error).__name__
     elif isinstance(error, OSError):
         text = error.strerror or str(error) or type(error).__name__
@@ -129,14 +129,14 @@ def describe(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def _is_ours(error: BaseException, name: str) -> bool:
-    """By name: if the engine was never imported, the error cannot be one of its own."""
+def _is_of_engine(error: BaseException, name: str) -> bool:
+    """Tell whether an error is of that class of spool.errors, without importing the engine."""
     errors = sys.modules.get("spool.errors")
     return errors is not None and isinstance(error, getattr(errors, name))
 
 
 def _forget_unwritten_output() -> None:
-    """What could not be written was reported; without this, the interpreter would complain once more as it ends."""
+    """Drop output that could not be written: the error is reported, and the interpreter would report it again."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -145,14 +145,14 @@ def _forget_unwritten_output() -> None:
 
 
 class _Notes(logging.Handler):
-    """The engine's log, as one-liners on stderr."""
+    """Print the engine's log on stderr, one line a record."""
 
     def __init__(self, program: str) -> None:
         super().__init__(logging.WARNING)
         self.program = program
 
     def emit(self, record: logging.LogRecord) -> None:
-        _say(self.program, f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
+        _print(self.program, f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
 
 
 def _log_to_stderr(program: str) -> None:
@@ -163,16 +163,16 @@ def _log_to_stderr(program: str) -> None:
 
 
 def note(text: str) -> None:
-    """Something to know that is not data. May be called from any thread."""
-    _say(_running[-1], text)
+    """Print information that is not data on stderr. May be called from any thread."""
+    _print(_running[-1], text)
 
 
 def note_at_once(text: str) -> None:
-    """For handlers of signals, which may interrupt a write to the same stream: it cannot be entered twice."""
+    """Print information from a signal handler, which may have interrupted a write to the same stream."""
     write_at_once(f"{_running[-1]}: {text}")
 
 
-def _say(program: str, text: str) -> None:
+def _print(program: str, text: str) -> None:
     try:
         click.echo(f"{program}: {text}", err=True)
     except OSError:
@@ -180,7 +180,7 @@ def _say(program: str, text: str) -> None:
 
 
 def lost_output() -> NoReturn:
-    """Standard output was closed before the program began."""
+    """Raise the error for a standard output that was closed before the program began."""
     raise OSError(errno.EBADF, "standard output is closed")
 
 
@@ -193,12 +193,12 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 def space_option(function: AnyFunction) -> AnyFunction:
-    """-s/--space, before or after the command's name."""
+    """Add -s/--space, which may stand before or after the command's name."""
     return click.option(
         "-s",
         "--space",
         metavar="PATH",
-        type=click.Path(readable=False),  # (what cannot be read is told where it is opened, with what helps)
+        type=click.Path(readable=False),  # (opening it tells what is wrong, and what helps)
         expose_value=False,
         callback=_remember,
         help="The directory of the queue space; without it, $SPOOL_SPACE or the current directory.",
@@ -221,13 +221,17 @@ def _version() -> str:
 
 
 def named_space(context: click.Context | None = None) -> str | None:
-    """The space that -s or the environment names, or None."""
+    """Return the space that -s or the environment names, or None."""
     context = context or click.get_current_context()
     return context.meta.get(_SPACE) or os.environ.get("SPOOL_SPACE") or None
 
 
 def space_path(context: click.Context | None = None, otherwise: str = "") -> str:
-    """The space that the command is about. If none is named it is ``otherwise``; wrong usage if there is no such."""
+    """Return the path of the space that the command is about.
+
+    Without -s and $SPOOL_SPACE, it is the current directory if that is a space, then `otherwise`; if that is empty, it
+    is wrong usage.
+    """
     named = named_space(context)
     if named is not None:
         return named
@@ -242,7 +246,7 @@ def space_path(context: click.Context | None = None, otherwise: str = "") -> str
 
 @contextmanager
 def opened(*, tell: bool = True) -> Iterator["Space"]:
-    """The space, open. Bodies are bytes, whatever put them. ``tell``: say what opening it found damaged."""
+    """Open the space. Bodies are bytes, whatever their codec. `tell`: print what was found damaged."""
     with open_space() as space:
         space.engine.store.view.deliver_stored_bytes()
         for finding in space.recovery.damaged if tell else ():
@@ -252,7 +256,7 @@ def opened(*, tell: bool = True) -> Iterator["Space"]:
 
 
 def open_space() -> "Space":
-    """The space that the command is about. Settings that are not in order are no fault of what was typed."""
+    """Open the space that the command is about. Wrong settings are a failure, not a wrong value that was typed."""
     import spool
 
     try:
@@ -263,14 +267,14 @@ def open_space() -> "Space":
 
 @contextmanager
 def typed_values() -> Iterator[None]:
-    """What the engine does not accept here was typed: wrong usage, said in the words of the command line."""
+    """Report a value that the engine refuses as wrong usage, with options instead of arguments in the text."""
     import spool
 
     try:
         yield
     except (spool.InvalidArgument, spool.QueueNotFound) as error:
         command = click.get_current_context().command
-        options = {str(each.name): max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+        options = {str(p.name): max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
         kind = BadValue if isinstance(error, spool.InvalidArgument) else Failure
         raise kind(as_options(str(error), options)) from error
 
@@ -279,36 +283,36 @@ def typed_values() -> Iterator[None]:
 
 
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of queues, read from space.toml without opening the space."""
+    """Complete the name of a queue, from space.toml, without opening the space."""
     from spool.model.settings_file import parse
 
     try:
         with open(os.path.join(space_path(context), _SETTINGS), encoding="utf-8") as file:
             names = parse(file.read(), _SETTINGS).queues
-    except Exception:  # a completion that cannot help is silent
+    except Exception:  # completion prints no errors
         return []
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
 def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Xids of prepared branches."""
+    """Complete the xid of a prepared branch."""
     from spool.model import layout
 
     try:
         names = os.listdir(os.path.join(space_path(context), layout.PREPARED))
-    except Exception:  # a completion that cannot help is silent
+    except Exception:  # completion prints no errors
         return []
-    found = sorted(str(xid) for xid in map(layout.parse_xid, names) if xid is not None)
-    return [CompletionItem(xid) for xid in found if xid.startswith(incomplete)]
+    xids = sorted(str(xid) for xid in map(layout.parse_xid, names) if xid is not None)
+    return [CompletionItem(xid) for xid in xids if xid.startswith(incomplete)]
 
 
 def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of files in quarantine."""
+    """Complete the name of a file in quarantine."""
     from spool.disk.quarantine import REASON_SUFFIX
     from spool.model import layout
 
     try:
         names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))
-    except Exception:  # a completion that cannot help is silent
+    except Exception:  # completion prints no errors
         return []
     return [CompletionItem(n) for n in sorted(names) if n.startswith(incomplete) and not n.endswith(REASON_SUFFIX)]

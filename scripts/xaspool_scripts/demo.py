@@ -1,6 +1,6 @@
-"""The demonstration: real files in, through a drop folder, two-phase commits and Spark, to two services, and back.
+"""The demonstration: real files pass through a drop folder, Spark and two-phase commit to two services and back.
 
-Nothing here is special to the demonstration: it starts the programs that users start, kills one, and counts.
+It starts the same programs as a user, kills one of them, and counts.
 """
 
 import os
@@ -26,7 +26,7 @@ from xaspool_scripts.demo_services import describe
 _QUEUES = ("by-python", "by-http")
 _REPLIES, _SAMPLE, _SAMPLE_REPLIES = "replies", "sample", "sample-replies"
 _SERVICES = "python:xaspool_scripts.demo_services"
-_PATIENCE_SECONDS = 300.0
+_TIMEOUT_SECONDS = 300.0
 _POLL_SECONDS = 0.002
 
 
@@ -73,19 +73,19 @@ class Kill(NamedTuple):
 
 
 class _Demo:
-    """The steps, in order. ``stack`` ends what was started, whatever happens."""
+    """The steps, in order. `stack` ends the programs that were started."""
 
     def __init__(self, directory: str, stack: ExitStack) -> None:
         self.path = f"{directory}/space"
         self.stack = stack
         self.step = 0
 
-    def tell(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         self.step += 1
         say(f"\n{self.step}. {text}")
 
     def run(self, files: list[tuple[str, Path]]) -> None:
-        self.tell("Making a queue space, which is a directory, with two queues for work and one for replies.")
+        self.announce("Making a queue space, which is a directory, with two queues for work and one for replies.")
         space = self.stack.enter_context(spool.create(self.path))
         space.create_queue(_REPLIES)
         space.create_queue(_SAMPLE_REPLIES)
@@ -93,16 +93,16 @@ class _Demo:
             space.create_queue(queue, reply_queue=_REPLIES)
         space.create_queue(_SAMPLE, reply_queue=_SAMPLE_REPLIES)
 
-        self.tell("Starting spool-intake, which turns dropped files into messages, and a small web service.")
+        self.announce("Starting spool-intake, which turns dropped files into messages, and a small web service.")
         port = self._start_web_service()
         intake = self._start("intake")
 
-        self.tell(f"Dropping {len(files):,} source files of Python's standard library into each of {_folders()}.")
+        self.announce(f"Dropping {len(files):,} source files of Python's standard library into each of {_folders()}.")
         for queue in _QUEUES:
             drop(files, Path(self.path, "drop", queue))
         space.put(_SAMPLE, "this is a q example", correlation_id="sample-1")
 
-        self.tell("Starting spool-forward: one queue goes to a Python function, the other to the web service.")
+        self.announce("Starting spool-forward: one queue goes to a Python function, the other to the web service.")
         routes = {
             "by-python": f"{_SERVICES}:describe_message",
             "by-http": f"http://127.0.0.1:{port}/describe",
@@ -116,22 +116,22 @@ class _Demo:
         say(f"   {killed.prepared:,} branches were prepared, by {killed.workers} of Spark's Python workers and none")
         say("   by the forwarder itself.")
 
-        self.tell("Waiting until every dropped file was taken, then starting spool-forward again.")
+        self.announce("Waiting until every dropped file was taken, then starting spool-forward again.")
         self._wait(lambda: not waiting_files(self.path), "the intake", intake)
         _end(intake, signal.SIGTERM)
         again = self._start("forward", "--once", *_route_options(routes))
-        if again.wait(_PATIENCE_SECONDS) != 0:
+        if again.wait(_TIMEOUT_SECONDS) != 0:
             raise Failure("the second spool-forward failed; what it said stands above")
 
-        self.tell("Comparing every reply with what this program works out itself from the files.")
+        self.announce("Comparing every reply with what this program works out itself from the files.")
         found = compare(files, drained(space, _REPLIES))
         for line in found.lines():
             say(f"   {line}")
         sample = space.get(_SAMPLE_REPLIES).body
         say(f'   the sample application: "this is a q example" in, "{sample}" out')
-        self._conclude(space, found, sample)
+        self._judge(space, found, sample)
 
-    def _conclude(self, space: spool.Space, found: "Comparison", sample: str) -> None:
+    def _judge(self, space: spool.Space, found: "Comparison", sample: str) -> None:
         left = {
             name: stats.ready + stats.delayed + stats.claimed + stats.in_doubt for name, stats in space.stats().items()
         }
@@ -157,46 +157,49 @@ class _Demo:
         return int(server.stdout.readline())
 
     def _wait(self, condition: Any, who: str, process: "subprocess.Popen[bytes]") -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not condition():
             if process.poll() is not None:
                 raise Failure(f"{who} ended early, with exit code {process.returncode}; what it said stands above")
             if time.monotonic() > deadline:
-                raise Failure(f"{who} did not get there within {_PATIENCE_SECONDS:.0f} s")
+                raise Failure(f"{who} did not get there within {_TIMEOUT_SECONDS:.0f} s")
             time.sleep(_POLL_SECONDS)
 
     def _kill_half_way(self, space: spool.Space, forwarder: "subprocess.Popen[bytes]", total: int) -> Kill:
-        """Wait until half of the work is done and branches lie prepared, stop the forwarder to count, then kill it."""
+        """Wait until half of the work is done and branches are prepared, stop the forwarder to count, then kill it."""
         prepared = Path(self.path, "prepared")
-        found: list[Kill] = []
+        kills: list[Kill] = []
 
-        def caught() -> bool:
+        def killed() -> bool:
             if not any(prepared.iterdir()) or space.stats(_REPLIES).ready < total // 4:
                 return False
             with _stopped(forwarder):
-                kill = self._look(space, forwarder.pid)
+                kill = self._count(space, forwarder.pid)
                 if kill is None:
                     return False
-                found.append(kill)
+                kills.append(kill)
                 forwarder.kill()
             return True
 
-        self._wait(caught, "the forwarder", forwarder)
+        self._wait(killed, "the forwarder", forwarder)
         forwarder.wait()
-        return found[0]
+        return kills[0]
 
-    def _look(self, space: spool.Space, driver: int) -> Kill | None:
-        """What can be counted now; None if nothing is claimed, or no branch lies prepared. Failure if the forwarder
-        itself wrote one."""
+    def _count(self, space: spool.Space, driver: int) -> Kill | None:
+        """Count what the forwarder holds; None if nothing is claimed or no branch is prepared.
+
+        Raises:
+            Failure: the forwarder itself wrote a branch.
+        """
         writers = [writer_of(path) for path in Path(self.path, "prepared").glob("*.msgpack")]
         pids = [pid for pid in writers if pid is not None]
         stats = space.stats()
         claimed = sum(stats[queue].claimed for queue in _QUEUES)
         if not claimed or not pids:
             return None
-        strangers = [pid for pid in pids if pid == driver or not descends_from_spark(pid)]
-        if strangers:
-            raise Failure(f"branches were written by {strangers}, which are none of Spark's Python workers")
+        others = [pid for pid in pids if pid == driver or not descends_from_spark(pid)]
+        if others:
+            raise Failure(f"branches were written by {others}, which are none of Spark's Python workers")
         return Kill(claimed, len(pids), len(set(pids)), stats[_REPLIES].ready)
 
 
@@ -219,7 +222,7 @@ def _end(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 @contextmanager
 def _stopped(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hold a process still, so that what is counted is what is killed."""
+    """Stop a process meanwhile, so that nothing changes between the count and the kill."""
     process.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -232,7 +235,7 @@ def _stopped(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def drop(files: list[tuple[str, Path]], folder: Path) -> None:
-    """As any program would: write under a hidden name, rename when complete."""
+    """Drop files as any program would: write under a hidden name, rename when complete."""
     for name, path in files:
         hidden = folder / f".{name}"
         shutil.copyfile(path, hidden)
@@ -240,17 +243,17 @@ def drop(files: list[tuple[str, Path]], folder: Path) -> None:
 
 
 def waiting_files(path: str) -> bool:
-    """Whether a dropped file was not taken yet, or was taken and is not a message yet."""
+    """Tell whether a dropped file is not a message yet."""
     dropped = any(any(folder.iterdir()) for folder in Path(path, "drop").iterdir())
     taken = (folder for folder in Path(path, "active").iterdir() if folder.name.startswith("drop."))
     return dropped or any(any(folder.iterdir()) for folder in taken)
 
 
-# -- who wrote a branch --
+# -- the process that wrote a branch --
 
 
 def writer_of(path: Path) -> int | None:
-    """The process that a branch's header names; None if the file is gone or not complete."""
+    """Return the process that a branch's header names; None if the file is gone or not complete."""
     import msgpack
 
     try:
@@ -261,7 +264,7 @@ def writer_of(path: Path) -> int | None:
 
 
 def descends_from_spark(pid: int) -> bool:
-    """Whether a process has Spark's Python daemon among its ancestors."""
+    """Tell whether a process has Spark's Python daemon among its ancestors."""
     while pid > 1:
         try:
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -277,7 +280,7 @@ def descends_from_spark(pid: int) -> bool:
 
 
 class Comparison(NamedTuple):
-    """Replies against what they should be; counts of (service, file) pairs."""
+    """The replies compared with the expected ones, as counts of (service, file) pairs."""
 
     expected: int
     replies: int
@@ -308,7 +311,7 @@ class Comparison(NamedTuple):
 
 
 def drained(space: spool.Space, queue: str) -> Iterator[spool.Message]:
-    """All messages of a queue."""
+    """Take all messages of a queue."""
     while True:
         try:
             yield from space.get_many(queue, 1000)

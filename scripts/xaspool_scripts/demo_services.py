@@ -9,7 +9,7 @@ LARGEST_BODY_BYTES = 64 << 20
 
 
 def describe(body: bytes) -> dict[str, Any]:
-    """What both services say about a file: SHA-256, size in bytes, number of lines."""
+    """Describe a file: SHA-256, size in bytes, number of lines. Both services return this."""
     return {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "lines": len(body.splitlines())}
 
 
@@ -27,7 +27,7 @@ class _Handler(BaseHTTPRequestHandler):
     """POST a file, get its description as JSON."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body leave together, or Nagle's algorithm and the delayed ACK cost 40 ms a request
+    wbufsize = -1  # head and body are sent together: Nagle's algorithm and the delayed ACK would cost 40 ms a request
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A line a request would bury what the demonstration says."""
+        """Print nothing: a line for each request would hide the output of the demonstration."""
 
 
 def main() -> None:

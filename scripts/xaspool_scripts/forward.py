@@ -1,4 +1,4 @@
-"""``spool-forward``: messages go to services, through Spark."""
+"""``spool-forward``: call services with messages, through Spark."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ from xaspool_scripts.common import (
     space_path,
     version_option,
 )  # fmt: skip
-from xaspool_scripts.options import call_time
+from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import write_json
 from xaspool_scripts.start import ended_by, write_at_once
 
@@ -37,15 +37,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    routes: dict[str, str] = {}
-    for route in given:
-        queue, equals, service = route.partition("=")
-        if not (queue and equals and service):
-            raise click.BadParameter(f"{route!r} is not QUEUE=SERVICE, e.g. orders=http://localhost:8000/orders")
-        if queue in routes:
-            raise click.BadParameter(f"the queue {queue} has two routes: give it one")
-        routes[queue] = service
-    return routes
+    return by_queue(given, "route", "QUEUE=SERVICE", "orders=http://localhost:8000/orders")
 
 
 @click.command("spool-forward", cls=SingleProgram)
@@ -69,7 +61,7 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     "if there is one; retry counts the refusal as one of its tries.",
 )  # fmt: skip
 @click.option(
-    "--timeout", metavar="TIME", type=call_time, default="30", show_default=True,
+    "--timeout", metavar="TIME", type=short_duration, default="30", show_default=True,
     help="How long one call of a service may take, in seconds or e.g. 5m; a longer one is stopped and counts as a try "
     "of its message.",
 )  # fmt: skip
@@ -86,12 +78,12 @@ def main(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Call a service for each message; its answer goes to the message's reply queue, in the same commit.
+    """Call a service for each message; its reply goes to the message's reply queue, in the same commit.
 
-    While a service cannot be reached, or a queue for its answers is full, no tries are counted: the route pauses, for
-    longer each time. The first Ctrl-C or SIGTERM lets the calls that are under way finish, commits them and exits with
-    0. The second one exits at once, with 130 or 143: the calls that are under way count as tries, and all messages of
-    the round stay in the queue.
+    While a service cannot be reached, or a queue for its replies is full, no tries are counted: the route pauses, for
+    longer each time. After the first Ctrl-C or SIGTERM, calls in progress are finished and committed, and the exit code
+    is 0. The second one exits at once, with 130 or 143: the calls in progress count as tries, and all messages of the
+    round stay in the queue.
 
     \b
     Exit codes:
@@ -119,7 +111,7 @@ def main(
             raise Failure(str(error)) from None
         except ServiceError as error:
             raise BadValue(str(error)) from None
-    _tell(summary, as_json)
+    _print_summary(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)
     if summary.left:
@@ -127,24 +119,24 @@ def main(
 
 
 def _ready(routes: dict[str, str]) -> int:
-    """How many messages wait, for the progress bar."""
+    """Count the messages that are ready, for the progress bar."""
     with opened() as space:
         stats = space.stats()
         return sum(stats[queue].ready for queue in routes if queue in stats)
 
 
 def _stop_on_signals(forwarder: "Forwarder", end: "Callable[[int], object]" = os._exit) -> None:
-    """The first one stops it, the second one abandons what it does, the third one asks nothing any more."""
+    """Stop the forwarder at the first signal, abandon its calls at the second, end the process at the third."""
     counted = itertools.count(1)
 
     def handle(number: int, frame: Any) -> None:
-        came = next(counted)  # in one instruction, for another signal may come before the next one
+        count = next(counted)  # one instruction: a second signal cannot come in between
         code = ended_by(number)
-        if came == 1:
-            note_at_once("finishing what is under way; once more ends it at once")
+        if count == 1:
+            note_at_once("finishing the calls in progress; once more ends it at once")
             forwarder.stop()
-        elif came == 2:
-            note_at_once("ending at once; what is under way is not committed")
+        elif count == 2:
+            note_at_once("ending at once; calls in progress are not committed")
             forwarder.abandon(lambda: _leave(end, code))
         else:
             end(code)
@@ -155,7 +147,7 @@ def _stop_on_signals(forwarder: "Forwarder", end: "Callable[[int], object]" = os
 
 def _leave(end: "Callable[[int], object]", code: int) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
-        write_at_once(_SHOW_CURSOR)  # which the progress bar hides
+        write_at_once(_SHOW_CURSOR)  # the progress bar hides it
     end(code)
 
 
@@ -163,7 +155,7 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 def _progress(
     routes: dict[str, str],
 ) -> "Iterator[tuple[Callable[[str, RoundResult], None] | None, Callable[[str], None]]]":
-    """A bar on a terminal; elsewhere only what is said, because a log of ten thousand lines is of no help."""
+    """Show a bar on a terminal; elsewhere only print what is being done, not a line for each round."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None, note
         return
@@ -173,7 +165,7 @@ def _progress(
         yield bar.advance, bar.say
 
 
-def _tell(summary: "Summary", as_json: bool) -> None:
+def _print_summary(summary: "Summary", as_json: bool) -> None:
     from forwarder import Effect
 
     if as_json:
@@ -193,10 +185,10 @@ def _tell(summary: "Summary", as_json: bool) -> None:
         return
     for queue in sorted({*summary.effects, *summary.left}):
         effects = summary.effects.get(queue, {})
-        told = [f"{count:,} {Effect(name).words}" for name, count in effects.items() if name != Effect.KEPT]
-        told += [f"{summary.left[queue]:,} left for later"] if queue in summary.left else []
-        if told:
-            click.echo(f"{queue}: {', '.join(told)}")
+        parts = [f"{count:,} {Effect(name).words}" for name, count in effects.items() if name != Effect.KEPT]
+        parts += [f"{summary.left[queue]:,} left for later"] if queue in summary.left else []
+        if parts:
+            click.echo(f"{queue}: {', '.join(parts)}")
         for effect, reason, count in summary.failures.get(queue, ()):
             if effect != Effect.KEPT:
                 click.echo(f"  {count:,} {Effect(effect).words}: {reason}")

@@ -13,7 +13,7 @@ _STARTING = "starting"
 
 
 class _Count(ProgressColumn):
-    """How many messages were handled, of how many that were waiting when the program began."""
+    """The number of messages handled, of those that were waiting when the program began."""
 
     def render(self, task: Task) -> Text:
         done, waiting = int(task.completed), task.total
@@ -21,9 +21,10 @@ class _Count(ProgressColumn):
 
 
 class ForwardBar:
-    """Moves to and fro while Spark starts and while nothing is to do, because no share of anything is done then.
+    """A progress bar without a length while Spark starts and while the queues are empty.
 
-    ``waiting``: how many messages there are to forward when the program begins.
+    Args:
+        waiting: how many messages wait when the program begins.
     """
 
     def __init__(self, waiting: int, console: Console | None = None) -> None:
@@ -45,17 +46,17 @@ class ForwardBar:
         self.bar.stop()
 
     def say(self, text: str) -> None:
-        """What is being done now: a few words."""
+        """Show in a few words what is being done."""
         self.bar.update(self._task, description=text)
         self._show()
 
     def advance(self, queue: str, result: "RoundResult") -> None:
-        """A round has ended."""
+        """Count the messages of a round that has ended."""
         self._done += result.messages
         self._show()
 
     def _show(self) -> None:
-        self.bar.tasks[0].total = self._total()  # (``update`` takes None for: as it is)
+        self.bar.tasks[0].total = self._total()  # (``update`` ignores None)
         self.bar.update(self._task, completed=self._done)
 
     def _total(self) -> int | None:

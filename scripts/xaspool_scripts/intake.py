@@ -1,4 +1,4 @@
-"""``spool-intake``: files in ``drop/<queue>/`` become messages."""
+"""``spool-intake``: turn files in ``drop/<queue>/`` into messages."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("spool-intake", cls=SingleProgram)
-@click.option("--once", is_flag=True, help="The files that are complete now are taken, and the program ends.")
+@click.option("--once", is_flag=True, help="Take the files that are complete now, then exit.")
 @json_option
 @space_option
 @version_option
@@ -37,8 +37,8 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     goes to quarantine/ with the reason: see spool-admin quarantine. A file that another user wrote in place is taken
     once it has not changed for the space's drop_settle, 60 seconds by default.
 
-    SIGTERM and Ctrl-C end the program after the commit it is at, with exit code 0. Exit codes of --once: 0 nothing is
-    left, 5 something was left where it is (stderr says what and why), 6 some went to quarantine, whatever was left.
+    SIGTERM and Ctrl-C end the program after the current commit, with exit code 0. Exit codes of --once: 0 nothing is
+    left, 5 files were left where they are (stderr says which and why), 6 files went to quarantine.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
     with opened() as space:
         from spool.intake import Intake
 
-        intake = Intake(space, progress=_progress if _is_watched() and not (as_json or once) else None)
+        intake = Intake(space, progress=_progress if _on_terminal() and not (as_json or once) else None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: intake.stop())
         if not once:
@@ -63,8 +63,8 @@ def main(context: click.Context, once: bool, as_json: bool) -> None:
         context.exit(QUARANTINED if counts.quarantined else LEFT_SOME if counts.left else 0)
 
 
-def _is_watched() -> bool:
-    """Whether standard error is a terminal: a line for each commit would fill a journal."""
+def _on_terminal() -> bool:
+    """Tell whether standard error is a terminal; in a log, a line for each commit would be too much."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

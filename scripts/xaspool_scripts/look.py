@@ -1,4 +1,4 @@
-"""A disk that only looks: whatever would change the space is refused, so a dry run cannot."""
+"""A disk that refuses every change of the space, for a dry run."""
 
 import errno
 from typing import NoReturn
@@ -8,7 +8,7 @@ from spool.model import layout
 
 
 class LookingDisk(Disk):
-    """Reads and asks for locks as ``Disk`` does. A lock file that is missing in ``run/`` is a nameless empty one."""
+    """A `Disk` that reads and locks, and changes nothing. A missing lock file in ``run/`` is an empty one in memory."""
 
     def open(self, name: str, *, write: bool = False) -> int:
         return super().open(name)
@@ -48,7 +48,7 @@ class LookingDisk(Disk):
         self._refuse("")
 
     def names(self, directory: str) -> list[str]:
-        """A directory that is missing is empty: opening the space would make it."""
+        """List a directory; a missing one is empty, because opening the space would make it."""
         try:
             return super().names(directory)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Messages of a queue as a table: drawn to the width of a terminal, or aligned text; some hundred at a time."""
+"""Print the messages of a queue as a table: fitted to a terminal, or as aligned text."""
 
 import time
 from collections.abc import Iterator
@@ -19,39 +19,39 @@ _WIDTHS = (32, 8, 8, 5, 10, 25, 25, 14, 0)
 _RIGHT = (False, False, True, True, True, False, False, False, False)
 _DRAWN_AT_ONCE = 500
 
-# On a terminal: column, width, and how wide the terminal must be for it; the body takes what is left.
+# On a terminal: (column, width, least width of the terminal for it); the body gets the rest.
 _DRAWN = (("id", 32, 0), ("state", 8, 0), ("age", 6, 0), ("tries", 5, 100), ("bytes", 9, 120), ("waits for", 22, 100))
 _BORDERS = 3
 
 
 def write(entries: "Iterator[QueueEntry]") -> int:
-    """All of them, each with its message; how many."""
+    """Print all entries, each of which has a message; return their number."""
     if on_terminal():
         return _draw(entries)
     count = 0
     for entry in entries:
-        found = entry.message
-        assert found is not None
+        message = entry.message
+        assert message is not None
         if not count:
             click.echo(aligned(_COLUMNS, _WIDTHS, _RIGHT))
         cells = (
-            found.id, entry.state, found.priority, found.attempts, len(found.body), moment(found.enqueued_at),
-            _waits_for(entry, found), found.correlation_id,
+            message.id, entry.state, message.priority, message.attempts, len(message.body), moment(message.enqueued_at),
+            _waits_for(entry, message), message.correlation_id,
         )  # fmt: skip
-        click.echo(aligned([*map(show, cells), bodies.piece(found)], _WIDTHS, _RIGHT))
+        click.echo(aligned([*map(show, cells), bodies.piece(message)], _WIDTHS, _RIGHT))
         count += 1
     return count
 
 
-def _waits_for(entry: "QueueEntry", found: "Message") -> str | None:
-    """A time, or the holder."""
+def _waits_for(entry: "QueueEntry", message: "Message") -> str | None:
+    """Return what a message waits for: its holder, or the time when it is due."""
     if entry.holder is not None:
         return holder_name(entry.holder)
-    return moment(found.not_before)
+    return moment(message.not_before)
 
 
 def holder_name(holder: "Holder") -> str:
-    """In a few words."""
+    """Describe a holder in a few words."""
     if holder.state == "in doubt":
         return f"transaction {holder.xid}"
     if holder.pid is None:
@@ -60,7 +60,7 @@ def holder_name(holder: "Holder") -> str:
 
 
 def _draw(entries: "Iterator[QueueEntry]") -> int:
-    """A table for each some hundred, so that a long queue needs no more memory, and shows at once."""
+    """Print one table for some hundred entries at a time: a long queue needs no more memory, and is shown at once."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -69,35 +69,35 @@ def _draw(entries: "Iterator[QueueEntry]") -> int:
     columns = [(name, width) for name, width, least in _DRAWN if console.width >= least]
     left = console.width - sum(width + _BORDERS for _, width in columns) - _BORDERS - 1
     count = 0
-    while some := list(islice(entries, _DRAWN_AT_ONCE)):
+    while batch := list(islice(entries, _DRAWN_AT_ONCE)):
         drawn = Table(header_style="bold")
         for name, width in columns:
             drawn.add_column(name, width=width, justify="right" if name in ("tries", "bytes") else "left")
         drawn.add_column("body", width=max(8, left), no_wrap=True, overflow="ellipsis")
-        for entry in some:
+        for entry in batch:
             cells = _cells(entry)
             last = cells.pop("body")
             if cells["waits for"] and "waits for" not in dict(columns):
                 last = f"({cells['waits for']}) {last}"
             drawn.add_row(*(Text(cells[name]) for name, _ in columns), Text(last))
         console.print(drawn)
-        count += len(some)
+        count += len(batch)
     return count
 
 
 def _cells(entry: "QueueEntry") -> dict[str, str]:
-    found = entry.message
-    assert found is not None
+    message = entry.message
+    assert message is not None
     now = time.time()
-    due = found.not_before
+    due = message.not_before
     return {
-        "id": found.id,
+        "id": message.id,
         "state": entry.state,
-        "age": age(max(0.0, now - found.enqueued_at)),
-        "tries": show(found.attempts),
-        "bytes": f"{len(found.body):,}",
+        "age": age(max(0.0, now - message.enqueued_at)),
+        "tries": show(message.attempts),
+        "bytes": f"{len(message.body):,}",
         "waits for": _waits_in_words(entry, due, now),
-        "body": bodies.piece(found),
+        "body": bodies.piece(message),
     }
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share: how times, filters and a queue's options are written on the command line."""
+"""Options that several commands share: times, sizes, filters, and the options of a queue."""
 
 import math
 import re
@@ -13,14 +13,13 @@ import click
 from xaspool_scripts.common import AnyFunction, complete_queue
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
-_SHORTEST_CALL_SECONDS = 0.1
-_SHORTEST_WATCH_SECONDS = 0.1
+_SHORTEST_SECONDS = 0.1
 _MESSAGE_ID = re.compile(r"[0-9a-fA-F]{32}")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+) ?([smhdw]?)")
 
 
 def moment(text: str) -> float:
-    """Seconds since the epoch, or an ISO date and time (local, unless it names its zone)."""
+    """Parse a moment: seconds since the epoch, or an ISO date and time, local unless it names its zone."""
     for read in (float, lambda text: datetime.fromisoformat(text).timestamp()):
         try:
             return read(text)
@@ -31,15 +30,15 @@ def moment(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Seconds: ``30``, or with a unit: ``90s``, ``15m``, ``2h``, ``7d``, ``1w``. Every time span is of this type."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or not math.isfinite(seconds := float(found[1]) * _UNITS[found[2] or "s"]):
+    """Parse a time span into seconds: ``30``, or with a unit: ``90s``, ``15m``, ``2h``, ``7d``, ``1w``."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not math.isfinite(seconds := float(match[1]) * _UNITS[match[2] or "s"]):
         raise click.BadParameter(f"{text!r} is neither a number of seconds nor a time like 90s, 15m, 2h or 7d")
     return seconds
 
 
 def duration_or_forever(text: str) -> float | None:
-    """Seconds as ``duration`` has them, or ``forever``: None."""
+    """Parse a time span as `duration` does, or ``forever``, which is None."""
     if text == "forever":
         return None
     try:
@@ -48,24 +47,16 @@ def duration_or_forever(text: str) -> float | None:
         raise click.BadParameter(f"{error.message}, nor forever") from None
 
 
-def call_time(text: str) -> float:
-    """How long a call of a service may take, at least 0.1 seconds."""
+def short_duration(text: str) -> float:
+    """Parse a time span of at least 0.1 seconds: that of a call, or between two lists."""
     seconds = duration(text)
-    if seconds < _SHORTEST_CALL_SECONDS:
-        raise click.BadParameter(f"{text!r} is less than {_SHORTEST_CALL_SECONDS} seconds, the least for a call")
-    return seconds
-
-
-def watch_time(text: str) -> float:
-    """How long a list is shown before the next one, at least 0.1 seconds."""
-    seconds = duration(text)
-    if seconds < _SHORTEST_WATCH_SECONDS:
-        raise click.BadParameter(f"{text!r} is less than {_SHORTEST_WATCH_SECONDS} seconds, the least between lists")
+    if seconds < _SHORTEST_SECONDS:
+        raise click.BadParameter(f"{text!r} is less than {_SHORTEST_SECONDS} seconds, the shortest time")
     return seconds
 
 
 def size(text: str) -> int:
-    """Bytes: ``1048576``, or a number with a unit: ``500 kB``, ``1 GiB``. The type of every option that is a size."""
+    """Parse a size into bytes: ``1048576``, or a number with a unit: ``500 kB``, ``1 GiB``."""
     from spool.model.settings import BYTES, parse_mark
 
     with suppress(ValueError):
@@ -78,14 +69,14 @@ def size(text: str) -> int:
 
 
 def message_id(text: str) -> str:
-    """The id of a message, there or not. The type of all options and arguments for ids."""
+    """Check the form of a message id; the message need not exist."""
     if _MESSAGE_ID.fullmatch(text) is None:
         raise click.BadParameter(f"{text!r} is not a message id, which is 32 hexadecimal digits")
     return text
 
 
 def group(text: str) -> str:
-    """The name of a group of users on this machine."""
+    """Check that this machine has a group of users of that name."""
     import grp
 
     try:
@@ -101,41 +92,60 @@ def whole(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a whole number") from None
 
 
-class _Nothing:
-    """What ``none`` says: the value is taken away."""
+class _None:
+    """The value ``none`` on the command line: it removes the option."""
 
     def __repr__(self) -> str:
         return "none"
 
 
-NOTHING = _Nothing()
+NONE = _None()
 
 
-def or_nothing(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """What ``read`` takes, or ``none``."""
+def or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a type for the values that `read` parses, and for ``none``."""
 
     def read_or_none(text: str) -> Any:
-        return NOTHING if text == "none" else read(text)
+        return NONE if text == "none" else read(text)
 
     return read_or_none
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, with None where ``none`` was."""
-    return {name: None if value is NOTHING else value for name, value in options.items() if value not in (None, ())}
+    """Return the options that were given, with None for ``none``."""
+    return {name: None if value is NONE else value for name, value in options.items() if value not in (None, ())}
 
 
 def headers(given: tuple[str, ...]) -> dict[str, str]:
-    """``NAME=VALUE``, several times."""
-    found: dict[str, str] = {}
-    for each in given:
-        name, sign, value = each.partition("=")
+    """Parse the values of ``--header NAME=VALUE``."""
+    values: dict[str, str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
         if not sign or not name:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--header")
-        if name in found:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+        if name in values:
             raise click.BadParameter(f"{name!r} is given twice", param_hint="--header")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
+
+
+def by_queue(given: tuple[str, ...], kind: str, form: str, example: str) -> dict[str, str]:
+    """Parse texts such as ``QUEUE=SERVICE`` into targets by queue.
+
+    Args:
+        kind: what a queue has one of, e.g. "route".
+        form: how a text is written, for the error of one that is not.
+        example: the same.
+    """
+    targets: dict[str, str] = {}
+    for text in given:
+        queue, sign, target = text.partition("=")
+        if not (queue and sign and target):
+            raise click.BadParameter(f"{text!r} is not {form}, e.g. {example}")
+        if queue in targets:
+            raise click.BadParameter(f"the queue {queue} has two {kind}s: give it one")
+        targets[queue] = target
+    return targets
 
 
 # -- a queue's options -------------------------------------------------------------------------------------------------
@@ -143,71 +153,71 @@ def headers(given: tuple[str, ...]) -> dict[str, str]:
 _TIME = "TIME"
 _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     (
-        "--order", or_nothing(str), "CRITERIA",
+        "--order", or_none(str), "CRITERIA",
         "The order of delivery: priority and time, each or none, then fifo or lifo; e.g. priority,fifo.",
     ),
-    ("--out-of-order", or_nothing(str), "WAYS", "How a put may bypass the order: top, before, or top,before."),
+    ("--out-of-order", or_none(str), "WAYS", "How a put may bypass the order: top, before, or top,before."),
     (
-        "--retries", or_nothing(whole), "N",
+        "--retries", or_none(whole), "N",
         "How often a message is tried again after its first try has failed; without it, for ever.",
     ),
     (
-        "--retry-delay", or_nothing(duration), _TIME,
+        "--retry-delay", or_none(duration), _TIME,
         "How long a message is hidden after a failed try, in seconds or e.g. 5m.",
     ),
     (
-        "--retry-delay-max", or_nothing(duration), _TIME,
+        "--retry-delay-max", or_none(duration), _TIME,
         "The longest time that a message is hidden after a failed try, in seconds or e.g. 1h; the time doubles with "
         "each try up to this.",
     ),
     (
-        "--first-delay", or_nothing(duration), _TIME,
+        "--first-delay", or_none(duration), _TIME,
         "How long a new message is hidden before its first try, unless its put sets a time; in seconds or e.g. 5m.",
     ),
     (
-        "--error-queue", or_nothing(str), "QUEUE",
+        "--error-queue", or_none(str), "QUEUE",
         "The queue that a message moves to after its last failed try; without it, the message is deleted.",
     ),
-    ("--reply-queue", or_nothing(str), "QUEUE", "The reply queue of messages that are put without one."),
-    ("--failure-queue", or_nothing(str), "QUEUE", "The failure queue of messages that are put without one."),
+    ("--reply-queue", or_none(str), "QUEUE", "The reply queue of messages that are put without one."),
+    ("--failure-queue", or_none(str), "QUEUE", "The failure queue of messages that are put without one."),
     (
-        "--on-expiry", or_nothing(str), "WHERE",
+        "--on-expiry", or_none(str), "WHERE",
         "Where a message goes when its time to live is over: error (to the error queue) or drop (it is deleted).",
     ),
     (
-        "--max-messages", or_nothing(whole), "N",
+        "--max-messages", or_none(whole), "N",
         "The largest number of messages in the queue; a put that would exceed it is refused.",
     ),
     (
-        "--max-bytes", or_nothing(size), "SIZE",
+        "--max-bytes", or_none(size), "SIZE",
         "The largest size of all bodies in the queue, in bytes or e.g. '1 GiB'; a put that would exceed it is refused.",
     ),
     (
-        "--deduplication-window", or_nothing(duration), _TIME,
+        "--deduplication-window", or_none(duration), _TIME,
         "How long the queue remembers the deduplication key of a put, in seconds or e.g. 5m.",
     ),
     (
-        "--capacity-high", or_nothing(str), "MARK",
+        "--capacity-high", or_none(str), "MARK",
         "The fill level that starts the capacity command, e.g. 80%, '5000 messages' or '1 GiB'.",
     ),
     (
-        "--capacity-low", or_nothing(str), "MARK",
+        "--capacity-low", or_none(str), "MARK",
         "The fill level that the queue must fall to before the capacity command can start again.",
     ),
     (
-        "--capacity-command", or_nothing(str), "COMMAND",
+        "--capacity-command", or_none(str), "COMMAND",
         "The shell command that runs when the queue reaches --capacity-high; $SPOOL_QUEUE is the queue's name.",
     ),
     (
-        "--capacity-timeout", or_nothing(duration), _TIME,
+        "--capacity-timeout", or_none(duration), _TIME,
         "How long the capacity command may run before it is ended, in seconds or e.g. 1m.",
     ),
-    ("--durability", or_nothing(str), "HOW", "When a put is done: flush, as soon as its message is on the disk."),
+    ("--durability", or_none(str), "HOW", "When a put is done: flush, as soon as its message is on the disk."),
 )  # fmt: skip
 
 
 def queue_options(function: AnyFunction) -> AnyFunction:
-    """All options of a queue; ``none`` takes one away that may be left out."""
+    """Add all options of a queue to a command; the value ``none`` removes an option."""
     ordered = "Whether only one transaction at a time may hold messages of the queue, strictly in order."
     decorated: Any = click.option("--ordered/--not-ordered", default=None, help=ordered)(function)
     for name, type, metavar, text in reversed(_QUEUE_OPTIONS):
@@ -220,7 +230,7 @@ def queue_options(function: AnyFunction) -> AnyFunction:
 
 
 def filter_options(function: AnyFunction) -> AnyFunction:
-    """Which messages of a queue; all of these must hold."""
+    """Add the options that choose messages of a queue; a message must match all of them."""
     decorated: Any = click.option(
         "--older-than",
         type=duration,
@@ -246,15 +256,15 @@ def yes_option(function: AnyFunction) -> AnyFunction:
     return click.option("--yes", "-y", is_flag=True, help=text)(function)
 
 
-def agreed(question: str, yes: bool) -> bool:
-    """Whether to go on: it asks only on a terminal."""
+def confirmed(question: str, yes: bool) -> bool:
+    """Ask a question on a terminal; without one, or with --yes, the answer is yes."""
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return True
     return click.confirm(question, err=True)
 
 
 def filters(options: dict[str, Any]) -> dict[str, Any]:
-    """As ``Space.browse`` takes them."""
+    """Return the filters as `Space.browse` takes them."""
     chosen = given(options)
     if "headers" in chosen:
         chosen["headers"] = headers(chosen["headers"])
@@ -267,7 +277,7 @@ def dry_run_option(function: AnyFunction) -> AnyFunction:
 
 @contextmanager
 def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal, and nothing elsewhere; it is told how many are done."""
+    """Show a progress bar on a terminal; yield the function that sets how many are done."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""Data on stdout: tables on a terminal, aligned text elsewhere, JSON where asked for."""
+"""Write data to stdout: tables on a terminal, aligned text elsewhere, JSON with --json."""
 
 import json
 import sys
@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from xaspool_scripts.common import Failure, describe, lost_output, note
+from xaspool_scripts.wording import plural
 
 NOTHING = "-"
 
 
 def write_bytes(data: bytes) -> None:
-    """To stdout, and on their way when this returns; OSError if they cannot be."""
+    """Write bytes to stdout and flush it; OSError if that fails."""
     if sys.stdout is None:
         lost_output()
     sys.stdout.buffer.write(data)
@@ -24,7 +25,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def write_json(value: Any) -> None:
-    """One object on one line, in ASCII, so that it is the same in every locale."""
+    """Write one object on one line, in ASCII, so that it is the same in every locale."""
     write_bytes(json.dumps(value, default=_as_json).encode("ascii") + b"\n")
 
 
@@ -38,7 +39,7 @@ def _as_json(value: object) -> object:
 
 @contextmanager
 def answering(done: str) -> Iterator[None]:
-    """Around output about what was done already: if it cannot be written, the error says that it was done."""
+    """Wrap output about what was done: if it cannot be written, the error says that it was done."""
     try:
         yield
     except OSError as error:
@@ -46,7 +47,7 @@ def answering(done: str) -> Iterator[None]:
 
 
 def write_answer(count: int, done: str, as_json: bool) -> None:
-    """How many, on stdout; and what was done, in words, on stderr."""
+    """Write a count to stdout, and what was done to stderr."""
     with answering(done):
         if as_json:
             write_json({"count": count})
@@ -56,7 +57,7 @@ def write_answer(count: int, done: str, as_json: bool) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A whole table. Numbers stand to the right."""
+    """Write a table; columns of numbers are right-aligned."""
     kept = [list(row) for row in rows]
     cells = [[show(value) for value in row] for row in kept]
     right = [all(isinstance(row[i], int | float | None) for row in kept) for i in range(len(columns))]
@@ -69,7 +70,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    """One line of a table whose widths are known."""
+    """Return one line of a table whose column widths are known."""
     padded = (
         cell.rjust(width) if to_right else cell.ljust(width)
         for cell, width, to_right in zip(row, widths, right, strict=True)
@@ -91,14 +92,14 @@ def _rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]], right: S
 
 
 def pairs(values: Mapping[str, object]) -> None:
-    """Names and values below each other."""
+    """Write names and values, one pair a line."""
     width = max(map(len, values), default=0)
     for name, value in values.items():
         click.echo(f"{name.ljust(width)}  {show(value)}")
 
 
 def show(value: object) -> str:
-    """A value for people. Control characters are written out: a message must not steer a terminal."""
+    """Return a value as text. Control characters are escaped: a message must not control a terminal."""
     if value is None or value == "":
         return NOTHING
     if isinstance(value, float):
@@ -111,7 +112,7 @@ def show(value: object) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with what a terminal would act on written as escapes, but for the characters in ``keep``."""
+    """Escape the control characters of a text, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -120,7 +121,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time for people, in their time zone."""
+    """Return a time as text, in the local time zone."""
     if seconds is None:
         return None
     try:
@@ -130,5 +131,5 @@ def moment(seconds: float | None) -> str | None:
 
 
 def messages(count: int) -> str:
-    """A number of them, for people."""
-    return f"{count:,} message{'' if count == 1 else 's'}"
+    """Return a number of messages in words."""
+    return plural(count, "message")

@@ -1,4 +1,4 @@
-"""``spool-recover``: run the start-up scan, and tell what it found and did."""
+"""``spool-recover``: run the start-up scan, and print what it found and did."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from xaspool_scripts.wording import plural
 if TYPE_CHECKING:
     from spool.admin.findings import Finding, RecoveryReport
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 # (kind, one of them, many of them), the worst first. Kinds that are not here are shown under their own name.
 _IN_WORDS = (
@@ -41,10 +41,10 @@ _IN_WORDS = (
     ),
     (
         "finished",
-        "commit was complete, and its process died before it said so",
-        "commits were complete, and their processes died before they said so",
+        "commit was complete, and its process died before it returned",
+        "commits were complete, and their processes died before they returned",
     ),
-    ("empty number", "commit number was given out and never used", "commit numbers were given out and never used"),
+    ("empty number", "commit number was issued and never used", "commit numbers were issued and never used"),
     (
         "moved",
         "committed transaction was not yet in its final place",
@@ -77,10 +77,10 @@ _IN_WORDS = (
 @version_option
 @click.pass_context
 def main(context: click.Context, dry_run: bool, as_json: bool) -> None:
-    """Recover a queue space after a crash, and tell what was found and what was done.
+    """Recover a queue space after a crash, and print what was found and what was done.
 
-    Opening a space recovers it, too: this is for looking. If other processes have the space open, it was recovered
-    when the first of them opened it, and only what can be said beside them is reported.
+    Any program that opens a space recovers it, too: this command prints a report. If other processes have the space
+    open, it was recovered when the first of them opened it, and the report leaves out what they are doing.
 
     Exit codes: 0 fine, 1 it failed or something is damaged, 2 wrong usage.
 
@@ -106,7 +106,7 @@ def _recover() -> "tuple[RecoveryReport, list[str]]":
 
 
 def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
-    """What opening the space would do, and which processes have it open."""
+    """Return what opening the space would do, and the other processes that have it open."""
     from recovery.scan import plan
     from spool.errors import NotASpace
     from spool.names import quoted
@@ -124,16 +124,16 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
         report = plan(store, alone=alone)
         report.seconds = store.clock.monotonic() - begun
         if alone and not store.shared.open_lock.is_alone():
-            report.alone = False  # a process came meanwhile, and does what was planned
+            report.alone = False  # a process opened the space meanwhile, and has done what was planned
         return report, [] if report.alone else _others(store.shared)
 
 
 def _others(shared: "Shared") -> list[str]:
-    """The other processes that have the space open, as far as this user may see."""
+    """List the other processes that have the space open, as far as this user may see them."""
     return [holder for holder in shared.open_lock.holders() if not holder.startswith(f"process {os.getpid()} ")]
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
+# -- the report --------------------------------------------------------------------------------------------------------
 
 
 def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any]:
@@ -149,31 +149,31 @@ def _object(report: "RecoveryReport", path: str, dry_run: bool) -> dict[str, Any
 
 
 def _story(report: "RecoveryReport", path: str, others: list[str], dry_run: bool) -> Iterator[str]:
-    """The report in plain words; the last line sums it up."""
+    """Yield the lines of the report; the last one is the summary."""
     did = "recovered" if report.alone and not dry_run else "looked at"
     commits = plural(report.published, "commit", "commits")
     yield f"queue space {os.path.abspath(path)}: {commits}, {did} in {report.seconds:.2f} s"
     if not report.alone:
         named = f" ({'; '.join(others[:5])}{'; …' if len(others) > 5 else ''})" if others else ""
         yield f"Other processes have it open{named}: it was recovered when the first of them opened it."
-        yield "What they have in progress is theirs, and not reported; spool-admin check looks for damage."
+        yield "Their transactions in progress are not reported; spool-admin check looks for damage."
     if dry_run and any(finding.action for finding in report.findings):
         yield "Nothing was changed. This is what recovery would do:"
     words = {kind: (one, many) for kind, one, many in _IN_WORDS}
     kinds = [*words, *sorted({str(finding.kind) for finding in report.findings} - set(words))]
     for kind in kinds:
-        found = [finding for finding in report.findings if finding.kind == kind]
-        if found:
-            yield f"  {plural(len(found), *words.get(kind, (kind, kind)))}:"
-            yield from _lines(found)
+        findings = [finding for finding in report.findings if finding.kind == kind]
+        if findings:
+            yield f"  {plural(len(findings), *words.get(kind, (kind, kind)))}:"
+            yield from _lines(findings)
     yield _summary(report, dry_run)
 
 
-def _lines(found: "list[Finding]") -> Iterator[str]:
-    for finding in found[:_MOST_SHOWN]:
+def _lines(findings: "list[Finding]") -> Iterator[str]:
+    for finding in findings[:_MAX_SHOWN]:
         yield f"    {finding.name}: {finding.detail}" + (f" → {finding.action}" if finding.action else "")
-    if len(found) > _MOST_SHOWN:
-        yield f"    … and {len(found) - _MOST_SHOWN:,} more: --json lists all"
+    if len(findings) > _MAX_SHOWN:
+        yield f"    … and {len(findings) - _MAX_SHOWN:,} more: --json lists all"
 
 
 def _summary(report: "RecoveryReport", dry_run: bool) -> str:

@@ -1,4 +1,4 @@
-"""Where the installed programs begin: from here on Ctrl-C is one line and exit code 130, imports included."""
+"""Start the installed programs. During the imports too, Ctrl-C prints one line and exits with 130."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def ended_by(number: int) -> int:
-    """The exit code of a program that a signal ended at once: 130 by Ctrl-C, 143 by SIGTERM."""
+    """Return the exit code of a program that a signal ended at once: 130 for Ctrl-C, 143 for SIGTERM."""
     return 128 + number
 
 
@@ -35,8 +35,8 @@ def worker() -> None:
 
 
 def write_at_once(line: str) -> None:
-    """To standard error, past what Python keeps back."""
-    if sys.stderr is not None:  # (else the number may be a file's)
+    """Write a line to standard error without Python's buffer, as a signal handler must."""
+    if sys.stderr is not None:  # (otherwise number 2 may be that of a file)
         try:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
         except OSError:
@@ -45,18 +45,18 @@ def write_at_once(line: str) -> None:
 
 def _run(name: str) -> None:
     def end(*_: object) -> NoReturn:
-        """At once: an import that is broken off complains in many lines, and there is nothing to clean up."""
+        """End at once: an import that is interrupted prints a traceback, and there is nothing to clean up."""
         write_at_once(f"spool-{name}: interrupted")
         os._exit(INTERRUPTED)
 
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # (else it is ignored, as in the background of a shell)
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.default_int_handler:  # (otherwise it is ignored, as in the background of a shell)
         signal.signal(signal.SIGINT, end)
     program = import_module(f"xaspool_scripts.{name}").main
-    signal.signal(signal.SIGINT, usual)
+    signal.signal(signal.SIGINT, previous)
     try:
         program()
     except KeyboardInterrupt:
         end()
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter's own end is not worth a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # no traceback while the interpreter ends

@@ -1,4 +1,4 @@
-"""The words of the command line: errors of the engine with arguments as options, and numbers of things."""
+"""Word texts for the command line: options instead of arguments, numbers, and times."""
 
 import re
 import sys
@@ -10,14 +10,17 @@ _QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
 def as_options(text: str, options: Mapping[str, str]) -> str:
-    """The text of an InvalidArgument with the names of arguments written as options.
+    """Replace the names of arguments in the text of an InvalidArgument by those of options.
 
-    ``options``: by argument, e.g. ``{"error_queue": "--error-queue"}``. What stands in quotes was typed, and stays.
+    Text in quotes was typed by the user, and stays.
+
+    Args:
+        options: the option for each argument, e.g. ``{"error_queue": "--error-queue"}``.
     """
     pieces = _QUOTED.split(text)
     anywhere = options if "exclude each other" in text else {name: options[name] for name in options if "_" in name}
-    for place in range(0, len(pieces), 2):
-        pieces[place] = _replaced(pieces[place], anywhere).replace("or left out", "or none")
+    for index in range(0, len(pieces), 2):
+        pieces[index] = _replaced(pieces[index], anywhere).replace("or left out", "or none")
     start = re.match(r"(queue \S+: )?(\w+) (?=is |needs )", pieces[0])
     if start is not None and start[2] in options:
         pieces[0] = f"{start[1] or ''}{options[start[2]]} {pieces[0][start.end() :]}"
@@ -28,22 +31,22 @@ def _replaced(text: str, options: Mapping[str, str]) -> str:
     return re.sub(r"(?<![\w-])(\w+)(=True)?", lambda word: options.get(word[1], word[0]), text)
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
+def plural(count: int, singular: str, plural_form: str = "") -> str:
+    """Return ``1 file``, ``2 files``, ``1,000 files``; `plural_form`: the plural if it is not formed by an s."""
     from spool import names  # (not needed for help and completion)
 
-    return names.plural(count, one, many)
+    return names.plural(count, singular, plural_form)
 
 
 def span(seconds: float) -> str:
-    """A time span for people, e.g. ``1 min 30 s``."""
+    """Return a time span in words, e.g. ``1 min 30 s``."""
     if seconds < _LONG_SECONDS:
         return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
     return " ".join(_in_units(round(seconds)))
 
 
 def age(seconds: float) -> str:
-    """How long ago, for people: ``31 min``, ``2 d``."""
+    """Return a time span in its largest unit: ``31 min``, ``2 d``."""
     return next(_in_units(round(seconds)), "0 s")
 
 
@@ -55,5 +58,5 @@ def _in_units(left: int) -> Iterator[str]:
 
 
 def on_terminal() -> bool:
-    """Whether standard output is read by a person."""
+    """Tell whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""``spool-worker``: Python functions are called with messages, without Spark and Java."""
+"""``spool-worker``: call Python functions with messages, without Spark and Java."""
 
 import logging
 import os
@@ -27,26 +27,19 @@ from xaspool_scripts.common import (
     typed_values,
     version_option,
 )  # fmt: skip
-from xaspool_scripts.options import duration_or_forever
+from xaspool_scripts.options import by_queue, duration_or_forever
 from xaspool_scripts.output import write_json
 from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
 
-_LOOK_SECONDS = 0.2  # how long a signal waits at most until the main thread acts on it
+_POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
 
 def _targets(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    targets: dict[str, str] = {}
-    for each in given:
-        queue, equals, target = each.partition("=")
-        if not (queue and equals and target):
-            raise click.BadParameter(f"{each!r} is not QUEUE=MODULE:FUNCTION, e.g. orders=shop.handlers:book")
-        if queue in targets:
-            raise click.BadParameter(f"the queue {queue} has two functions: give it one")
-        targets[queue] = target.removeprefix("python:")
-    return targets
+    targets = by_queue(given, "function", "QUEUE=MODULE:FUNCTION", "orders=shop.handlers:book")
+    return {queue: target.removeprefix("python:") for queue, target in targets.items()}
 
 
 @click.command("spool-worker", cls=SingleProgram)
@@ -54,7 +47,7 @@ def _targets(context: click.Context, parameter: click.Parameter, given: tuple[st
 @click.option("--once", is_flag=True, help="The worker looks at each message that is there once, then exits.")
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
-    help="How many threads call each function side by side.",
+    help="How many threads call each function at the same time.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=duration_or_forever, default="30", show_default=True, metavar="TIME",
@@ -70,37 +63,37 @@ def main(
     """Call a Python function with each message of a queue; what it returns goes to the message's reply queue.
 
     The function takes the message alone. It raises spool.Retry to be called again later, and spool.Reject for a
-    message that is never to be tried again; any other exception is a try that failed. All that a message causes is one
-    commit. The function is looked for in the current directory first.
+    message that must not be tried again; any other exception is a failed try. The message, its reply and all that the
+    function puts are one commit. Python looks for the function in the current directory first.
 
-    The first SIGTERM or Ctrl-C finishes what is under way, then the exit code is 0; the second ends the program at
-    once, and its messages go back. Exit codes: 0 all is handled, 1 it failed, 5 --once left messages that failed or
-    that another program holds, 130 ended at once by Ctrl-C, 143 ended at once by SIGTERM.
+    After the first SIGTERM or Ctrl-C, calls in progress are finished, and the exit code is 0; the second ends the
+    program at once, and its messages go back. Exit codes: 0 all is handled, 1 it failed, 5 --once left messages that
+    failed or that another program holds, 130 ended at once by Ctrl-C, 143 ended at once by SIGTERM.
 
     \b
     Examples:
       spool-worker -s /var/spool/shop orders=shop.handlers:book --threads 4
       spool-worker orders=handlers:book invoices=handlers:send --once
     """
-    _tell_more(verbose)
-    functions = {queue: _found(target) for queue, target in targets.items()}
-    with open_space() as space, _status(list(functions)) as told, typed_values():
-        crew = _Crew(space, functions, told, threads=threads, once=once, timeout=timeout)
-        crew.run()
-    for queue, worker in crew.workers.items():
-        _tell(queue, worker.summary, crew.errors.get(queue), as_json)
-    code = FAILED if crew.errors else LEFT_SOME if any(each.summary.left for each in crew.workers.values()) else 0
-    if crew.ended:
+    _log_details(verbose)
+    functions = {queue: _function(target) for queue, target in targets.items()}
+    with open_space() as space, _status(list(functions)) as show, typed_values():
+        group = _WorkerGroup(space, functions, show, threads=threads, once=once, timeout=timeout)
+        group.run()
+    for queue, worker in group.workers.items():
+        _print_summary(queue, worker.summary, group.errors.get(queue), as_json)
+    code = FAILED if group.errors else LEFT_SOME if any(each.summary.left for each in group.workers.values()) else 0
+    if group.ended:
         note("interrupted")
-        code = ended_by(crew.ended)
-    if any(worker.summary.abandoned for worker in crew.workers.values()):
-        # A thread that hangs, and what its function has started, may keep the interpreter from its end.
+        code = ended_by(group.ended)
+    if any(worker.summary.abandoned for worker in group.workers.values()):
+        # A thread that hangs, or what its function has started, may prevent the end of the interpreter.
         sys.stdout.flush()
         os._exit(code)
     click.get_current_context().exit(code)
 
 
-def _found(target: str) -> Callable[[Any], Any]:
+def _function(target: str) -> Callable[[Any], Any]:
     from spool.work.functions import ServiceError, find_function
 
     try:
@@ -109,65 +102,65 @@ def _found(target: str) -> Callable[[Any], Any]:
         raise BadValue(str(error)) from error
 
 
-class _Crew:
-    """A worker for each queue, in a thread of its own. The main thread waits for them, and acts on signals."""
+class _WorkerGroup:
+    """One worker for each queue, each in a thread of its own. The main thread waits for them, and acts on signals."""
 
     def __init__(
-        self, space: "Space", functions: dict[str, Callable[[Any], Any]], told: "Callable[[str, WorkSummary], None]",
+        self, space: "Space", functions: dict[str, Callable[[Any], Any]], show: "Callable[[str, WorkSummary], None]",
         **options: Any,
     ) -> None:  # fmt: skip
         from spool import Worker
 
         self.workers: dict[str, Worker] = {}
         for queue, function in functions.items():
-            self.workers[queue] = Worker(space, queue, function, on_handled=partial(self._told, queue), **options)
-        self._say = told
+            self.workers[queue] = Worker(space, queue, function, on_handled=partial(self._report, queue), **options)
+        self._show = show
         self.errors: dict[str, BaseException] = {}
         self.signals: list[int] = []
-        self.ended = 0  # by this signal, at once
+        self.ended = 0  # the number of the signal that ended all at once
 
     def run(self) -> None:
-        """Until all have come to their end. What ends one ends all."""
-        usual = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Run all workers to their end. An error of one ends all."""
+        previous = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             self._wait_for_all()
         finally:
-            for number, handler in usual.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def _wait_for_all(self) -> None:
-        threads = [threading.Thread(target=self._run, args=each) for each in self.workers.items()]
+        threads = [threading.Thread(target=self._run, args=item) for item in self.workers.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(_LOOK_SECONDS)  # short, so that a signal's handler runs in this, the main thread
+                thread.join(_POLL_SECONDS)  # short, so that a signal's handler runs in this, the main thread
                 if len(self.signals) > 1 and not self.ended:
                     self.ended = self.signals[1]
                     for worker in self.workers.values():
                         worker.end()
 
-    def _told(self, queue: str) -> None:
-        self._say(queue, self.workers[queue].summary)
+    def _report(self, queue: str) -> None:
+        self._show(queue, self.workers[queue].summary)
 
     def _run(self, queue: str, worker: "Worker") -> None:
         try:
             worker.run()
         except BaseException as error:
             self.errors[queue] = error
-            for each in self.workers.values():
-                each.stop()
+            for other in self.workers.values():
+                other.stop()
 
     def _signalled(self, number: int, frame: Any) -> None:
         self.signals.append(number)
         for worker in self.workers.values():
             worker.stop()
         if len(self.signals) == 1:
-            note_at_once("finishing what is under way; Ctrl-C or SIGTERM once more ends it at once")
+            note_at_once("finishing the calls in progress; Ctrl-C or SIGTERM once more ends it at once")
 
 
 class _Details(logging.Handler):
-    """Tracebacks, and what is logged for information."""
+    """Print tracebacks, and records of level INFO."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
@@ -176,7 +169,7 @@ class _Details(logging.Handler):
             note(record.getMessage())
 
 
-def _tell_more(verbose: bool) -> None:
+def _log_details(verbose: bool) -> None:
     log = logging.getLogger("spool")
     log.handlers = [handler for handler in log.handlers if not isinstance(handler, _Details)]
     if verbose:
@@ -186,7 +179,7 @@ def _tell_more(verbose: bool) -> None:
 
 @contextmanager
 def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]":
-    """What was done so far, a line for each queue, on a terminal."""
+    """Show on a terminal what was done so far, a line for each queue; yield the function that updates a line."""
     if not sys.stderr.isatty():
         yield lambda queue, summary: None
         return
@@ -206,8 +199,7 @@ def _in_words(summary: "WorkSummary") -> str:
     return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"
 
 
-def _tell(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
-
+def _print_summary(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return
