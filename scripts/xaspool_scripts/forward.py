@@ -111,7 +111,7 @@ def main(
             raise Failure(str(error)) from None
         except ServiceError as error:
             raise BadValue(str(error)) from None
-    _print_summary(summary, as_json)
+    print_summary(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)
     if summary.left:
@@ -165,7 +165,7 @@ def _progress(
         yield bar.advance, bar.say
 
 
-def _print_summary(summary: "Summary", as_json: bool) -> None:
+def print_summary(summary: "Summary", as_json: bool) -> None:
     from forwarder import Effect
 
     if as_json:

@@ -81,7 +81,7 @@ def main(
         group = _WorkerGroup(space, functions, show, threads=threads, once=once, timeout=timeout)
         group.run()
     for queue, worker in group.workers.items():
-        _print_summary(queue, worker.summary, group.errors.get(queue), as_json)
+        print_summary(queue, worker.summary, group.errors.get(queue), as_json)
     code = FAILED if group.errors else LEFT_SOME if any(each.summary.left for each in group.workers.values()) else 0
     if group.ended:
         note("interrupted")
@@ -199,7 +199,7 @@ def _in_words(summary: "WorkSummary") -> str:
     return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"
 
 
-def _print_summary(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
+def print_summary(queue: str, summary: "WorkSummary", error: BaseException | None, as_json: bool) -> None:
     if as_json:
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return

@@ -186,7 +186,7 @@ def test_q16_export_and_import(run: Run, path: Path, tmp_path: Path) -> None:
     for file in ("out.tar", "out.tar.gz"):
         done = run("export", tmp_path / file)
         assert (done.code, done.out) == (0, b"")
-        one_line(run("export", tmp_path / file), "is there already")
+        one_line(run("export", tmp_path / file), "exists already")
         copy = tmp_path / f"from {file}"
         assert run("import", tmp_path / file, space=copy).code == 0
         assert _bodies(copy) == [1, 2]

@@ -16,7 +16,7 @@ from forwarder import Summary
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts import common
-from xaspool_scripts.forward import _tell
+from xaspool_scripts.forward import print_summary
 from xaspool_scripts.start import INTERRUPTED
 
 XID = xa.Xid(7, b"g", b"b")
@@ -179,5 +179,5 @@ def nothing(message: spool.Message) -> None:
 
 
 def test_json_of_the_forwarder_has_the_keys_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell(Summary(), as_json=True)
+    print_summary(Summary(), as_json=True)
     assert json.loads(capsys.readouterr().out).keys() == OBJECTS["forwarded"]

@@ -75,7 +75,7 @@ def test_what_was_taken_so_far_is_said_on_a_terminal_only(
     forever = Intake.run
     monkeypatch.setattr(Intake, "run", lambda intake, once: forever(intake, once=True))  # or it would not end here
     if watched:
-        monkeypatch.setattr("xaspool_scripts.intake._is_watched", lambda: True)
+        monkeypatch.setattr("xaspool_scripts.intake._on_terminal", lambda: True)
     (folder / "one").write_bytes(b"1")
     done = run(program="spool-intake")
     assert (done.code, done.out) == (0, b"1 file taken, 1 message\n")

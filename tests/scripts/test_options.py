@@ -5,7 +5,7 @@ import pytest
 
 import spool
 from tests.scripts.conftest import Run, one_line
-from xaspool_scripts.options import call_time, duration, duration_or_forever, moment, size
+from xaspool_scripts.options import duration, duration_or_forever, moment, short_duration, size
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_a_time_span_where_a_moment_belongs_is_answered_with_the_options_for_spa
 
 
 def test_a_call_takes_a_tenth_of_a_second_at_least() -> None:
-    assert call_time("5m") == 300
+    assert short_duration("5m") == 300
     with pytest.raises(click.BadParameter, match=r"less than 0\.1 seconds"):
-        call_time("0.05")
+        short_duration("0.05")
 
 
 def test_a_get_waits_for_a_time_with_a_unit(run: Run) -> None:

@@ -131,7 +131,7 @@ def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path, second:
     process = hanging(path)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert b"finishing what is under way" in process.stderr.readline()
+    assert b"finishing the calls in progress" in process.stderr.readline()
     process.send_signal(second)
     process.communicate(timeout=WAIT)
     assert process.returncode == 128 + second
