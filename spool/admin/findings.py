@@ -43,11 +43,8 @@ class Finding:
 
     @property
     def mended(self) -> bool:
-        """Whether a check with repair did something about it."""
-        return self.kind in (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED) and self.action not in (
-            "",
-            LEFT_ALONE,
-        )
+        """Whether something was done about it."""
+        return self.action not in ("", LEFT_ALONE)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}: {self.detail}" + (f"; {self.action}" if self.action else "")

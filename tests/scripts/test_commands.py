@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import spool
 import xa
 from forwarder import Summary
+from spool.admin.findings import Kind
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts import common
@@ -110,6 +111,19 @@ def test_the_page_names_every_command_and_which_of_them_have_json() -> None:
     }
     assert {name for name, row in page.items() if row[2]} == with_json
     assert {row[2] for row in TABLE} - {""} == OBJECTS.keys()
+
+
+def test_the_page_names_every_kind_of_finding() -> None:
+    assert {row[0] for row in _rows("### Kinds of findings", 2)} == {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("message put", spool.PutOptions), ("queue create", spool.QueueOptions), ("queue change", spool.QueueOptions)],
+)
+def test_every_option_of_a_call_is_one_of_its_command(command: str, options: type) -> None:
+    parameters = {parameter.name for parameter in commands()[f"spool-admin {command}"].params}
+    assert set(options.__annotations__) <= parameters
 
 
 def test_the_page_names_every_exit_code() -> None:
