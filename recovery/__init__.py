@@ -1,1 +1,1 @@
-"""What happened while no process had the space open: start-up scan, in-doubt resolution, check and repair."""
+"""Recover a space when it opens, and check and repair it on request."""

@@ -98,15 +98,15 @@ def show_(message_id: str, raw: bool, as_json: bool) -> None:
         raise click.UsageError("--raw and --json exclude each other: give one of them")
     with opened() as space:
         entry = space.entry(message_id)
-    found = entry.message
-    if found is None:
+    shown = entry.message
+    if shown is None:
         raise Damaged(str(entry.damage))
     if raw:
-        write_bytes(found.body)
+        write_bytes(shown.body)
     elif as_json:
-        write_json(_entry_object(found, entry.state, entry.holder))
+        write_json(_entry_object(shown, entry.state, entry.holder))
     else:
-        _show(found, entry)
+        _show(shown, entry)
 
 
 class Damaged(Failure):
@@ -115,8 +115,8 @@ class Damaged(Failure):
     exit_code = DAMAGE_LEFT
 
 
-def _show(found: "Message", entry: "QueueEntry") -> None:
-    fields = found.as_dict()
+def _show(message: "Message", entry: "QueueEntry") -> None:
+    fields = message.as_dict()
     del fields["body"]
     for name in ("enqueued_at", "not_before", "expires_at"):
         fields[name] = shown_moment(fields[name])
@@ -125,10 +125,10 @@ def _show(found: "Message", entry: "QueueEntry") -> None:
         fields["held by"] = message_table.holder_name(entry.holder)
         fields["transaction"] = entry.holder.xid
         fields["held since"] = shown_moment(entry.holder.since)
-    fields["body"] = plural(len(found.body), "byte")
+    fields["body"] = plural(len(message.body), "byte")
     pairs({name.replace("_", " "): value for name, value in fields.items() if show(value) != NOTHING})
     click.echo()
-    part = bodies.write(found)
+    part = bodies.write(message)
     if part:
         note(f"{part} is shown; --raw writes all of it")
 

@@ -119,12 +119,12 @@ def change(message_id: str, delay: float | None, as_json: bool, **options: Any) 
         _print_result(space.change(message_id, **chosen), "changed", as_json)
 
 
-def _print_result(found: "Message", what: str, as_json: bool) -> None:
+def _print_result(message: "Message", what: str, as_json: bool) -> None:
     if not as_json:
-        note(f"message {found.id}: {what}")
+        note(f"message {message.id}: {what}")
         return
-    with answering(f"message {found.id}: {what}"):
-        write_json(message_object(found))
+    with answering(f"message {message.id}: {what}"):
+        write_json(message_object(message))
 
 
 @click.command()

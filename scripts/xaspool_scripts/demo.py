@@ -55,12 +55,12 @@ def say(text: str) -> None:
 def standard_library() -> list[tuple[str, Path]]:
     """(name, path) of every source file of the running Python's standard library, the path flattened with dots."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = []
+    files = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if path.is_file() and not {"site-packages", "dist-packages"} & set(parts):
-            found.append((".".join(parts), path))
-    return found
+            files.append((".".join(parts), path))
+    return files
 
 
 class Kill(NamedTuple):
@@ -124,22 +124,23 @@ class _Demo:
             raise Failure("the second spool-forward failed; what it said stands above")
 
         self.announce("Comparing every reply with what this program works out itself from the files.")
-        found = compare(files, drained(space, _REPLIES))
-        for line in found.lines():
+        comparison = compare(files, drained(space, _REPLIES))
+        for line in comparison.lines():
             say(f"   {line}")
         sample = space.get(_SAMPLE_REPLIES).body
         say(f'   the sample application: "this is a q example" in, "{sample}" out')
-        self._judge(space, found, sample)
+        self._judge(space, comparison, sample)
 
-    def _judge(self, space: spool.Space, found: "Comparison", sample: str) -> None:
+    def _judge(self, space: spool.Space, comparison: "Comparison", sample: str) -> None:
         left = {
             name: stats.ready + stats.delayed + stats.claimed + stats.in_doubt for name, stats in space.stats().items()
         }
         damaged = [finding for finding in space.check() if finding.kind == "damaged"]
         left = {name: count for name, count in left.items() if count}
-        if not found.perfect or sample != "THIS IS A Q EXAMPLE" or left or damaged:
+        if not comparison.perfect or sample != "THIS IS A Q EXAMPLE" or left or damaged:
             raise Failure(f"that is not right: left in queues {left}, damaged {damaged}; please report it")
-        say(f"\nNothing lost, nothing doubled: {found.expected:,} files in, {found.equal:,} right answers out.")
+        counts = f"{comparison.expected:,} files in, {comparison.equal:,} right answers out"
+        say(f"\nNothing lost, nothing doubled: {counts}.")
 
     # -- programs ---------------------------------------------------------------------------------------------------
 

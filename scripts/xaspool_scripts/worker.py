@@ -82,7 +82,7 @@ def main(
         group.run()
     for queue, worker in group.workers.items():
         print_summary(queue, worker.summary, group.errors.get(queue), as_json)
-    code = FAILED if group.errors else LEFT_SOME if any(each.summary.left for each in group.workers.values()) else 0
+    code = FAILED if group.errors else LEFT_SOME if any(worker.summary.left for worker in group.workers.values()) else 0
     if group.ended:
         note("interrupted")
         code = ended_by(group.ended)

@@ -94,7 +94,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
     wanted = Wanted(run.queue.name, message_id=message_id)
     claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_note, groups)
+        claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_journal, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, do)
@@ -103,7 +103,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
         groups.release()
 
 
-def _no_note(_: PositionRanges) -> None:
+def _no_journal(_: PositionRanges) -> None:
     """Write no claim journal: these claims are no tries."""
 
 
@@ -126,7 +126,7 @@ class Bulk:
     progress: Callable[[int], None] | None = None
     possible: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
 
-    def is_meant(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
+    def matches(self, attributes: Mapping[str, Any], committed_at: float, now: float) -> bool:
         return self.wanted.matches(attributes, committed_at, now) and self.possible(attributes)
 
 
@@ -137,22 +137,23 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
     store.view.follows = True
     catch_up(store, page)
     list_prepared(store)
-    look = Cursor(bulk.queue, bulk.wanted)
+    cursor = Cursor(bulk.queue, bulk.wanted)
     done = 0
     while True:
         with store.view.mutex:
-            seen = look.next(store.view.index, store.clock.now(), _AT_ONCE)
-            free = [piece for one in seen if bulk.possible(one.attributes) for piece in _free(store.view.prepared, one)]
-        if not seen:
+            slices = cursor.next(store.view.index, store.clock.now(), _AT_ONCE)
+            possible = [part for part in slices if bulk.possible(part.attributes)]
+            free = [piece for part in possible for piece in _free(store.view.prepared, part)]
+        if not slices:
             return done
         done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, do)
         if bulk.progress is not None:
             bulk.progress(done)
 
 
-def _free(prepared: PreparedBranches, seen: Slice) -> PositionRanges:
+def _free(prepared: PreparedBranches, messages: Slice) -> PositionRanges:
     """Return those messages that no branch in doubt holds."""
-    return _not_in_doubt(prepared, seen.number, min(seen.ordinals), len(seen.ordinals))
+    return _not_in_doubt(prepared, messages.number, min(messages.ordinals), len(messages.ordinals))
 
 
 def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: int) -> PositionRanges:
@@ -191,7 +192,7 @@ def _commit(store: Store, claimed: PositionRanges, do: Do, bulk: Bulk | None = N
         now = store.clock.now()
         for run, first, count in _runs(store.view, claimed):
             if bulk is not None and not (
-                run.queue.name == bulk.queue and bulk.is_meant(run.attributes, run.committed_at, now)
+                run.queue.name == bulk.queue and bulk.matches(run.attributes, run.committed_at, now)
             ):
                 continue  # it was moved or changed since it was looked up
             do(draft, run, first, count)

@@ -93,19 +93,19 @@ def _snapshot(store: Store) -> tuple[str, list[str]]:
     try:
         settle_all(store, deadline)
         settings = read_settings_text(store.files.disk)
-        found = [
+        names = [
             f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED) if layout.parse_xid(name)
         ]
         numbered = (name for name in store.files.disk.names(layout.COMMITTED) if layout.parse_committed(name))
-        found += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
+        names += [f"{layout.COMMITTED}/{name}" for name in sorted(numbered)]
     finally:
         store.shared.control.unlock(NUMBER)
-    kept = (f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE)))
-    for name in kept:
+    quarantined = (f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE)))
+    for name in quarantined:
         identity = store.files.disk.identity(name)
         if identity is not None and identity.is_regular:
-            found.append(name)
-    return settings, found
+            names.append(name)
+    return settings, names
 
 
 def _add_file(store: Store, archive: tarfile.TarFile, name: str) -> bool:

@@ -38,13 +38,13 @@ class Holder:
 
 def holders(disk: Disk, shared: Shared, view: View, queue: str) -> dict[str, Holder]:
     """Return the holders of a queue's messages by message id, in the order in which the messages were put."""
-    found = by_position(disk, shared, view)
+    held = by_position(disk, shared, view)
     by_id = {}
     with view.mutex:
-        for position in sorted(found):
+        for position in sorted(held):
             run = view.index.messages.find(position)
             if run is not None and run.queue.name == queue:
-                by_id[message_id(*view.index.messages.branch_of(position))] = found[position]
+                by_id[message_id(*view.index.messages.branch_of(position))] = held[position]
     return by_id
 
 
@@ -54,49 +54,49 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
     Prepared branches are those of the last listing.
     """
     claimed = claimed_positions(shared.claims)
-    found = {position: Holder(HELD) for position in claimed}
+    held_by = {position: Holder(HELD) for position in claimed}
     if claimed:
-        _add_noted(disk, shared.xids, claimed, found)
+        _add_journaled(disk, shared.xids, claimed, held_by)
     with view.mutex:
         for position, xid in view.prepared.held.items():
             header = view.prepared.images[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
-            found[position] = Holder(IN_DOUBT, str(xid), _whole(pid), _text(program), header.time)
-    return found
+            held_by[position] = Holder(IN_DOUBT, str(xid), _int_or_none(pid), _str_or_none(program), header.time)
+    return held_by
 
 
 def claimed_positions(claims: Claims) -> set[Position]:
     """Return the messages that any process has claimed, this one included."""
-    found = {Position(*place) for place in claims.held_ranges()}
+    claimed = {Position(*place) for place in claims.held_ranges()}
     for number, first, count in claims.held_elsewhere():
-        found.update(Position(number, ordinal) for ordinal in range(first, first + count))
-    return found
+        claimed.update(Position(number, ordinal) for ordinal in range(first, first + count))
+    return claimed
 
 
-def _add_noted(disk: Disk, xids: LockFile, claimed: Iterable[Position], found: dict[Position, Holder]) -> None:
-    """What the notes of live transactions say about these."""
+def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held_by: dict[Position, Holder]) -> None:
+    """Replace the holders of claimed messages by those that the journals of live transactions name."""
     places = sorted(claimed)
     for xid in all_journals(disk):
         if xids.is_free(xid_byte(xid)):
-            continue  # its process is dead: others may hold what it held
-        note = read_journal(disk, xid)
-        holder = Holder(HELD, str(xid), note.pid, note.program, note.since)
-        found.update((position, holder) for position in _noted(note, places))
+            continue  # its process is dead: other transactions may hold what it held
+        journal = read_journal(disk, xid)
+        holder = Holder(HELD, str(xid), journal.pid, journal.program, journal.since)
+        held_by.update((position, holder) for position in _named_by(journal, places))
 
 
-def _noted(note: JournalContents, places: list[Position]) -> Iterable[Position]:
+def _named_by(journal: JournalContents, places: list[Position]) -> Iterable[Position]:
     """Return those of the sorted `places` that a journal names.
 
     A journal may be damaged and name any range, so its ranges are never counted through.
     """
-    for number, first, count in note.ranges:
+    for number, first, count in journal.ranges:
         start, end = (bisect_left(places, Position(number, ordinal)) for ordinal in (first, first + count))
         yield from places[start:end]
 
 
-def _whole(value: object) -> int | None:
+def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _text(value: object) -> str | None:
+def _str_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None

@@ -36,14 +36,14 @@ class QueueEntry(NamedTuple):
     damage: str | None = None
 
 
-def entries_of(store: Store, queue: str, seen: list[Slice]) -> Iterator[QueueEntry]:
-    """Of what a look saw; what has left the queue since, or is past its time, is left out."""
+def entries_of(store: Store, queue: str, slices: list[Slice]) -> Iterator[QueueEntry]:
+    """Yield the entries of the messages in these slices that are still in the queue and have not expired."""
     held = by_position(store.files.disk, store.shared, store.view)
-    for some in seen:
-        for ordinal in some.ordinals:
-            found = _entry(store, queue, Position(some.number, ordinal), held)
-            if found is not None:
-                yield found
+    for part in slices:
+        for ordinal in part.ordinals:
+            entry = _entry(store, queue, Position(part.number, ordinal), held)
+            if entry is not None:
+                yield entry
 
 
 def entry_of(store: Store, wanted_id: str) -> QueueEntry:
@@ -57,12 +57,12 @@ def entry_of(store: Store, wanted_id: str) -> QueueEntry:
     with store.view.mutex:
         position = store.view.index.messages.position_of(*parse_message_id(wanted_id))
         run = None if position is None else store.view.index.messages.find(position)
-    found = None
+    entry = None
     if position is not None and run is not None:
-        found = _as_it_stands(store, run, position, by_position(store.files.disk, store.shared, store.view))
-    if found is None:
+        entry = _current_entry(store, run, position, by_position(store.files.disk, store.shared, store.view))
+    if entry is None:
         raise BadMessageId(f"there is no message {wanted_id}: it was taken, or never committed")
-    return found
+    return entry
 
 
 def _entry(store: Store, queue: str, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
@@ -70,10 +70,10 @@ def _entry(store: Store, queue: str, position: Position, held: Mapping[Position,
         run = store.view.index.messages.find(position)
         if run is None or run.queue.name != queue or run.is_expired(store.clock.now()):
             return None
-    return _as_it_stands(store, run, position, held)
+    return _current_entry(store, run, position, held)
 
 
-def _as_it_stands(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
+def _current_entry(store: Store, run: Run, position: Position, held: Mapping[Position, Holder]) -> QueueEntry | None:
     """Return the entry of a message; None if it has left the queue meanwhile."""
     try:
         message = delivery.peek(store, position)
@@ -95,13 +95,14 @@ def _damaged(view: View, position: Position, damage: str) -> QueueEntry | None:
     return QueueEntry(id_, position, DAMAGED, damage=damage)
 
 
-def unread(store: Store, look: Cursor, queue: str) -> list[QueueEntry]:
-    """The tables that the look could not read: their messages are in the queue, and nothing more is known of them."""
-    if not look.unread:
+def unread(store: Store, cursor: Cursor, queue: str) -> list[QueueEntry]:
+    """Return an entry for each table that a cursor could not read: only the number of its messages is known."""
+    if not cursor.unread:
         return []
     catch_up(store)  # a table that was reclaimed meanwhile is not damaged
     with store.view.mutex:
-        lost = [(segment, why) for segment, why in look.unread.items() if segment in store.view.index.messages.segments]
+        segments = store.view.index.messages.segments
+        lost = [(segment, why) for segment, why in cursor.unread.items() if segment in segments]
     return [
         QueueEntry(
             None,

@@ -45,33 +45,31 @@ def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     list_prepared(store)
     with store.view.mutex:
         now = store.clock.now()
-        claimed, held, added = (
-            _claimed(store.shared.claims, store.view),
-            _held_in_doubt(store.view),
-            prepared_usage(store.view.prepared),
-        )
+        claimed = _claimed(store.shared.claims, store.view)
+        held = _held_in_doubt(store.view)
+        added = prepared_usage(store.view.prepared)
         taken = claimed + held
         totals = store.view.index.totals()
-        found = {}
+        figures = {}
         for name in queues:
-            line = store.view.index.messages.queue(name)
-            line.promote_due(now)
-            here = {run: count for run, count in taken.items() if run.queue is line.order}
-            delayed = sum(run.live for run in line.delayed) + sum(segment.live for segment in line.delayed_segments)
-            delayed -= sum(count for run, count in here.items() if run.due is not None and run.due > now)
-            ready = line.live - delayed - sum(here.values())
-            times = [run.committed_at for run in (*line.ready, *line.waiting) if run.live > here.get(run, 0)]
-            oldest = min(times + [segment.oldest for segment in line.segments], default=None)
+            queue = store.view.index.messages.queue(name)
+            queue.promote_due(now)
+            taken_here = {run: count for run, count in taken.items() if run.queue is queue.order}
+            delayed = sum(run.live for run in queue.delayed) + sum(segment.live for segment in queue.delayed_segments)
+            delayed -= sum(count for run, count in taken_here.items() if run.due is not None and run.due > now)
+            ready = queue.live - delayed - sum(taken_here.values())
+            times = [run.committed_at for run in (*queue.ready, *queue.waiting) if run.live > taken_here.get(run, 0)]
+            oldest = min(times + [segment.oldest for segment in queue.segments], default=None)
             counts = totals.get(name, [0, 0, 0, 0])
             gone = counts[DEQUEUED] + counts[FAILED] + counts[EXPIRED]
-            found[name] = QueueStats(
-                ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, line),
-                in_doubt=_of(held, line) + added.get(name, Usage()).messages,
-                bytes=line.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
+            figures[name] = QueueStats(
+                ready=max(0, ready), delayed=max(0, delayed), claimed=_of(claimed, queue),
+                in_doubt=_of(held, queue) + added.get(name, Usage()).messages,
+                bytes=queue.bytes, oldest_age=None if oldest is None else max(0.0, now - oldest),
                 enqueued=counts[ENQUEUED], dequeued=counts[DEQUEUED], failed=counts[FAILED],
-                expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - line.live),
+                expired=counts[EXPIRED], deleted=max(0, counts[ENQUEUED] - gone - queue.live),
             )  # fmt: skip
-    return found
+    return figures
 
 
 def _of(counts: Counter[Run], line: Queue) -> int:
