@@ -60,12 +60,12 @@ class Intake:
     def __init__(self, space: Space, progress: Callable[[IntakeCounts], None] | None = None) -> None:
         self.space = space
         self.counts = IntakeCounts()
-        self._store = space._store
-        self._disk = space._store.files.disk
+        self._store = space.engine.store
+        self._disk = space.engine.store.files.disk
         self._progress = progress
         self._renames = Renames(self._disk)
-        self._writers = Writers(space._store, self._leave, self._report)
-        self._capture = Capture(space._store, space.queues, self._report, self._set_aside)
+        self._writers = Writers(space.engine.store, self._leave, self._report)
+        self._capture = Capture(space.engine.store, space.queues, self._report, self._set_aside)
         self._waiting: dict[tuple[str, bytes], CapturedFile] = {}  # by their records
         self._left: dict[str, str] = {}  # by name, why; of the last look
         self._reported: set[str] = set()

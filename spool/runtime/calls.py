@@ -28,8 +28,6 @@ from spool.errors import NotOpen
 
 log = logging.getLogger("spool")
 
-# The C half of ``signal``: its Python half takes ten times as long, to tell numbers from names.
-
 _ADMITTED = "_xaspool_admitted"
 _uninterruptible: set[CodeType] = set()
 
@@ -90,7 +88,8 @@ class _Deferral:
             return
         # First the handler is back, then what was noted is looked at: what comes in between finds the handler.
         self._give_back()
-        self._deliver()
+        if self.noted:
+            self._deliver()
 
     def _give_back(self) -> None:
         self.depth = 0
@@ -171,9 +170,9 @@ class deferred:
                 raise
 
 
-def tore_call(error: BaseException | None) -> bool:
+def tore_call(error: BaseException) -> bool:
     """Whether an exception came from outside into the middle of a call, so that what is half done is unknown."""
-    return error is not None and not isinstance(error, Exception) and _ADMITTED not in error.__dict__
+    return not isinstance(error, Exception) and _ADMITTED not in error.__dict__
 
 
 # -- which threads are inside ---------------------------------------------------------------------------------------
@@ -204,10 +203,11 @@ class CallGuard:
         if depth:
             self._inside[me] = depth + 1
             return
-        self.check()
+        if self.closed:
+            self.check()
         _deferral.enter()
         self._inside[me] = 1
-        if self.closed:  # since the check
+        if self.closed:  # since the look before
             self.__exit__(None, None, None)
             self.check()
 
@@ -220,19 +220,17 @@ class CallGuard:
             return
         try:
             if depth:
-                self._leave(me, error)
+                if error is not None and tore_call(error):
+                    self._tear(error)
+                self._inside.pop(me, None)
+                if self.closed:
+                    self._shut_if_last()
             elif error is None or isinstance(error, Exception):  # a child that was forked inside a call
                 raise NotOpen(self.because) from error
         finally:
             _deferral.leave()
 
-    def _leave(self, me: int, error: BaseException | None) -> None:
-        if tore_call(error):
-            self._tear(error)
-        self._inside.pop(me, None)
-        self._shut_if_last()
-
-    def _tear(self, error: BaseException | None) -> None:
+    def _tear(self, error: BaseException) -> None:
         if not self.closed:
             self.because = f"a call was torn by {type(error).__name__}: open the space again, which recovers it"
             self.closed = True

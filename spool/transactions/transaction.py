@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, Unpack, cast
+from typing import Any, NoReturn, Self, Unpack
 
 from spool.coordination.counters import Page
 from spool.engine import Engine
@@ -451,7 +451,7 @@ class Transaction:
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
     if chosen is JOIN:
-        return cast("Transaction | None", associated(store))
+        return associated(store)  # type: ignore[return-value] # the space's own transactions are all that join it
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")

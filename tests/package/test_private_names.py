@@ -37,6 +37,15 @@ def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield from ((one.name, line) for one in names)
 
 
+def _of_a_space(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Private names of an open space or its parts, under whatever name a module has of its own."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name(name) | ast.Attribute(attr=name), attr, lineno=line):
+                if name in ("space", "sync", "store", "engine", "transaction", "tx") and _is_private(attr):
+                    yield attr, line
+
+
 def _room(path: Path) -> str:
     """A module outside of ``spool/``; a package inside of it."""
     inside = path.relative_to(ROOT)
@@ -56,6 +65,13 @@ def test_no_package_uses_a_private_name_of_another() -> None:
         if _is_private(name) and name in ours and name not in rooms[_room(path)]
     ]
     assert wrong == []
+
+
+def test_no_package_uses_a_private_name_of_a_space_that_it_was_given() -> None:
+    of_transactions = ROOT / "spool" / "transactions" / "transaction.py"
+    paths = [path for name in ("spool", *OUTSIDE) for path in (ROOT / name).rglob("*.py") if path != of_transactions]
+    uses = [(path, *use) for path in paths for use in _of_a_space(ast.parse(path.read_text()))]
+    assert [f"{path.relative_to(ROOT)}:{line}: {name}" for path, name, line in uses] == []
 
 
 def test_a_private_name_of_another_package_would_be_found() -> None:
