@@ -101,13 +101,7 @@ def commit(
 _LOOK = "it may or may not be there: open the space again and look"
 
 
-def _issue(
-    store: Store,
-    file: CommitFileWriter,
-    batch: CommitBatch,
-    deadline: Deadline,
-    check: Check | None,
-) -> int:
+def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: Deadline, check: Check | None) -> int:
     """Give the file its number; this process holds the number's byte when this returns."""
     # 2. One process at a time, from the last look at what is there to the name of the file.
     with_number_lock(store.shared.control, deadline)
@@ -159,7 +153,10 @@ def write(
 ) -> None:
     """Write the whole batch and its header into the file in ``active/``, without a number: step 1, and a vote.
 
-    ``recycle``: overwrite a consumed file; only for what will carry a number, and is flushed. See ``commit``.
+    Args:
+        recycle: overwrite a consumed file, if there is one. Only a file that is flushed and gets a number may: by its
+            number it is told from its old content after a power cut.
+        page, flush, make_room: see ``commit``.
     """
     header = store.header(
         page, branches=batch.branches, adopts=tuple(batch.adopts), supersedes=batch.supersedes, flushed=flush
@@ -176,13 +173,14 @@ def write(
 
 
 def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
+    """Make the file durable, unless the commit goes without a flush. (The mirror flushes its copy in any case.)"""
     if flush:
         assert file.handle is not None
         disk.make_durable(file.handle, layout.COMMITTED, new=True)
 
 
 def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
-    """The commit as a process would read it that finds its files."""
+    """The commit as a process reads it from its files."""
     assert file.header is not None
     parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
     for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
@@ -197,7 +195,7 @@ def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
 def own_file(
     disk: Disk, xids: LockFile, deadline: Deadline, header_room: int | None = None
 ) -> Iterator[CommitFileWriter]:
-    """A new file in ``active/`` whose name is held; it is gone afterwards unless it was committed."""
+    """Make a new file in ``active/`` and hold its xid's byte; the file is gone afterwards unless it was committed."""
     xid = new_local_xid()
     byte = xid_byte(xid)
     xids.lock(byte, deadline, f"the branch {xid}")
@@ -213,16 +211,11 @@ def own_file(
 
 
 def commit_batch(
-    store: Store,
-    batch: CommitBatch,
-    deadline: Deadline,
-    *,
-    flush: bool,
-    check: Check | None = None,
+    store: Store, batch: CommitBatch, deadline: Deadline, *, flush: bool, check: Check | None = None
 ) -> int:
-    """Commit what the engine itself has to say; returns the number, which is applied here by then.
+    """Commit a batch of the engine's own, without a caller's transaction; returns the number, which is applied here.
 
-    For a batch that needs no claims and adopts no branch. Arguments and errors as of ``commit``.
+    Arguments and errors as of ``commit``.
     """
     with own_file(store.files.disk, store.shared.xids, deadline) as file:
         number = commit(store, file, batch, deadline, check=check, flush=flush)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import spool
+from spool.coordination.locks import coordinator_byte
 from spool.disk.descriptors import DescriptorTable
 from spool.errors import DiskFailure
 from spool.intake import Intake
@@ -18,7 +19,6 @@ from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
-from spool.transactions.two_phase import coordinator_byte
 from tests.crash.worlds import EMPTY, XID, World
 from tests.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError

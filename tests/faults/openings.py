@@ -5,12 +5,12 @@ from collections.abc import Callable
 from unittest import mock
 
 import spool
+from spool.coordination.locks import coordinator_byte
 from spool.errors import SpaceExists, SpoolError
 from spool.intake import Intake
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.two_phase import coordinator_byte
 from tests.at_once import AT_ONCE
 from tests.crash.worlds import QUEUES, XID, World, branch
 from tests.faults.disks import FaultySimulatedDisk
