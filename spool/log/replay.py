@@ -31,10 +31,10 @@ class Listing(NamedTuple):
     numbers: list[int]
 
     @classmethod
-    def of(cls, store: Store) -> "Listing":
+    def of(cls, disk: Disk) -> "Listing":
         """List both directories, in the order in which an adopted branch moves: it is seen in one of them."""
-        names = [f"{layout.PREPARED}/{name}" for name in store.files.disk.names(layout.PREPARED)]
-        committed = store.files.disk.names(layout.COMMITTED)
+        names = [f"{layout.PREPARED}/{name}" for name in disk.names(layout.PREPARED)]
+        committed = disk.names(layout.COMMITTED)
         names += [f"{layout.COMMITTED}/{name}" for name in committed]
         parsed = filter(None, map(layout.parse_committed, committed))
         return cls(frozenset(names), [name.number for name in parsed if not name.adoption])

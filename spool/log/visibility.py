@@ -28,7 +28,7 @@ from spool.log.sequence import settle_all
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
-from spool.store.parts import Files, PreparedBranches
+from spool.store.parts import Files, PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -118,10 +118,13 @@ def catch_up(store: Store, page: Page | None = None) -> None:
 
     Args:
         page: the counters, if they have been read since the caller's look began.
+
+    Afterwards the queues are sorted as the settings say that were read last.
     """
     apply_up_to(store, (page or store.shared.counters.read().check()).published)
-    if store.view.settings is not store.settings.known:
-        _follow_settings(store)
+    settings = store.settings.known
+    if store.view.settings is not settings:
+        _follow_settings(store.view, settings)
 
 
 def apply_up_to(store: Store, published: int) -> None:
@@ -139,18 +142,15 @@ def apply_up_to(store: Store, published: int) -> None:
                 rebuild(store)
 
 
-def _follow_settings(store: Store) -> None:
-    """Sort the queues as the settings that were read last say."""
-    with store.view.mutex:
-        settings = store.settings.known
-        queues = settings.config.queues
-        messages = store.view.index.messages
-        if any(messages.queue(name).order.differs(options) for name, options in queues.items()):
-            # All published commits come first: a compacted file that an index behind them refers to may be gone.
-            apply_up_to(store, store.shared.counters.read().check().published)
-            for name, options in queues.items():
-                store.view.index.messages.queue(name).configure(options)
-        store.view.settings = settings
+def _follow_settings(view: View, settings: Settings) -> None:
+    """Sort the messages of each queue as the settings say.
+
+    The view has caught up: a compacted file to which an older one refers may be gone, and a new order reads it.
+    """
+    with view.mutex:
+        for name, options in settings.config.queues.items():
+            view.index.messages.queue(name).configure(options)
+        view.settings = settings
 
 
 def apply_own(store: Store, commit: Commit) -> None:
@@ -269,8 +269,8 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
     heads: list[Commit] = []
     while True:
         last = store.shared.counters.read().published if published is None else published
-        listing = Listing.of(store)
-        index.keep_only(Listing.of(store).numbers)
+        listing = Listing.of(store.files.disk)
+        index.keep_only(Listing.of(store.files.disk).numbers)
         stuck = None
         for number in sorted(number for number in listing.numbers if index.applied < number <= last):
             give_up = alone or failed[number] >= _TRIES_ON_BAD_FILES

@@ -145,6 +145,19 @@ def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -
     assert not two_phase.is_prepared(space._store, xid)
 
 
+def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_it_began(space: spool.Space) -> None:
+    space.create_queue("elsewhere")
+    xid = Xid(FORMAT_ROUND, b"round", b"1")
+    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
+    branch = RemoteBranch(space.path, xid, bytes(12))
+    branch.draft.put("elsewhere", [b"late"], {})
+    space.delete_queue("elsewhere")
+    with pytest.raises(spool.QueueNotFound):
+        branch.prepare()
+    branch.close()
+    assert not two_phase.is_prepared(space._store, xid)
+
+
 def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:
     xid = Xid(FORMAT_ROUND, b"round", b"1")
     assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
