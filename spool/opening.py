@@ -21,6 +21,7 @@ from spool.names import quoted
 from spool.runtime import calls
 from spool.runtime.clock import Clock
 from spool.space import Space
+from spool.store.parts import Files
 from spool.store.settings import write_settings
 from spool.store.store import Store, log, open_store
 
@@ -220,7 +221,7 @@ def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
     try:
         report = scan(store, alone=alone)
         if alone:
-            _stock(store)
+            _stock(store.files)
             if store.files.mirror is not None:
                 store.files.mirror.catch_up()
         store.shared.open_lock.settle()
@@ -229,8 +230,8 @@ def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
         store.fail("opening the space", error)
 
 
-def _stock(store: Store) -> None:
+def _stock(files: Files) -> None:
     try:
-        store.files.recycler.stock()
+        files.recycler.stock()
     except OSError as error:
         log.warning("no room for the files that a full disk will need: %s", error)

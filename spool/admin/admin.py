@@ -79,7 +79,7 @@ class Administration:
         """Let a group of users drop files into the queue's folder; None: only this space's owner. QueueNotFound,
         InvalidArgument."""
         self._store.check_usable()
-        open_drop(self._store, queue, group)
+        open_drop(self._store.files.disk, queue, group)
 
     @public_call("exporting the space")
     def export(
@@ -101,14 +101,14 @@ class Administration:
     def quarantined(self) -> list[Finding]:
         """List what lies in quarantine, with the reasons."""
         self._store.check_usable()
-        return quarantined.findings(self._store)
+        return quarantined.findings(self._store.files.disk)
 
     @public_call("looking into quarantine")
     def quarantined_file(self, name: str) -> QuarantinedFile:
         """Describe what lies in ``quarantine/`` under that name (``quarantined`` names all): its first bytes, and what
         can be done. InvalidArgument if there is none."""
         self._store.check_usable()
-        return quarantined.look(self._store, name)
+        return quarantined.look(self._store.files.disk, name)
 
     @public_call("putting a dropped file back")
     def restore_quarantined(self, name: str) -> str:
@@ -121,7 +121,7 @@ class Administration:
     def delete_quarantined(self, name: str) -> None:
         """Delete a file in ``quarantine/`` and its reason for good. InvalidArgument if there is none."""
         self._store.check_usable()
-        quarantined.delete(self._store, name)
+        quarantined.delete(self._store.files.disk, name)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

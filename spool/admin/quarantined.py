@@ -66,23 +66,18 @@ class _Dropped(NamedTuple):
     wrong: str
 
 
-def findings(store: Store) -> list[Finding]:
+def findings(disk: Disk) -> list[Finding]:
     """List what lies in quarantine, with the reasons."""
-    paths = [f"{layout.QUARANTINE}/{name}" for name in sorted(store.files.disk.names(layout.QUARANTINE))]
-    return [
-        Finding(Kind.QUARANTINED, path, _reason(store.files.disk, path))
-        for path in paths
-        if not path.endswith(REASON_SUFFIX)
-    ]
+    paths = [f"{layout.QUARANTINE}/{name}" for name in sorted(disk.names(layout.QUARANTINE))]
+    return [Finding(Kind.QUARANTINED, path, _reason(disk, path)) for path in paths if not path.endswith(REASON_SUFFIX)]
 
 
-def look(store: Store, name: str) -> QuarantinedFile:
+def look(disk: Disk, name: str) -> QuarantinedFile:
     """Describe the file with that name in quarantine.
 
     Raises:
         InvalidArgument: there is none.
     """
-    disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
     identity, noted = disk.identity(path), disk.identity(path + REASON_SUFFIX)
@@ -112,10 +107,10 @@ def restore(store: Store, name: str) -> str:
     disk = store.files.disk
     path = _path(disk, name)
     entry = path.rpartition("/")[2]
-    dropped, file = _dropped(entry, _reason(disk, path)), look(store, name)
+    dropped, file = _dropped(entry, _reason(disk, path)), look(disk, name)
     if dropped is None or not file.can_be_restored:
         raise InvalidArgument(f"{entry} cannot be put back: {file.advice}")
-    if dropped.queue not in read_settings(store.files.disk).queues:
+    if dropped.queue not in read_settings(disk).queues:
         raise QueueNotFound(f"{entry} was dropped for queue {dropped.queue}, which is gone: create it again first")
     target = f"{layout.DROP}/{dropped.queue}/{dropped.name}"
     with _no_intake_at(store, dropped.queue):
@@ -140,13 +135,12 @@ def finish_restoring(disk: Disk, target: str, identity: FileIdentity) -> None:
             _forget_reason(disk, path)
 
 
-def delete(store: Store, name: str) -> None:
+def delete(disk: Disk, name: str) -> None:
     """Remove a file and its reason, durably.
 
     Raises:
         InvalidArgument: there is no file of that name, or it is a directory that is not empty.
     """
-    disk = store.files.disk
     path = _path(disk, name)
     identity = disk.identity(path)
     if identity is None or not identity.is_directory:

@@ -9,7 +9,7 @@ from typing import Any
 
 from spool.coordination.locks import NUMBER, PREPARED_LIST
 from spool.disk.content import keep_directory
-from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE
+from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import (
     InvalidArgument,
     QueueExists,
@@ -25,6 +25,7 @@ from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
 from spool.names import no_queue, plural
 from spool.shown import shown
 from spool.store.edits import edit_settings, editing
+from spool.store.parts import View
 from spool.store.settings import read_settings
 from spool.store.store import Store
 
@@ -51,7 +52,7 @@ def add_queue(store: Store, name: str, *, create_missing: bool = False, **option
         if name in known.queues:
             raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
         config = made_queue(name, options, known.defaults)
-        return _written(store, text, known, config, _REFERRING, create_missing)
+        return _written(store.files.disk, text, known, config, _REFERRING, create_missing)
 
     with editing(store):
         return _with_warning(edit_settings(store, edit).queues[name])
@@ -74,7 +75,7 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
         config = made_queue(name, given, known.defaults, current)
-        return _written(store, text, known, config, given.keys() & set(_REFERRING), create_missing)
+        return _written(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
     with editing(store):
         changed = edit_settings(store, edit).queues[name]
@@ -82,7 +83,7 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
 
 
 def _written(
-    store: Store, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
+    disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
     """The text of the settings with that queue in it, and with those that its options ``referring`` name and that are
     not there; QueueNotFound for one of them unless ``create_missing``."""
@@ -98,7 +99,7 @@ def _written(
         named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
     for each in made.values():
         if each.name not in known.queues:
-            keep_directory(store.files.disk, f"{layout.DROP}/{each.name}")
+            keep_directory(disk, f"{layout.DROP}/{each.name}")
         text = with_queue(text, each, known.defaults)
     return text
 
@@ -125,7 +126,7 @@ def delete_queue(store: Store, name: str) -> None:
     def edit(text: str, known: SpaceConfig) -> str:
         if check_queue_name(name) not in known.queues:
             raise no_queue(name, known.queues)
-        _check_unused(store, name, known)
+        _check_unused(store.files.disk, store.view, name, known)
         return without_queue(text, name)
 
     with editing(store), _nothing_comes(store):
@@ -134,20 +135,20 @@ def delete_queue(store: Store, name: str) -> None:
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
 
 
-def _check_unused(store: Store, name: str, known: SpaceConfig) -> None:
+def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None:
     for other in known.queues.values():
         for option in _REFERRING:
             if other.name != name and getattr(other, option) == name:
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
-    with store.view.mutex:
-        inside = store.view.index.messages.queue(name).live
-    inside += sum(count for image in store.view.prepared.images.values() for count in _puts(image, name))
+    with view.mutex:
+        inside = view.index.messages.queue(name).live
+    inside += sum(count for image in view.prepared.images.values() for count in _puts(image, name))
     if inside:
         raise QueueNotEmpty(
             f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
             f"first, after the transactions that hold any have ended (spool-admin queue show {name} counts those)"
         )
-    if store.files.disk.exists(f"{layout.DROP}/{name}") and store.files.disk.names(f"{layout.DROP}/{name}"):
+    if disk.exists(f"{layout.DROP}/{name}") and disk.names(f"{layout.DROP}/{name}"):
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 
 
@@ -182,24 +183,24 @@ def _nothing_comes(store: Store) -> Iterator[None]:
         store.shared.control.unlock(NUMBER)
 
 
-def open_drop(store: Store, name: str, group: str | None) -> None:
+def open_drop(disk: Disk, name: str, group: str | None) -> None:
     """Let a group of users drop files into a queue's folder; None: only the owner of the space.
 
     QueueNotFound; InvalidArgument for a group that is not there, or that this user is not in.
     """
-    queues = read_settings(store.files.disk).queues
+    queues = read_settings(disk).queues
     if check_queue_name(name) not in queues:
         raise no_queue(name, queues)
     folder = f"{layout.DROP}/{name}"
-    keep_directory(store.files.disk, folder)
+    keep_directory(disk, folder)
     if group is None:
-        store.files.disk.set_mode(folder, DIRECTORY_MODE)
+        disk.set_mode(folder, DIRECTORY_MODE)
         return
     try:
         if len(group) > _MOST_OF_A_GROUP:  # the C library ends the process over a name of megabytes
             raise KeyError(group)
         gid = grp.getgrnam(group).gr_gid
-        store.files.disk.set_mode(folder, SHARED_MODE, gid)
+        disk.set_mode(folder, SHARED_MODE, gid)
     except KeyError:
         raise InvalidArgument(f"there is no group {shown(group)} on this machine") from None
     except PermissionError:
@@ -207,4 +208,4 @@ def open_drop(store: Store, name: str, group: str | None) -> None:
             f"this user may not give folders to group {shown(group)}: it must be one of its own"
         ) from None
     for passage in ("", layout.DROP):
-        store.files.disk.set_mode(passage, PASSAGE_MODE)
+        disk.set_mode(passage, PASSAGE_MODE)

@@ -1,7 +1,7 @@
-"""What several parties must have done before anybody is told: counted down once, whatever their order.
+"""Call a function once, when several parties are done, in whatever order they end.
 
-The count starts at one, for who makes the completion; he releases it last, when he has named every party. So a party
-that is done before the next one is named cannot complete it early (the race of QPID-2921). The first error counts.
+The count starts at one, for the maker of the completion, which releases that one last, when it has named every party:
+a party that is done before the next one is named cannot complete it early. The first error counts.
 """
 
 import threading
@@ -18,14 +18,14 @@ class Completion:
         self._mutex = threading.Lock()
 
     def expect(self) -> None:
-        """One party more; by who has not released his own yet."""
+        """Name one party more. The caller is a party that is not released yet."""
         with self._mutex:
             if not self._missing:
                 raise RuntimeError("the completion is complete: a party must be named before the last one is released")
             self._missing += 1
 
     def release(self, error: BaseException | None = None) -> None:
-        """One party is done, or has failed."""
+        """Release one party: it is done, or failed with ``error``."""
         with self._mutex:
             if not self._missing:
                 raise RuntimeError("the completion is complete: a party is released once")

@@ -32,7 +32,10 @@ def editing(store: Store) -> Iterator[None]:
 def edit_settings(store: Store, edit: Callable[[str, SpaceConfig], str]) -> SpaceConfig:
     """Change the text of the file, which must be in order before and after; durable when this returns.
 
-    The caller holds ``editing``. ``edit``: makes the new text of the old one, and of what that says.
+    Caller holds ``editing``.
+
+    Args:
+        edit: makes the new text from the old one and from what that says.
     """
     path = store.files.disk.path(layout.SETTINGS)
     text = read_settings_text(store.files.disk)

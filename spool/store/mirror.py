@@ -1,9 +1,9 @@
-"""A second directory in which every commit is durable, too, before anybody hears of it.
+"""Keep a second directory in which every commit is durable, too, before its caller is told.
 
-It holds each commit's files under their names in ``committed/``, byte for byte: whoever loses the space's disk makes a
-new space and puts them into its ``committed/``. A mirror that fails is a flush that failed: the commit is unknown and
-the space stops, until the mirror is mended, or taken out of ``space.toml``. Whoever opens the space alone brings the
-mirror up to date first.
+It holds each commit's files under their names in ``committed/``, byte for byte: after the loss of the space's disk they
+are put into the ``committed/`` of a new space. A mirror that fails is a flush that failed: the commit is unknown and
+the space stops, until the mirror is mended, or taken out of ``space.toml``. A process that opens the space alone brings
+the mirror up to date first.
 """
 
 import threading
@@ -29,7 +29,11 @@ class Mirror:
         self.disk = disk
 
     def keep_beside(self, number: int, flush: Callable[[], None]) -> None:
-        """Make a commit durable on both sides at once; ``flush`` does it on the space's own. FlushFailed of either."""
+        """Make a commit durable here and in the space at the same time. Raises the first FlushFailed of the two.
+
+        Args:
+            flush: makes the commit durable in the space.
+        """
         failed: list[BaseException | None] = []
         done = threading.Event()
 
@@ -44,7 +48,7 @@ class Mirror:
             keeping()
         try:
             flush()
-        finally:  # its thread must not use descriptors that may be closed by then, and somebody else's
+        finally:  # a thread that goes on could use a descriptor's number when it belongs to another file
             completion.release()
             done.wait()
         if failed[0] is not None:
@@ -59,7 +63,7 @@ class Mirror:
         completion.release(error)
 
     def keep(self, number: int) -> None:
-        """The numbered file and the branches that it adopts, durable here. FlushFailed if that cannot be."""
+        """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed."""
         name = layout.committed(number)
         try:
             handle = self.source.open(name)
@@ -81,7 +85,7 @@ class Mirror:
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
 
     def _copy(self, source: int, target: str) -> None:
-        """A file of the space's, which is closed, under the name that it has or will have in ``committed/``."""
+        """Copy a file of the space under its name in ``committed/``, and close ``source``, its descriptor."""
         target = _here(target)
         temporary = f"{target}{_TEMPORARY}"
         try:
@@ -94,15 +98,19 @@ class Mirror:
         self.disk.rename(temporary, target)
 
     def _open_first(self, *names: str) -> int | None:
-        """The first of the space's files that is there; in the direction in which files move."""
+        """Open the first of the space's files that is there; names in the order in which a file moves."""
         for name in names:
             with suppress(FileNotFoundError):
                 return self.source.open(name)
         return None
 
     def forget(self, adopted: Mapping[int, int]) -> None:
-        """These commits' files, and those that each ``adopted``, are about to go from the space. They go from here
-        first, and durably: were they left behind, what they say would be true here again once nothing contradicts it.
+        """Remove the files of commits before they are removed from the space, durable when this returns.
+
+        A file that stayed here would be true again in a space made from the mirror, once nothing contradicts it.
+
+        Args:
+            adopted: by number, how many branches the commit adopts.
         """
         branches = [
             layout.committed(number, place) for number, count in adopted.items() for place in range(1, count + 1)
@@ -111,7 +119,7 @@ class Mirror:
         self._remove(map(layout.committed, adopted))
 
     def _remove(self, names: Iterable[str]) -> None:
-        """Durably."""
+        """Remove those of the files that are there; durable when this returns."""
         removed = False
         for name in map(_here, names):
             if self.disk.exists(name):
@@ -121,7 +129,11 @@ class Mirror:
             self.disk.flush_directory("")
 
     def catch_up(self) -> None:
-        """By who has the space alone: whatever is in ``committed/`` and not here, and away with what is only here."""
+        """Copy the commits that are not here, and remove files that are only here. No other process has the space open.
+
+        Raises:
+            InvalidArgument: this is the mirror of another space.
+        """
         there = {name for name in self.source.names(layout.COMMITTED) if layout.parse_committed(name)}
         here = set(self.disk.names(""))
         self._check_ours(there & here)
@@ -132,7 +144,7 @@ class Mirror:
         self._remove(name for name in sorted(here - there) if layout.parse_committed(name.removesuffix(_TEMPORARY)))
 
     def _check_ours(self, both: set[str]) -> None:
-        """InvalidArgument if it is the mirror of another space."""
+        """Raise InvalidArgument if the newest file that both have differs. ``both``: the names of such files."""
         if not both:
             return
         newest = max(both)

@@ -64,7 +64,12 @@ class Shared:
 
 
 class PreparedBranches:
-    """The undecided prepared branches, as of ``version`` of their listing, and what their commands hold."""
+    """The prepared branches without an outcome.
+
+    version: of the list that was read; see ``Page.prepared``.
+    images: the branches, by xid.
+    held: by position, the branch whose commands address the message.
+    """
 
     def __init__(self) -> None:
         self.version = -1
@@ -77,14 +82,14 @@ class PreparedBranches:
         self.held = {position: xid for xid, image in images.items() for position in targets(image)}
 
     def decided(self, xid: Xid) -> None:
-        """A commit adopted the branch: what it did is in the index now."""
+        """Forget a branch: a commit adopted it, and what it did is in the index now."""
         image = self.images.pop(xid, None)
         for position in targets(image) if image is not None else ():
             self.held.pop(position, None)
 
 
 def targets(image: FileContents) -> Iterator[Position]:
-    """The committed messages that a branch's commands address."""
+    """Yield the committed messages that a branch's commands address."""
     for table in image.tables:
         for command in table.commands:
             if command[0] in ADDRESSING:
@@ -93,9 +98,10 @@ def targets(image: FileContents) -> Iterator[Position]:
 
 
 class View:
-    """What this process knows of the space: the commits that it has applied, and the branches that are undecided.
+    """What this process knows of the space: the commits that it has applied, and the prepared branches.
 
     mutex: guards all of it; never held while something is waited for.
+    index: the queues, as of the commits that were applied; another object after ``rebuild``.
     settings: those by which the index sorts the messages of each queue.
     own: by number, commits of this process that are not applied yet.
     follows: whether a caller has looked for messages since the housekeeper asked last.

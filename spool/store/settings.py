@@ -63,7 +63,7 @@ class SettingsReader:
             return self.known
 
     def is_replaced(self) -> bool:
-        """Whether the file is another one than at the last call of this, or was written since: by hand, perhaps."""
+        """Whether the file is not the one of the last call, or was written since: an edit by hand, perhaps."""
         identity = self._disk.identity(layout.SETTINGS)
         if identity is None:
             return False
@@ -75,7 +75,7 @@ class SettingsReader:
 
 
 def targets_of(tables: Iterable[Table]) -> Iterator[str]:
-    """The queues into which messages are put, or moved; what compaction writes stays in its own queue."""
+    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
     for table in tables:
         if not isinstance(table, CompactedTable):
             yield from table.queues
@@ -85,9 +85,9 @@ def targets_of(tables: Iterable[Table]) -> Iterator[str]:
 
 
 def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
-    """QueueNotFound if a queue is gone into which these put or move messages.
+    """Raise QueueNotFound if a queue is gone into which these put or move messages.
 
-    The caller holds a lock that keeps queues from being deleted, and ``settings`` are current under it.
+    Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
     """
     for queue in targets_of(tables):
         if queue not in settings.config.queues:
@@ -129,7 +129,7 @@ def write_settings(disk: Disk, text: str) -> None:
 
 
 def _no_settings(disk: Disk) -> str:
-    """What is wrong with a directory without ``space.toml``, and what to do."""
+    """Say what is wrong with a directory without ``space.toml``, and what to do."""
     make = f"spool-admin init {quoted(disk.root)}"
     commits = disk.names(layout.COMMITTED) if disk.exists(layout.COMMITTED) else ()
     if any(map(layout.parse_committed, commits)):

@@ -1,8 +1,7 @@
 """An open space, as one process has it: its files, what processes share, what this one knows, and the settings.
 
-``spool.log``, ``spool.policies`` and ``spool.transactions`` hold the protocol, as functions of a store or of a part.
-
-Locks are taken in this order: a transaction's own, its xid's byte, the number lock, a number's byte, ``view.mutex``.
+``spool.log``, ``spool.policies`` and ``spool.transactions`` hold the protocol, as functions of a store or, where they
+use no more, of its parts. The order of locks: docs/architecture.md, "Locks, and their order".
 """
 
 import logging
@@ -36,13 +35,13 @@ WAIT_SECONDS = 30.0
 
 
 class Store:
-    """One open space, whole from the start: ``open_store``, ``attach_store`` and ``inspect_store`` make it.
+    """One open space. ``open_store``, ``attach_store`` and ``inspect_store`` make it, whole from the start.
 
-    files, shared, view: what it is made of; see ``spool.store.parts``.
+    files, shared, view: its parts; see ``spool.store.parts``.
     settings: ``settings.current(page)`` is what ``space.toml`` says now, ``settings.known`` what was read last.
     guard: each call is a step inside it; ``guard.close()`` closes the space.
-    at_end: called once it is closed.
-    dropped: undo the transactions that were dropped before their end; the housekeeper calls them.
+    at_end: functions that are called once it is closed.
+    dropped: functions that undo transactions which were dropped before their end; the housekeeper calls them.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Store:
         self.dropped: deque[Callable[[], None]] = deque()
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
-        """A deadline for waits inside a step; they end by NotOpen when the space is closed."""
+        """Return a deadline for waits inside a step, which end by NotOpen when the space closes. None: no limit."""
         return Deadline(self.clock, seconds, self.guard.check)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ class Store:
         return self.guard.closed
 
     def check_usable(self) -> Page:
-        """The counters as they are now, of a space that is open and has not stopped."""
+        """Return the counters as they are now. NotOpen, or SpaceStopped after a failed flush in any process."""
         self.guard.check()
         try:
             return self.shared.counters.read().check()
@@ -76,7 +75,7 @@ class Store:
             raise self.spoken("reading the space's counters", error) from error
 
     def stop(self) -> None:
-        """After a failed flush: nobody may commit or publish any more, in any process."""
+        """Stop the space after a failed flush: no process can commit or publish any more (Rule 7)."""
         log.critical("%s: a flush failed; the space has stopped", self.files.disk.root)
         try:
             self.shared.counters.stop()
@@ -88,7 +87,7 @@ class Store:
         _raise_spoken(error, self.spoken(doing, error))
 
     def spoken(self, doing: str, error: OSError) -> Exception:
-        """The error as a caller is to see it."""
+        """Return the operating system's error as the caller is to see it; a failed flush stops the space first."""
         if self.guard.abandoned:
             self.guard.check()
         if isinstance(error, FlushFailed):
@@ -98,7 +97,12 @@ class Store:
     # -- headers ------------------------------------------------------------------------------------------------------
 
     def header(self, page: Page | None = None, **fields: object) -> Header:
-        """``page``: the counters, if they have been read; an older durable mark is as true."""
+        """Make the header of a new file, without a number.
+
+        Args:
+            page: the counters, if the caller has read them; an older durable mark is as true.
+            fields: further fields of ``Header``.
+        """
         return Header(
             number=0,
             time=self.clock.now(),
@@ -112,7 +116,7 @@ class Store:
 
 
 class _Opening:
-    """A store that is being opened: all that needs no look at what processes share."""
+    """A store that is being opened: what can be made before a look at what processes share."""
 
     def __init__(self, life: Lifetime, disk: Disk, clock: Clock) -> None:
         self._life = life
@@ -128,12 +132,12 @@ class _Opening:
         self.open_lock = OpenLock(disk)
 
     def check_not_forked(self) -> None:
-        """NotOpen in a child that was forked meanwhile: its descriptors are closed."""
+        """Raise NotOpen in a child that was forked meanwhile: its descriptors are closed."""
         if self._life.guard.abandoned:
             self._life.guard.check()
 
     def enter(self) -> bool:
-        """Hold the open lock. True: this process is alone. The directories of the space are there afterwards."""
+        """Take the open lock, and make directories that are missing. True: no other process has the space open."""
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, self._life.guard.check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
@@ -141,7 +145,7 @@ class _Opening:
         return alone
 
     def store(self, *, make: bool) -> Store:
-        """Open the files of ``run/``; the store is whole."""
+        """Open the files of ``run/`` and make the store. ``make``: make files that are missing."""
         shared = Shared(self._disk, self._clock, self.open_lock, make=make)
         settings = SettingsReader(self._disk, shared.counters, self.config)
         view = View(Index(self._files.cache, self.config.queues), settings.known)
@@ -150,7 +154,7 @@ class _Opening:
 
 @contextmanager
 def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
-    """What fails inside closes everything that was opened."""
+    """Close everything that was opened if the body fails."""
     life = Lifetime(disk)
     try:
         yield _Opening(life, disk, clock)
@@ -160,10 +164,11 @@ def _opening(disk: Disk, clock: Clock) -> Iterator[_Opening]:
 
 
 def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
-    """Open the space in a directory; returns it, and whether this process is alone.
+    """Open the space in a directory.
 
-    The caller closes its guard in the end. It holds the open lock until ``shared.open_lock.settle()``: a process
-    that is alone recovers the space before.
+    Returns:
+        The store, and whether no other process has the space open. This process holds the open lock: the caller
+        recovers the space if it is alone, calls ``shared.open_lock.settle()``, and closes ``guard`` in the end.
 
     Raises:
         NotASpace, InvalidArgument, NewerFormat: there is no ``space.toml``, or none that is in order.
@@ -181,18 +186,20 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
 
 
 def attach_store(disk: Disk, clock: Clock) -> Store:
-    """Open a space beside the processes that have it open, without being one of them: for one branch, with no recovery.
+    """Open a space for one branch of a transaction whose coordinator has it open; recover nothing.
 
-    SpaceStopped if no process has it open.
+    Raises:
+        SpaceStopped: files in ``run/`` are missing.
     """
     with _opening(disk, clock) as opening:
         return opening.store(make=False)
 
 
 def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
-    """Open a space only to look at it; returns it, and whether no process has it open.
+    """Open a space only to look at it; returns the store, and whether no process has the space open.
 
-    ``disk``: one that keeps what is written in memory (then ``run/`` may be made there).
+    Args:
+        disk: keeps in memory what is written; nothing in the directory changes.
     """
     with _opening(disk, clock) as opening:
         alone = opening.open_lock.is_alone()
@@ -209,7 +216,7 @@ def _raise_spoken(error: OSError, spoken: Exception) -> NoReturn:
 
 
 def as_spoken(disk: Disk, doing: str, error: OSError) -> Exception:
-    """The error of the operating system as a caller is to see it; one of the library's own stays as it is."""
+    """Return the operating system's error as the caller is to see it; an error of the library stays as it is."""
     if isinstance(error, SpoolError):
         return error
     if isinstance(error, Unsupported):
