@@ -21,9 +21,9 @@ from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.position import Position
 from spool.model.xid import Xid
-from spool.names import plural
 from spool.store.parts import View
 from spool.store.store import Store
+from spool.text import plural
 
 
 def check(store: Store) -> list[Finding]:

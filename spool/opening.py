@@ -17,13 +17,13 @@ from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, render_new
-from spool.names import quoted
 from spool.runtime import calls
 from spool.runtime.clock import Clock
 from spool.space import Space
 from spool.store.parts import Files
 from spool.store.settings import write_settings
 from spool.store.store import Store, log, open_store
+from spool.text import quoted
 
 
 class Scan(Protocol):

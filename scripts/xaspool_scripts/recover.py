@@ -109,9 +109,9 @@ def _plan(path: str) -> "tuple[RecoveryReport, list[str]]":
     """Return what opening the space would do, and the other processes that have it open."""
     from recovery.scan import plan
     from spool.errors import NotASpace
-    from spool.names import quoted
     from spool.runtime.clock import Clock
     from spool.store.store import inspect_store
+    from spool.text import quoted
     from xaspool_scripts.look import LookingDisk
 
     if not os.path.isdir(path):

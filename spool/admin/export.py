@@ -26,9 +26,9 @@ from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.model.settings_file import MAX_SETTINGS_BYTES, without_mirror
 from spool.model.xid import Xid
-from spool.shown import shown
 from spool.store.settings import read_settings_text
 from spool.store.store import Store
+from spool.text import shown
 
 _BEGIN, _END = "xaspool-export.json", "xaspool-export-end.json"
 _FORMAT = 1

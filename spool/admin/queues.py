@@ -22,12 +22,11 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
 from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
-from spool.names import no_queue, plural
-from spool.shown import shown
 from spool.store.edits import edit_settings, editing
 from spool.store.parts import View
 from spool.store.settings import read_settings
 from spool.store.store import Store
+from spool.text import no_queue, plural, shown
 
 log = logging.getLogger("spool")
 

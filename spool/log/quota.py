@@ -13,11 +13,11 @@ from spool.errors import Full, TransactionTimeout
 from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
-from spool.names import plural
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
 from spool.store.store import Store
+from spool.text import plural
 
 
 class Usage(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.errors import CorruptedFile, InvalidArgument, UnknownCodec
-from spool.shown import shortened, shown
+from spool.text import shortened, shown
 
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"

@@ -16,7 +16,7 @@ from spool.model.position import Position
 from spool.model.rules import Rule, check, seconds, text, whole
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES
-from spool.shown import shown
+from spool.text import shown
 
 DEFAULT_PRIORITY = 50
 LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
-from spool.shown import shown
+from spool.text import shown
 
 
 class Rule(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
 from spool.model.rules import Rule, seconds, text, whole
-from spool.shown import shortened, shown
+from spool.text import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
 HARD_BODY_LIMIT_BYTES = 2**32 - 1

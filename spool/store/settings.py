@@ -12,7 +12,7 @@ from spool.format.table import CompactedTable, Table
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
-from spool.names import quoted
+from spool.text import quoted
 
 
 class Settings(NamedTuple):

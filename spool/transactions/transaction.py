@@ -41,9 +41,9 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, associated, dissociate
-from spool.shown import shown
 from spool.store.settings import Settings
 from spool.store.store import Store
+from spool.text import shown
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.selection import Wanted

@@ -14,11 +14,10 @@ from spool.model.message import attributes_of, check_content_type, headers_bytes
 from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
-from spool.names import no_queue
 from spool.policies.retries import queue_config
-from spool.shown import shown
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
+from spool.text import no_queue, shown
 from spool.transactions.selection import Wanted
 
 

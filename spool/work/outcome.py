@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from spool.errors import InvalidArgument
 from spool.model.codecs import encode
 from spool.model.message import LONGEST_REASON
-from spool.shown import shown
+from spool.text import shown
 
 LONGEST_DELAY = 7 * 86400.0
 """Seconds. A longer delay asked for by a service is cut to this: a slip there must not park a message for years."""

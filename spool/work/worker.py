@@ -19,9 +19,8 @@ from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
-from spool.names import no_queue
 from spool.runtime.calls import deferred
-from spool.shown import shown
+from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.work.effects import Effect

@@ -1,9 +1,11 @@
-"""The words of errors: the name that a mistyped one is like, a path in a command, a number of things. Pure."""
+"""The words of errors: values cut to a length, the name that a mistyped one is like, a path in a command. Pure."""
 
+import reprlib
 from collections.abc import Iterable
 
 from spool.errors import QueueNotFound
 
+_MOST_CHARACTERS = 80
 _MOST_LISTED = 20
 
 
@@ -47,3 +49,36 @@ def quoted(path: str) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+class _Short(reprlib.Repr):
+    """The middle of what is long is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = _MOST_CHARACTERS
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = self.maxdeque = 6
+        self.maxlevel = 3
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return self._ends(value)
+
+    def repr_bytearray(self, value: bytearray, level: int) -> str:
+        return self._ends(value)
+
+    def _ends(self, value: bytes | bytearray) -> str:
+        half = _MOST_CHARACTERS // 2
+        return repr(value) if len(value) <= _MOST_CHARACTERS else f"{value[:half]!r}...{value[-half:]!r}"
+
+
+_short = _Short()
+
+
+def shown(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
+    """``repr`` of any value, of at most ``most`` characters."""
+    return shortened(_short.repr(value), most)
+
+
+def shortened(text: str, most: int = 4 * _MOST_CHARACTERS) -> str:
+    """The text, of at most ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
