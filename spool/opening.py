@@ -7,12 +7,12 @@ from typing import BinaryIO, Protocol, Unpack
 
 from spool.admin import export
 from spool.admin.findings import RecoveryReport
-from spool.disk.advice import advice
+from spool.disk.advice import as_failure
 from spool.disk.content import keep_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.engine import Engine
-from spool.errors import DiskFailure, InvalidArgument, NotASpace, SpaceExists, SpoolError
+from spool.errors import InvalidArgument, NotASpace, SpaceExists, SpoolError
 from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
@@ -40,9 +40,7 @@ def _os_errors(doing: str) -> Iterator[None]:
     except SpoolError:
         raise
     except OSError as error:
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        text = f"{doing}: {error.strerror or error}{where}: {advice(error)}"
-        raise DiskFailure(error.errno or 0, text) from error
+        raise as_failure(doing, error) from error
 
 
 def create(

@@ -3,6 +3,7 @@
 import errno
 import os
 
+from spool.errors import DiskFailure
 from spool.model import layout
 
 _TRY_AGAIN = {
@@ -19,6 +20,17 @@ def advice(error: OSError, otherwise: str = "remove the cause, then try again") 
     if error.errno in (errno.EACCES, errno.EPERM):
         return _about_owners(error)
     return _TRY_AGAIN.get(error.errno or 0, otherwise)
+
+
+def as_failure(doing: str, error: OSError, kept: str = "") -> DiskFailure:
+    """Return the error of the operating system as the library's own: what was done, what went wrong, what to do.
+
+    Args:
+        doing: begins the text.
+        kept: what can be said of the space's messages.
+    """
+    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    return DiskFailure(error.errno or 0, f"{doing}: {error.strerror or error}{where}{kept}: {advice(error)}")
 
 
 def _about_owners(error: OSError) -> str:

@@ -5,7 +5,6 @@ use no more, of its parts. The order of locks: docs/architecture.md, "Locks, and
 """
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from typing import NoReturn
 from spool.coordination.counters import Page
 from spool.coordination.locks import OpenLock
 from spool.disk import Disk
-from spool.disk.advice import advice
+from spool.disk.advice import as_failure
 from spool.disk.content import keep_directory
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
-from spool.errors import DiskFailure, SpoolError
+from spool.errors import SpoolError
 from spool.format.header import Header
 from spool.format.writer import writer_name
 from spool.index import Index
@@ -221,6 +220,4 @@ def as_spoken(disk: Disk, doing: str, error: OSError) -> Exception:
         return error
     if isinstance(error, Unsupported):
         return unsafe(disk, doing, error)
-    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-    text = f"{doing}: {error.strerror or error}{where}; nothing was lost: {advice(error)}"
-    return DiskFailure(error.errno or 0, text)
+    return as_failure(doing, error, kept="; nothing was lost")
