@@ -472,7 +472,7 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @BY_NAME
 def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
     record(
-        Explorer(history, rules, per_cut=200, again=25, per_recovery_cut=6, thorough=True).explore(), record_property
+        Explorer(history, rules, per_cut=40, again=100, per_recovery_cut=4, thorough=True).explore(), record_property
     )
 
 

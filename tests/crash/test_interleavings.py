@@ -32,7 +32,7 @@ def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, rec
 @BY_RULES
 @BY_NAME
 def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
-    _record(Interleaver(scenario, rules, limit=1000, per_cut=20).explore(), record_property)
+    _record(Interleaver(scenario, rules, limit=150, per_cut=10).explore(), record_property)
 
 
 def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:

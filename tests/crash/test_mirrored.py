@@ -57,7 +57,7 @@ def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_prope
 @BY_RULES
 @BY_NAME
 def test_either_disk_is_enough_after_many_more_power_cuts(name: str, rules: Rules, side: str, record_property) -> None:
-    explorer = Explorer(MIRRORED[name], rules, per_cut=50, again=50, per_recovery_cut=4, disk=SIDES[side])
+    explorer = Explorer(MIRRORED[name], rules, per_cut=16, again=100, per_recovery_cut=4, disk=SIDES[side])
     record(explorer.explore(), record_property)
 
 
