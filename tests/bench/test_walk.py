@@ -1,5 +1,6 @@
 """The tool that counts what a put, a get and a transaction walk through sees what they do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ def test_a_step_is_counted_from_its_call_to_its_flush(tmp_path: Path) -> None:
         assert 2 < found.flush_depth < 40, "the flush is below the call"
         assert len(found.calls) == found.entered.total()
         assert min(depth for depth, _ in found.calls) >= 1
+
+
+def test_no_step_enters_more_than_the_architecture_says(tmp_path: Path) -> None:
+    """Or the page is to be changed: by what ``python -m bench.walk`` prints, or by what the change is worth."""
+    page = (walk.ROOT / "docs" / "architecture.md").read_text()
+    for name, found in walks(str(tmp_path), "ordered").items():
+        (row,) = re.findall(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)
+        modules, packages, _, climbs, frames, c_calls, depth = map(int, row.split(" | "))
+        assert len(found.entered) <= modules, name
+        assert len(found.packages) <= packages, name
+        assert found.climbs.total() <= climbs, name
+        assert found.frames <= 1.05 * frames, name
+        assert found.c_calls <= 1.05 * c_calls, name
+        assert found.flush_depth <= depth + 1, name
 
 
 def test_a_step_without_a_flush_has_no_depth() -> None:
