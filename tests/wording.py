@@ -19,7 +19,7 @@ _PERSONS = re.compile(
     r"|he|him|his|himself|she|her|hers|herself)(?![\w'])",
     re.IGNORECASE,
 )
-_OF_PEOPLE = re.compile(rf"\b{PEOPLE},?\s+(?:#\s+)?(?:to\s+|of\s+|with\s+)?(?:who|whom)\b", re.IGNORECASE)
+_OF_PEOPLE = re.compile(rf"\b{PEOPLE},?\s+(?:#\s+)?(?:to\s+|of\s+|with\s+|for\s+)?(?:who|whom)\b", re.IGNORECASE)
 _QUOTED = re.compile(r"`[^`\n]*`|\{[^{}\n]*\}|nobody:nogroup|User=nobody")
 _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
