@@ -208,13 +208,9 @@ def test_headings_of_pages_that_are_named_are_there() -> None:
     assert not references.missing_headings()
 
 
-# Where sentences are still being rewritten.
-UNFINISHED = ("scripts/xaspool_scripts/demo", "spool/store")
-
-
 def test_sentences_speak_of_processes_threads_and_callers_as_of_things() -> None:
     places = [place for file in wording.files() for place in wording.found(file)]
-    assert not [place for place in places if not place.startswith(UNFINISHED)]
+    assert not places
 
 
 def test_the_two_commands_are_there() -> None:
