@@ -210,8 +210,12 @@ def _opened(disk: Disk, clock: Clock) -> Space:
     from recovery import scan  # (it is above this package, and imports it)
 
     store, alone = open_store(disk, clock)
-    engine = Engine.of(store)
-    return Space(engine, scan, _recovered(store, scan.scan, alone=alone))
+    try:
+        engine = Engine.of(store)
+        return Space(engine, scan, _recovered(store, scan.scan, alone=alone))
+    except BaseException:
+        store.guard.end()  # which closes the mirror, too
+        raise
 
 
 def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:

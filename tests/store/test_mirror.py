@@ -16,6 +16,7 @@ import spool
 from spool.disk.disk import Disk, FlushFailed
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
+from spool.store.mirror import Mirror
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.held import PATIENT_SECONDS
@@ -201,6 +202,27 @@ def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Pa
         spool.open(tmp_path / "other")
     with pytest.raises(spool.InvalidArgument, match="absolute"):
         spool.create(tmp_path / "third", mirror="near")
+
+
+def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.create(tmp_path / "space", mirror=str(tmp_path / "mirror")).close()
+    mirrors: list[Mirror] = []
+
+    def fails(mirror: Mirror) -> None:
+        mirror.disk.open_directory("")
+        mirrors.append(mirror)
+        raise KeyboardInterrupt
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(Mirror, "catch_up", fails)
+        with pytest.raises(KeyboardInterrupt):
+            spool.open(tmp_path / "space")
+    assert mirrors
+    assert os.listdir("/proc/self/fd") == before
+    spool.open(tmp_path / "space").close()
 
 
 def test_a_failed_flush_of_the_space_s_own_waits_for_the_mirror(space: spool.Space, tmp_path: Path) -> None:
