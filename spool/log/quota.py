@@ -98,14 +98,14 @@ def sum_of(usages: Iterable[Usage]) -> Usage:
 
 def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:
     """The usage of a queue. Caller holds the mutex."""
-    line = view.index.messages.queues.get(queue)
-    there = Usage() if line is None else Usage(line.live, line.bytes)
+    known = view.index.messages.queues.get(queue)
+    there = Usage() if known is None else Usage(known.live, known.bytes)
     return there.plus(prepared.get(queue, Usage()))
 
 
 def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
-    lines = (Usage(line.live, line.bytes) for line in view.index.messages.queues.values())
-    return sum_of(lines).plus(sum_of(prepared.values()))
+    queues = (Usage(queue.live, queue.bytes) for queue in view.index.messages.queues.values())
+    return sum_of(queues).plus(sum_of(prepared.values()))
 
 
 def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
