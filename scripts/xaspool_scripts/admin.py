@@ -93,17 +93,17 @@ def check(context: click.Context, repair: bool, as_json: bool) -> None:
             write_json(finding)
         else:
             click.echo(printable(str(finding)))
-    mended = sum(finding.mended for finding in first) if repair else 0
+    repaired = sum(finding.repaired for finding in first) if repair else 0
     if left:
-        repaired = f", {plural(mended, 'file')} repaired" if repair else ""
-        note(f"damage is left: {plural(len(left), 'file')}{repaired}; every other message is served")
-    elif mended:
-        note(f"repaired: {plural(mended, 'file')}")
+        also = f", {plural(repaired, 'file')} repaired" if repair else ""
+        note(f"damage is left: {plural(len(left), 'file')}{also}; every other message is served")
+    elif repaired:
+        note(f"repaired: {plural(repaired, 'file')}")
     elif kept:
         note(f"nothing is damaged; quarantine/ keeps {plural(len(kept), 'file')}: see spool-admin quarantine list")
     else:
         note("clean" if not findings else "clean: nothing is damaged")
-    context.exit(DAMAGE_LEFT if left else REPAIRED if mended else CLEAN)
+    context.exit(DAMAGE_LEFT if left else REPAIRED if repaired else CLEAN)
 
 
 main.add_command(docs)

@@ -139,9 +139,8 @@ def commit(xid: str) -> None:
     Example:
       spool-admin transaction commit 0.b3JkZXI.MQ
     """
-    with _manager() as manager:
-        manager.decide_heuristically(_parsed(xid), commit=True)
-        note(f"committed {xid}")
+    _decide(xid, commit=True)
+    note(f"committed {xid}")
 
 
 @transaction.command()
@@ -154,9 +153,13 @@ def rollback(xid: str) -> None:
     Example:
       spool-admin transaction rollback 0.b3JkZXI.MQ
     """
+    _decide(xid, commit=False)
+    note(f"rolled back {xid}")
+
+
+def _decide(xid: str, *, commit: bool) -> None:
     with _manager() as manager:
-        manager.decide_heuristically(_parsed(xid), commit=False)
-        note(f"rolled back {xid}")
+        manager.decide_heuristically(_parsed(xid), commit=commit)
 
 
 @transaction.command()

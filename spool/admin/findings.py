@@ -42,7 +42,7 @@ class Finding:
     action: str = ""
 
     @property
-    def mended(self) -> bool:
+    def repaired(self) -> bool:
         """Whether something was done about it."""
         return self.action not in ("", LEFT_ALONE)
 

@@ -115,7 +115,7 @@ def test_x11_a_file_that_is_deleted_while_the_space_is_closed_is_missed(path: Pa
         assert names(space.check()) == [f"committed/{files[2].name}"]
         assert reclaim.reclaim(space._store) >= 0
         assert names(space.check()) == [f"committed/{files[2].name}"], "reclaim does not hide it"
-        assert [finding.mended for finding in space.check(repair=True) if finding.kind is Kind.DAMAGED] == [True]
+        assert [finding.repaired for finding in space.check(repair=True) if finding.kind is Kind.DAMAGED] == [True]
         assert names(space.check()) == []
     with spool.open(path) as space:
         assert names(space.recovery.findings) == []
