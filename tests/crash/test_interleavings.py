@@ -41,7 +41,7 @@ def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:
     for name in ("a late reader beside reclaim and recycling", "reply, rollback and put", "commits beside takes"):
         (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)
         for rules in Rules:
-            kinds += Interleaver(scenario, rules, limit=4, per_cut=8).explore().kinds
+            kinds += Interleaver(scenario, rules, limit=9, per_cut=8).explore().kinds
     record_property("interleavings: kinds", dict(kinds))
     assert all(kinds[kind] for kind in KINDS), kinds
 
