@@ -13,15 +13,17 @@ from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
 from spool.admin.stats import QueueStats
 from spool.engine import Engine
-from spool.errors import Empty, NotOpen
+from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, PutOptions
 from spool.runtime import calls
 from spool.runtime.calls import public_call
+from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
-from spool.transactions.transaction import Transaction, joined_transaction
+from spool.text import shown
+from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_time_limit, listed, put_request
 from spool.work.worker import Worker, WorkSummary, working_space
 
@@ -39,6 +41,17 @@ class Recovery(Protocol):
 
     def repair(self, store: Store) -> list[Finding]:
         """Check, and repair what is wrong or move it to quarantine."""
+
+
+def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
+    """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
+    if chosen is JOIN:
+        found = joined_by_caller.get().get(id(store))
+        return cast(Transaction | None, found)  # the space's own transactions are all that join it
+    if chosen is not None and getattr(chosen, "_store", None) is not store:
+        path = store.files.disk.root
+        raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")
+    return chosen
 
 
 def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Callable[Concatenate[Space, P], T]":

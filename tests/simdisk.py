@@ -155,6 +155,9 @@ class SimulatedDisk(Disk):
         except OSError:
             return None
 
+    def same_file(self, name: str, identity: FileIdentity) -> bool:
+        return identity.same_file(self.identity(name))
+
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         self._step("set_mode", name)
         if _identity(self.machine.find(name)).permissions != mode:

@@ -36,7 +36,7 @@ from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
 from spool.model.options import JOIN, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.runtime.calls import public_call
-from spool.transactions.transaction import joined_transaction
+from spool.space import joined_transaction
 from spool.transactions.validation import check_wanted, listed, put_request
 from spool.work.worker import WorkSummary
 

@@ -143,5 +143,5 @@ class Claims:
         """Raise SpaceStopped unless the claim file is still the one under its name."""
         index = number % CLAIM_FILES
         name = layout.claim_file(index)
-        if not self._identities[index].same_file(self.disk.identity(name)):
+        if not self.disk.same_file(name, self._identities[index]):
             raise deleted(name)

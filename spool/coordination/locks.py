@@ -61,10 +61,10 @@ class LockFile:
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
         """Poll until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
-        for _ in deadline.polls():
-            if self.try_lock(byte, shared=shared):
-                return
-        raise self.expired(byte, deadline, what)
+        pauses = deadline.pauses()
+        while not self.try_lock(byte, shared=shared):
+            if not next(pauses, False):
+                raise self.expired(byte, deadline, what)
 
     def unlock(self, byte: int) -> None:
         """Release a byte that this process holds."""
@@ -92,7 +92,7 @@ class LockFile:
 
     def verify(self) -> None:
         """Raise SpaceStopped unless the file is still the one under its name."""
-        if not self._identity.same_file(self.disk.identity(self.name)):
+        if not self.disk.same_file(self.name, self._identity):
             raise deleted(self.name)
 
 

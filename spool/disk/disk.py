@@ -20,19 +20,22 @@ either kind of flush, a few times in ten thousand). So there names are flushed *
 """
 
 import errno
+import fcntl
 import os
 import select
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
+from os import SEEK_SET
+from typing import Any
 
 import filelock
 
 from spool.disk import kernel
-from spool.disk.descriptors import DescriptorTable, not_open
-from spool.disk.kernel import NameChange, Unsupported, as_unsupported
+from spool.disk.descriptors import not_open, opening
+from spool.disk.kernel import AT_FDCWD, FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
 from spool.disk.stat import (
     FileIdentity,
     FileSystem,
@@ -52,9 +55,6 @@ SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
 _SMALL_READ_BYTES = 1 << 20
 
-# How long a flush waits for its turn, and how often it asks. The thread that has it is in the kernel, or stopped.
-_TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
-
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
@@ -72,7 +72,7 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._table = DescriptorTable()
+        self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self.flushes = 0
         there = os.path.isdir(self.root)
         self.ordered = there and renames_are_ordered(self.root)
@@ -94,11 +94,28 @@ class Disk:
         return f"{self.root}/{name}" if name else self.root
 
     def close(self, handle: int) -> None:
-        self._table.close(handle)
+        """Close the descriptor; the kernel releases its locks."""
+        del self._handles[self._checked(handle)]
+        os.close(handle)
+
+    _close = close  # for the methods here, where a subclass counts the calls of ``close``
+
+    def _opened(self, opener: Callable[..., int], *args: Any) -> int:
+        """Call the opener, and note what it opened."""
+        with opening:
+            handle = opener(*args)
+            self._handles[handle] = None
+        return handle
+
+    def _checked(self, handle: int) -> int:
+        """Return the handle if it is open here; else its number may be another file's by now (EBADF)."""
+        if handle not in self._handles:
+            raise not_open()
+        return handle
 
     def close_all(self) -> None:
         """Close what was opened last first; the kernel releases the locks."""
-        for handle in reversed(list(self._table.handles)):
+        for handle in reversed(list(self._handles)):
             with suppress(OSError):  # the number is free all the same (close(2))
                 self.close(handle)
 
@@ -112,34 +129,34 @@ class Disk:
     def create(self, name: str) -> int:
         """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = self._table.opened(os.open, self.path(name), flags, FILE_MODE)
+        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
             kernel.set_mode(handle, FILE_MODE)
         if self._owner is not None:
             try:
                 self._give(handle, name)
             except OSError:
-                self._table.close(handle)
+                self._close(handle)
                 os.unlink(self.path(name))
                 raise
         return handle
 
     def create_in_memory(self, name: str) -> int:
         """Open an empty file that is in no directory, for a disk that changes nothing."""
-        return self._table.opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
+        return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def own(self, name: str) -> None:
         """In a process of root: it belongs to the space's owner from now on, whatever kind of file it is; not a file
         with another name, which may be another user's."""
         if self._owner is None:
             return
-        handle = self._table.opened(os.open, self.path(name), _BY_NAME_ALONE)
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
         try:
             found = identity_of(os.fstat(handle))
             if found.is_directory or found.links == 1:
                 self._give(handle, name)
         finally:
-            self._table.close(handle)
+            self._close(handle)
 
     def _give(self, handle: int, name: str) -> None:
         """To the space's owner, by root alone. By its handle: what has the name by now may be another file, because the
@@ -157,9 +174,9 @@ class Disk:
         """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        handle = self._table.opened(os.open, self.path(name), flags)
+        handle = self._opened(os.open, self.path(name), flags)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            self._table.close(handle)
+            self._close(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
         return handle
 
@@ -172,8 +189,10 @@ class Disk:
 
     def rename_new(self, source: str, target: str) -> None:
         """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
-        if kernel.rename_noreplace(self.path(source), self.path(target)):
+        old, new = self.path(source), self.path(target)
+        if renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), RENAME_NOREPLACE) == 0:
             return
+        kernel.check_no_such_rename(old, new)
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
@@ -199,13 +218,13 @@ class Disk:
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         """Set the permissions of a file or a directory; not flushed. A symlink is not followed."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._table.opened(os.open, self.path(name), flags)
+        handle = self._opened(os.open, self.path(name), flags)
         try:
             if group is not None:
                 os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
             os.fchmod(handle, mode)
         finally:
-            self._table.close(handle)
+            self._close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
         """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
@@ -214,6 +233,14 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return identity_of(found)
+
+    def same_file(self, name: str, identity: FileIdentity) -> bool:
+        """Whether what lies under the name itself is that file."""
+        try:
+            found = os.lstat(self.path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return found.st_ino == identity.inode and found.st_dev == identity.device
 
     # -- directories --------------------------------------------------------------------------------------------
 
@@ -230,13 +257,13 @@ class Disk:
             if found is None or not found.is_directory:
                 raise
             return False
-        handle = self._table.opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
+        handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE | os.O_DIRECTORY)
         try:
             if stat.S_IMODE(os.fstat(handle).st_mode) != DIRECTORY_MODE:
                 kernel.set_mode(handle, DIRECTORY_MODE)
             self._give(handle, name)
         finally:
-            self._table.close(handle)
+            self._close(handle)
         return True
 
     def remove_directory(self, name: str) -> None:
@@ -245,13 +272,13 @@ class Disk:
     def open_directory(self, name: str) -> int:
         """To lock or flush it. A symlink to one is an OSError, unless it is the space's own name."""
         nofollow = os.O_NOFOLLOW if name else 0
-        return self._table.opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
+        return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
         """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
-        if handle not in self._table.handles:
+        if handle not in self._handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
             length = max(0, min(length, os.fstat(handle).st_size - offset))
@@ -270,7 +297,7 @@ class Disk:
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         """All of it, or OSError (a short write goes on; a full disk then says so)."""
-        written = os.pwrite(self._table.check(handle), data, offset)
+        written = os.pwrite(self._checked(handle), data, offset)
         while written < len(data):
             step = os.pwrite(handle, memoryview(data)[written:], offset + written)
             if step == 0:
@@ -278,16 +305,16 @@ class Disk:
             written += step
 
     def truncate(self, handle: int, length: int) -> None:
-        os.ftruncate(self._table.check(handle), length)
+        os.ftruncate(self._checked(handle), length)
 
     def handle_identity(self, handle: int) -> FileIdentity:
-        return identity_of(os.fstat(self._table.check(handle)))
+        return identity_of(os.fstat(self._checked(handle)))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
     def flush(self, handle: int) -> None:
         """Flush the file's bytes; on an ordered file system also every rename before."""
-        self._flushed(os.fsync, self._table.check(handle))
+        self._flushed(os.fsync, self._checked(handle))
 
     def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
@@ -309,7 +336,7 @@ class Disk:
         if self.ordered:
             self.flush(handle)
             return
-        self._table.check(handle)
+        self._checked(handle)
         with self._turn(directory) as names:  # the file's flush needs not carry its times
             self._flushed(os.fdatasync, handle)
             if not (new and self.flush_carries_name):
@@ -325,30 +352,13 @@ class Disk:
         in_turn = self._in_turn and directory != ""
         try:
             if in_turn:
-                self._await_turn(handle, directory)
+                kernel.await_turn(self.flock, handle, directory)
             yield handle
         finally:
             if in_turn:  # (a forked child may have a copy, with which the lock would live on)
                 with suppress(OSError):
                     self.funlock(handle)
-            self._table.close(handle)
-
-    def _await_turn(self, handle: int, directory: str) -> None:
-        """Wait for the turn. TimeoutError after a while: the process that has it may have been stopped."""
-        until = time.monotonic() + _TURN_SECONDS
-        while not self._holds_or_cannot(handle):
-            if time.monotonic() > until:
-                raise TimeoutError(
-                    errno.ETIMEDOUT, "another process is flushing this directory and does not end", directory
-                )
-            time.sleep(_TURN_POLL_SECONDS)
-
-    def _holds_or_cannot(self, handle: int) -> bool:
-        """Whether this handle holds the directory, or none can: then no space is opened here."""
-        try:
-            return self.flock(handle)
-        except Unsupported:
-            return True
+            self._close(handle)
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -357,18 +367,18 @@ class Disk:
 
         Raises OSError where that cannot be had: a user has few of these.
         """
-        handle = self._table.opened(kernel.new_watcher)
+        handle = self._opened(kernel.new_watcher)
         try:
             kernel.watch_writes(handle, self.path(name))
         except OSError:
-            self._table.close(handle)
+            self._close(handle)
             raise
         return handle
 
     def wait_for_change(self, handle: int, seconds: float) -> bool:
         """Wait at most so long; True if something was written since the last time that this was asked."""
         poll = select.poll()
-        poll.register(self._table.check(handle), select.POLLIN)
+        poll.register(self._checked(handle), select.POLLIN)
         if not poll.poll(1000 * seconds):
             return False
         with suppress(BlockingIOError):  # another thread has read what there was
@@ -378,12 +388,12 @@ class Disk:
     def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
         """A handle for ``changes_of_names``, a new one for None, and the number of this directory in its changes, from
         now on. OSError where that cannot be had."""
-        used = self._table.opened(kernel.new_watcher) if handle is None else self._table.check(handle)
+        used = self._opened(kernel.new_watcher) if handle is None else self._checked(handle)
         try:
             return used, kernel.watch_names(used, self.path(directory))
         except OSError:
             if handle is None:
-                self._table.close(used)
+                self._close(used)
             raise
 
     def changes_of_names(self, handle: int) -> list[NameChange]:
@@ -391,7 +401,7 @@ class Disk:
         change again, so the name of a file that was looked at before this is asked has no older change to come."""
         found: list[NameChange] = []
         with suppress(BlockingIOError):
-            while data := os.read(self._table.check(handle), kernel.EVENTS_BYTES):
+            while data := os.read(self._checked(handle), kernel.EVENTS_BYTES):
                 found += kernel.changes_in(data)
         return found
 
@@ -399,33 +409,34 @@ class Disk:
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
         """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
-        if handle not in self._table.handles:
-            raise not_open()
-        return kernel.lock(handle, start, length, shared=shared)
+        asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, SEEK_SET, start, length, 0)
+        try:
+            fcntl.fcntl(self._checked(handle), F_OFD_SETLK, asked)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise as_unsupported(error, *NO_LOCKS) from None
+        return True
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
         """Release bytes that ``lock`` got."""
-        if handle not in self._table.handles:
-            raise not_open()
-        kernel.unlock(handle, start, length)
+        fcntl.fcntl(self._checked(handle), F_OFD_SETLK, FLOCK.pack(F_UNLCK, SEEK_SET, start, length, 0))
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
         """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
-        if handle not in self._table.handles:
-            raise not_open()
-        return kernel.some_lock(handle, start, length)
+        return kernel.some_lock(self._checked(handle), start, length)
 
     def flock(self, handle: int) -> bool:
         """Try to lock a whole file or directory (flock(2)); False if another description holds it."""
-        return kernel.flock(self._table.check(handle))
+        return kernel.flock(self._checked(handle))
 
     def funlock(self, handle: int) -> None:
         """Release what ``flock`` got."""
-        kernel.funlock(self._table.check(handle))
+        kernel.funlock(self._checked(handle))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
         """The processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``; for error texts."""
-        return kernel.lock_holders(self._table.check(handle), start)
+        return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager
     def exclusively(self, name: str) -> Iterator[bool]:
@@ -449,11 +460,11 @@ class Disk:
     def has_writer(self, name: str) -> bool | None:
         """Whether any process has this file open for writing; None if this user may not ask."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._table.opened(os.open, self.path(name), flags)
+        handle = self._opened(os.open, self.path(name), flags)
         try:
             return kernel.has_writer(handle)
         finally:
-            self._table.close(handle)
+            self._close(handle)
 
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         """Start a thread of this process; False where there is none, and the caller has to do the work."""

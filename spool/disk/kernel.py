@@ -10,14 +10,16 @@ import fcntl
 import os
 import signal
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_RENAME_NOREPLACE = 1
-_AT_FDCWD = -100
+renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
+renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+RENAME_NOREPLACE = 1
+AT_FDCWD = -100
 
 _IN_MODIFY = 0x2
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_OVERFLOW = 0x40, 0x80, 0x100, 0x200, 0x4000
@@ -27,8 +29,11 @@ _EVENT = struct.Struct("iIII")  # of inotify(7): watch, mask, cookie, length of 
 EVENTS_BYTES = 4096
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for open-file-description locks), padding.
-_FLOCK = struct.Struct("hhqqi4x")
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of a file system without locks
+FLOCK = struct.Struct("hhqqi4x")
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of a file system without locks
+
+# How long a flush waits for its turn, and how often it asks. The thread that has it is in the kernel, or stopped.
+_TURN_SECONDS, _TURN_POLL_SECONDS = 30.0, 0.0002
 
 
 class Unsupported(OSError):
@@ -42,14 +47,11 @@ def as_unsupported(error: OSError, *codes: int) -> OSError:
     return Unsupported(error.errno, error.strerror, error.filename, None, error.filename2)
 
 
-def rename_noreplace(source: str, target: str) -> bool:
-    """Rename, unless the target is there; False where the kernel or the file system has no such rename."""
-    if _libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
-        return True
+def check_no_such_rename(source: str, target: str) -> None:
+    """Raise what ``renameat2`` failed with, unless the kernel or the file system has no such rename."""
     code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS):
-        return False
-    raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+    if code not in (errno.EINVAL, errno.ENOSYS):
+        raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
 
 
 def set_mode(descriptor: int, mode: int) -> None:
@@ -133,30 +135,13 @@ def has_writer(descriptor: int) -> bool | None:
 # -- locks of open file descriptions ----------------------------------------------------------------------------------
 
 
-def lock(descriptor: int, start: int, length: int, *, shared: bool) -> bool:
-    """Try to lock bytes (F_OFD_SETLK); False if another description holds one of them."""
-    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError as error:
-        raise as_unsupported(error, *_NO_LOCKS) from None
-    return True
-
-
-def unlock(descriptor: int, start: int, length: int) -> None:
-    """Release bytes that ``lock`` got."""
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
-
-
 def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
     """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
-        kind, _, found, size, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+        kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
     except OSError as error:
-        raise as_unsupported(error, *_NO_LOCKS) from None
+        raise as_unsupported(error, *NO_LOCKS) from None
     return None if kind == fcntl.F_UNLCK else (found, size)
 
 
@@ -167,13 +152,30 @@ def flock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise as_unsupported(error, *_NO_LOCKS) from None
+        raise as_unsupported(error, *NO_LOCKS) from None
     return True
 
 
 def funlock(descriptor: int) -> None:
     """Release what ``flock`` got."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:
+    """Wait until ``flock`` locks the directory. TimeoutError after a while: the process that has it may be stopped.
+
+    Where no such locks are, no space is opened, and nothing is waited for.
+    """
+    until = time.monotonic() + _TURN_SECONDS
+    try:
+        while not flock(descriptor):
+            if time.monotonic() > until:
+                raise TimeoutError(
+                    errno.ETIMEDOUT, "another process is flushing this directory and does not end", directory
+                )
+            time.sleep(_TURN_POLL_SECONDS)
+    except Unsupported:
+        pass
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:

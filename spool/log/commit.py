@@ -82,7 +82,7 @@ def commit(
         else:
             store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
-        publish(store, number, deadline.without_close_check(), flushed=flush)
+        publish(store, number, deadline._replace(check=None), flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: no process may take this file for a whole one
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error

@@ -69,20 +69,20 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
         WaitExpired: a writer that lives did not publish in time; the text names it.
         SpaceStopped: a flush failed in some process.
     """
-    for _ in deadline.polls():
-        while True:
-            page = (page or store.shared.counters.read()).check()
-            published = page.published
-            if published >= number:
-                return page
-            page = None
-            if not store.shared.numbers.try_lock(published + 1):
-                break
+    pauses = deadline.pauses()
+    while True:
+        page = (page or store.shared.counters.read()).check()
+        published = page.published
+        if published >= number:
+            return page
+        page = None
+        if store.shared.numbers.try_lock(published + 1):
             try:
                 finish_dead_writer(store, published + 1)
             finally:
                 store.shared.numbers.unlock(published + 1)
-    raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
+        elif not next(pauses, False):
+            raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
 def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:

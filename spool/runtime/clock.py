@@ -6,6 +6,7 @@ monotonic clock, so a step of the wall clock neither ends nor prolongs a wait.
 
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from spool.errors import SystemFailure
 from spool.runtime import calls
@@ -15,15 +16,10 @@ POLL_MAX_SECONDS = 0.005
 
 
 class Clock:
-    """The machine's clocks."""
+    """The machine's clocks. ``now`` and ``monotonic`` are the system's own functions: each commit calls them."""
 
-    def now(self) -> float:
-        """Wall time, seconds since the epoch."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never steps back."""
-        return time.monotonic()
+    now: Callable[[], float] = staticmethod(time.time)  # wall time, seconds since the epoch
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)  # seconds from an arbitrary start; never steps back
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -33,54 +29,54 @@ class Clock:
         return woken(seconds)
 
 
-class Deadline:
-    """A point in monotonic time after which waiting stops; ``seconds=None`` never does.
+class Deadline(NamedTuple):
+    """A point in monotonic time after which waiting stops.
 
-    ``check`` is called after each pause, and raises if there is nothing to wait for any more.
+    at: that point; None: waiting never stops.
+    seconds: how long before it the deadline was made, for error texts.
+    check: called after each pause; raises if there is nothing to wait for any more. None: what has begun must be waited
+        for.
     """
 
-    def __init__(self, clock: Clock, seconds: float | None, check: Callable[[], None] | None = None) -> None:
-        self._check = check or _no_check
-        self.clock = clock
-        self.seconds = seconds
-        self._at = None if seconds is None else clock.monotonic() + seconds
-
-    def without_close_check(self) -> "Deadline":
-        """The same point in time, without the check: for what must not be abandoned once it has begun."""
-        other = Deadline.__new__(Deadline)
-        other._check, other.clock, other.seconds, other._at = _no_check, self.clock, self.seconds, self._at
-        return other
+    clock: Clock
+    seconds: float | None
+    at: float | None
+    check: Callable[[], None] | None = None
 
     def remaining(self) -> float:
         """Seconds left: infinite without a limit, 0.0 when it has passed."""
-        return float("inf") if self._at is None else max(0.0, self._at - self.clock.monotonic())
+        return float("inf") if self.at is None else max(0.0, self.at - self.clock.monotonic())
 
     def passed(self) -> bool:
-        return self._at is not None and self.clock.monotonic() >= self._at
+        return self.at is not None and self.clock.monotonic() >= self.at
 
     def polls(
         self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
     ) -> Iterator[None]:
-        """Yield at once, then after growing pauses, until the deadline has passed. ``pause_for`` pauses instead of the
-        clock; True means that something happened, and the pauses are short again.
+        """Yield at once, then after each of ``pauses``."""
+        yield
+        for _ in self.pauses(slowest_seconds, pause_for):
+            yield
+
+    def pauses(
+        self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
+    ) -> Iterator[bool]:
+        """Yield True after each of growing pauses, until the deadline has passed.
 
         The last yield comes after the deadline, so a condition that became true during the last sleep is still seen.
+
+        Args:
+            pause_for: pauses instead of the clock; True: something happened, and the pauses are short again.
         """
         pause_for = pause_for or self.clock.sleep
         pause = POLL_MIN_SECONDS
-        while True:
-            yield
-            left = self.remaining()
-            if left <= 0:
-                return
+        while (left := self.remaining()) > 0:
             happened = pause_for(min(pause, left))
             calls.deliver_pending_signals()
-            self._check()
+            if self.check is not None:
+                self.check()
+            yield True
             pause = POLL_MIN_SECONDS if happened else min(pause * 1.5, slowest_seconds)
-
-
-def _no_check() -> None:
-    pass
 
 
 class WaitExpired(SystemFailure):

@@ -18,23 +18,23 @@ class Joinable(Protocol):
 
 Association = Token[Mapping[int, Joinable]]
 
-_joined: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime.context", default={})  # noqa: B039 (never changed)
+joined_by_caller: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime.context", default={})  # noqa: B039 (never changed)
 
 
 def associated(store: object) -> Joinable | None:
     """The transaction that the caller's puts and gets join, or None. ``store``: the open space's."""
-    return _joined.get().get(id(store))
+    return joined_by_caller.get().get(id(store))
 
 
 def associate(store: object, transaction: Joinable | None) -> Association:
     """Make the caller's puts and gets join a transaction (or none any more); the token undoes it."""
-    others = {key: value for key, value in _joined.get().items() if key != id(store)}
-    return _joined.set(others if transaction is None else {**others, id(store): transaction})
+    others = {key: value for key, value in joined_by_caller.get().items() if key != id(store)}
+    return joined_by_caller.set(others if transaction is None else {**others, id(store): transaction})
 
 
 def dissociate(association: Association) -> None:
     """Back to what was before."""
     try:
-        _joined.reset(association)
+        joined_by_caller.reset(association)
     except ValueError:
         pass  # left in another context than entered: that one keeps pointing at an ended transaction

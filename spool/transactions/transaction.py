@@ -21,7 +21,6 @@ from spool.engine import Engine
 from spool.errors import (
     CommitUnknown,
     Empty,
-    InvalidArgument,
     NotOpen,
     ProtocolError,
     TransactionRolledBack,
@@ -33,17 +32,15 @@ from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.model.message import Message
-from spool.model.options import JOIN, Join, PutOptions
+from spool.model.options import PutOptions
 from spool.model.position import PositionRanges, subtract
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
-from spool.runtime.context import Association, associate, associated, dissociate
+from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
-from spool.store.store import Store
-from spool.text import shown
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.selection import Wanted
@@ -446,16 +443,6 @@ class Transaction:
 
 
 # -- for what is built upon transactions: workers, tasks, the intake ---------------------------------------------------
-
-
-def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
-    """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
-    if chosen is JOIN:
-        return associated(store)  # type: ignore[return-value] # the space's own transactions are all that join it
-    if chosen is not None and getattr(chosen, "_store", None) is not store:
-        path = store.files.disk.root
-        raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")
-    return chosen
 
 
 def enter(transaction: Transaction) -> None:

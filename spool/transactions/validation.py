@@ -14,7 +14,6 @@ from spool.model.message import attributes_of, check_content_type, headers_bytes
 from spool.model.options import PutOptions
 from spool.model.order import place_before
 from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_queue_name
-from spool.policies.retries import queue_config
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
 from spool.text import no_queue, shown
@@ -96,7 +95,7 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
 
 def described(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options of a put; returns the control fields that the message carries. The queue is there."""
-    config = queue_config(settings.config, queue)
+    config = settings.config.queues[queue]
     if not options and not config.first_delay:
         return {}
     attributes = attributes_of(**options)
@@ -153,7 +152,8 @@ def encoded(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
     """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: bytes of a body."""
-    check_content_type(content_type)
+    if content_type is not None:
+        check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         described = attributes if content_type is None else {**attributes, "content_type": content_type}
         _check_size(max(map(len, bodies)), limit)

@@ -74,7 +74,7 @@ def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, mo
     disk = Disk(str(tmp_path))
     disk.ordered, disk.flush_carries_name = False, True
     disk.close(disk.create("old"))
-    monkeypatch.setattr("spool.disk.kernel._libc", mock.Mock(renameat2=mock.Mock(return_value=-1)))
+    monkeypatch.setattr("spool.disk.disk.renameat2", lambda *names: -1)
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
     disk.rename_new("old", "new")
     assert disk.names("") == ["new"]
@@ -100,7 +100,7 @@ def test_names_of_one_directory_are_flushed_by_one_at_a_time(
     tmp_path: Path, carries: bool, other_carries: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or, without a journal, the second flush could return before its names are on the disk."""
-    monkeypatch.setattr("spool.disk.disk._TURN_SECONDS", 0.0)
+    monkeypatch.setattr("spool.disk.kernel._TURN_SECONDS", 0.0)
     (tmp_path / "names").mkdir()
     second = OneAtATime(str(tmp_path), lambda: None)
     second.flush_carries_name = other_carries

@@ -12,7 +12,6 @@ from unittest import mock
 
 import spool
 from spool.coordination.locks import coordinator_byte
-from spool.disk.descriptors import DescriptorTable
 from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
@@ -265,7 +264,7 @@ def _round(actor: Actor) -> None:
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
-        disk._table = DescriptorTable()
+        disk._handles = {}
         with mock.patch("spool.transactions.remote_branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
