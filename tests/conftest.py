@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((directory for directory in TOGETHER if path.startswith(directory)), path)
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a test printed goes to the other process as text: names of files that are no text are escaped."""
+    return _escaped((yield))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_escaped, value))
+    return value
 
 
 # -- the rows of docs/features.md -------------------------------------------------------------------------------------
