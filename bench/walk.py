@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import spool
+from spool.model.layout import CLAIM_FILES
 
 ROOT = Path(__file__).parents[1]
 _TIMES, _BODY = 20, b"b" * 1024
@@ -126,8 +127,10 @@ def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered
     with spool.create(f"{directory}/space", flush=flush) as space:
         for queue in ("orders", "replies"):
             space.create_queue(queue)
-        for _ in range(4 * _TIMES):
+        for _ in range(CLAIM_FILES + 4 * _TIMES):
             space.put("orders", _BODY)
+        for _ in range(CLAIM_FILES):
+            space.get("orders")  # from each claim file once, which is opened then
         return {name: traced(ready) for name, ready in steps(space).items()}
 
 

@@ -61,8 +61,9 @@ class LockFile:
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
         """Poll until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
-        pauses = deadline.pauses()
+        pauses = None
         while not self.try_lock(byte, shared=shared):
+            pauses = pauses or deadline.pauses()
             if not next(pauses, False):
                 raise self.expired(byte, deadline, what)
 

@@ -8,7 +8,6 @@ import errno
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spool.disk.disk import Disk
@@ -23,8 +22,7 @@ _FIRST_READ_BYTES = 16 << 10
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FileContents:
+class FileContents(NamedTuple):
     """The header and the tables of a file: all but its bodies."""
 
     header: Header

@@ -3,6 +3,7 @@
 import sys
 import zlib
 from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -90,6 +91,16 @@ class CompactedTable(Table):
             ends = [begins[run] + counts[run] for run in order]
             self._places = Places(starts, ends, order, list(accumulate(counts, initial=0)))
         return self._places
+
+
+def targets_of(tables: Iterable[Table]) -> Iterator[str]:
+    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
+    for table in tables:
+        if not isinstance(table, CompactedTable):
+            yield from table.queues
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                yield command[4]["queue"]
 
 
 def encode_table(table: Table) -> bytes:

@@ -147,7 +147,7 @@ class FileCache:
         return opened.handle
 
     def _open_one(self, file: FileRef) -> int:
-        name = layout.committed(file.number, file.adoption)
+        name = layout.committed(file.number, file.adoption) if file.adoption else layout.COMMITTED_FILE % file.number
         # An adopted branch moves from prepared/ to committed/, at any time: look there in the same direction.
         prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):

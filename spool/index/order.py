@@ -14,14 +14,16 @@ class QueueOrder:
     """How a queue sorts and groups its messages. A value: a queue whose options change gets another one.
 
     ``criteria`` and ``ordered`` are the options ``order`` and ``ordered`` of the queue. ``is_plain``: a message without
-    control fields belongs to no group, and neighbours are delivered in the order of their positions.
+    control fields belongs to no group, and neighbours are delivered in the order of their positions. ``is_fifo``: the
+    position alone says where such a message stands.
     """
 
-    __slots__ = ("criteria", "is_plain", "name", "ordered")
+    __slots__ = ("criteria", "is_fifo", "is_plain", "name", "ordered")
 
     def __init__(self, config: QueueConfig) -> None:
         self.name = config.name
         self.criteria = config.order
+        self.is_fifo = config.order == _FIFO
         self.ordered = config.ordered
         self.is_plain = not config.ordered and config.order[-1] == FIFO
 
@@ -31,7 +33,7 @@ class QueueOrder:
 
     def key_of(self, number: int, first: int, attributes: Mapping[str, Any], committed_at: float) -> Key:
         """Return the sort key of a run whose first message has the position ``number``/``first``."""
-        if self.criteria == _FIFO and "top" not in attributes and "before" not in attributes:
+        if self.is_fifo and "top" not in attributes and "before" not in attributes:
             return (number, first)
         return order_key(self.criteria, number, first, attributes, committed_at)
 

@@ -52,9 +52,10 @@ class Run:
         self.attributes = attributes
         self.committed_at = committed_at
         self.lengths = lengths
-        self.due = due_time(attributes, committed_at)
+        self.due = due_time(attributes, committed_at) if attributes else None
         self.expires = expiry_time(attributes, committed_at) if attributes else None
-        self.key = queue.key_of(number, first, attributes, committed_at)
+        plain = queue.is_fifo and not attributes
+        self.key = (number, first) if plain else queue.key_of(number, first, attributes, committed_at)
 
     @property
     def live(self) -> int:

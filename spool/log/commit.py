@@ -20,16 +20,17 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 8. A flush that fails is not tried again; the space stops before any lock is let go of (rule 7).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
-from spool.errors import NO_ROOM, CommitUnknown, NotOpen, SpaceStopped, SystemFailure
+from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
+from spool.format.table import Table, targets_of
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
 from spool.log.sequence import highest_issued, publish, settle_all, with_number_lock
@@ -37,7 +38,7 @@ from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.settings import Settings, check_targets
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 # Called under the number lock, with the settings as they are then; raises if the commit must not happen.
@@ -109,7 +110,9 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: D
         # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``. If it
         #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
         page = store.check_usable()
-        settings = store.settings.current(page)
+        settings = store.settings.known
+        if page.settings_cells != settings.cells:
+            settings = store.settings.current(page)
         check_targets(settings, file.tables)
         if batch.supersedes:
             settle_all(store, deadline)
@@ -126,7 +129,7 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: D
         try:
             # 5. Stamp the file with it, and rename the file: it is committed if its bytes reach the disk.
             file.stamp(number)
-            store.files.disk.rename_new(file.name, layout.committed(number))
+            store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             file.number = number
         except BaseException:
             store.shared.numbers.unlock(number)
@@ -139,6 +142,16 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: D
         return number
     finally:
         store.shared.control.unlock(NUMBER)
+
+
+def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
+    """Raise QueueNotFound if a queue is gone into which these put or move messages.
+
+    Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
+    """
+    for queue in targets_of(tables):
+        if queue not in settings.config.queues:
+            raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
 
 def write(

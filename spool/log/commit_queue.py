@@ -18,8 +18,8 @@ from typing import Any
 from spool.coordination.counters import Page
 from spool.errors import NotOpen
 from spool.format.batch import CommitBatch
+from spool.format.table import targets_of
 from spool.log.quota import Usage, UsageByQueue, change_by
-from spool.store.settings import targets_of
 from spool.store.store import Store
 
 # What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.

@@ -44,7 +44,7 @@ def highest_issued(disk: Disk, page: Page) -> int:
         page: the counters, just read.
     """
     number = page.issued
-    while disk.exists(layout.committed(number + 1)):
+    while disk.exists(layout.COMMITTED_FILE % (number + 1)):
         number += 1
     return number
 
@@ -69,7 +69,7 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
         WaitExpired: a writer that lives did not publish in time; the text names it.
         SpaceStopped: a flush failed in some process.
     """
-    pauses = deadline.pauses()
+    pauses = None
     while True:
         page = (page or store.shared.counters.read()).check()
         published = page.published
@@ -81,7 +81,9 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
                 finish_dead_writer(store, published + 1)
             finally:
                 store.shared.numbers.unlock(published + 1)
-        elif not next(pauses, False):
+            continue
+        pauses = pauses or deadline.pauses()
+        if not next(pauses, False):
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 

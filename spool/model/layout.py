@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from spool.model.xid import Xid
@@ -18,6 +19,7 @@ CLAIM_FILES = 64
 
 SUFFIX = ".msgpack"
 NOTE_SUFFIX = ".claims"
+COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % a number: its commit's own file
 COPY_SUFFIX = ".copy"
 CAPTURE_PREFIX = "drop."
 
@@ -45,7 +47,7 @@ class CommittedName(NamedTuple):
 
 
 def committed(number: int, adoption: int = 0) -> str:
-    return f"{COMMITTED}/{number:016d}{SUFFIX}" if not adoption else f"{COMMITTED}/{number:016d}-{adoption}{SUFFIX}"
+    return COMMITTED_FILE % number if not adoption else f"{COMMITTED}/{number:016d}-{adoption}{SUFFIX}"
 
 
 def parse_committed(name: str) -> CommittedName | None:
@@ -59,6 +61,7 @@ def prepared(xid: Xid) -> str:
     return f"{PREPARED}/{xid}{SUFFIX}"
 
 
+@lru_cache(maxsize=256)  # one file after another has the name of the same xid
 def active(xid: Xid) -> str:
     return f"{ACTIVE}/{xid}{SUFFIX}"
 
@@ -95,5 +98,6 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
 }
 
 
+@lru_cache(maxsize=CLAIM_FILES)
 def claim_file(index: int) -> str:
     return f"{RUN}/claims-{index:02d}"

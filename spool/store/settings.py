@@ -1,14 +1,12 @@
 """The settings of a space: ``space.toml``, its versions, and what this process has read of it."""
 
 import threading
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from spool.coordination.counters import Counters, Page
 from spool.disk import Disk
 from spool.disk.content import replace, unlink_if_there
-from spool.errors import InvalidArgument, NotASpace, QueueNotFound
-from spool.format.table import CompactedTable, Table
+from spool.errors import InvalidArgument, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
 from spool.model.settings_file import MAX_SETTINGS_BYTES, parse
@@ -69,29 +67,6 @@ class SettingsReader:
             return False
         last, self._seen = self._seen, (identity.inode, identity.size, identity.modified_ns)
         return last != self._seen
-
-
-# -- what a batch asks of them -----------------------------------------------------------------------------------------
-
-
-def targets_of(tables: Iterable[Table]) -> Iterator[str]:
-    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
-    for table in tables:
-        if not isinstance(table, CompactedTable):
-            yield from table.queues
-        for command in table.commands:
-            if command[0] == "update" and "queue" in command[4]:
-                yield command[4]["queue"]
-
-
-def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
-    """Raise QueueNotFound if a queue is gone into which these put or move messages.
-
-    Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
-    """
-    for queue in targets_of(tables):
-        if queue not in settings.config.queues:
-            raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

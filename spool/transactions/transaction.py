@@ -411,7 +411,7 @@ class Transaction:
     def _check_active(self) -> Page:
         """The counters as they are now, if calls are welcome."""
         page = self._store.check_usable()
-        if self.state is TransactionState.ACTIVE and self._deadline.passed():
+        if self.state is TransactionState.ACTIVE and self._deadline.at is not None and self._deadline.passed():
             self._undo("its transaction took too long")
             raise TransactionTimeout(
                 f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"

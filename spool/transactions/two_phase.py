@@ -20,7 +20,7 @@ from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.index.index import Index
-from spool.log.commit import commit, own_file
+from spool.log.commit import check_targets, commit, own_file
 from spool.log.quota import check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, prepared_image
@@ -30,7 +30,7 @@ from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import Shared, targets
-from spool.store.settings import Settings, check_targets
+from spool.store.settings import Settings
 from spool.store.store import Store
 
 log = logging.getLogger("spool")

@@ -324,7 +324,7 @@ def test_without_locks_no_space_is_opened_or_created(
 
 
 def test_without_rename_noreplace_links_do(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_libc", _without_renameat2())
+    monkeypatch.setattr("spool.disk.disk.renameat2", _no_renameat2)
     with spool.open(root) as space:
         space.put("a", "more")
     assert found(Disk(str(root)))["new names"] is FINE
@@ -338,7 +338,7 @@ def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
 
     with spool.open(root) as space:
         with monkeypatch.context() as patch:
-            patch.setattr(kernel, "_libc", _without_renameat2())
+            patch.setattr("spool.disk.disk.renameat2", _no_renameat2)
             patch.setattr(os, "link", refuse)
             with pytest.raises(UnsafeFileSystem, match="nothing was lost"):
                 space.put("a", "more")
@@ -347,13 +347,9 @@ def test_with_neither_rename_noreplace_nor_links_nothing_is_committed(
         assert [message.body for message in space.browse("a")] == ["there"]
 
 
-class _without_renameat2:
-    def renameat2(self, *_: object) -> int:
-        ctypes.set_errno(errno.ENOSYS)
-        return -1
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(ctypes.CDLL(None, use_errno=True), name)
+def _no_renameat2(*_: object) -> int:
+    ctypes.set_errno(errno.ENOSYS)
+    return -1
 
 
 @pytest.mark.parametrize("name", layout.DIRECTORIES)
