@@ -71,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What not every program needs, when it is asked for first: ``aio``, ``__version__``."""
+    """Import what not every program needs when it is first asked for: ``aio``, ``__version__``."""
     if name == "aio":
         from importlib import import_module
 

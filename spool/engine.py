@@ -25,7 +25,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def of(cls, store: Store) -> Self:
-        """Of a store that was just made. The space is closed by the store's guard, which ends group commit."""
+        """Make the engine of a new store. The store's guard closes the space; it also ends the group commit."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
         return cls(store, group_commit, OrphanReaper(store))

@@ -55,7 +55,7 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
 
 
 def _administered(call: "Callable[Concatenate[Administration, P], T]") -> "Callable[Concatenate[Space, P], T]":
-    """A call of the administration, as one of the space."""
+    """Make a method of the space of one of ``Administration``."""
 
     @wraps(call)
     def administered(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
@@ -145,7 +145,7 @@ class Space:
         return ids
 
     def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        """In a transaction of their own."""
+        """Put messages in a transaction of their own."""
         own = Transaction(self._engine, noted=False)
         try:
             ids = own.put_many(queue, bodies, **options)
@@ -179,7 +179,7 @@ class Space:
         return self._engine.group_commit.future(put_request(self._engine, queue, (body,), **options))
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
-        """In a transaction of its own. Waits while another puts a message with the same deduplication key."""
+        """Submit a message in a transaction of its own. Waits while another one puts a message with the same key."""
         own = Transaction(self._engine, noted=False)
         try:
             message_id = own.put(queue, body, **options)
@@ -389,7 +389,8 @@ class Space:
 
 
 def current_space() -> Space:
-    """The space of the worker that calls this function: what is put and got with it joins the message's transaction.
+    """Return the space of the worker that calls this function: what is put and got with it joins the message's
+    transaction.
 
     ProtocolError outside of a worker's call.
     """

@@ -10,7 +10,7 @@ _MOST_LISTED = 20
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that is most like ``name``; None if none is like it."""
+    """Return the one of ``names`` that is most like ``name``; None if none is like it."""
     from difflib import get_close_matches  # imported only where a name was mistyped
 
     lowered = {each.lower(): each for each in names}
@@ -19,13 +19,14 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """``; did you mean orders?`` for the end of an error's first sentence; empty if no name is like it."""
+    """Return ``; did you mean orders?`` for the end of an error's first sentence; empty if no name is like it."""
     meant = closest(name, names)
     return "" if meant is None else f"; did you mean {meant}?"
 
 
 def no_queue(name: str, queues: Iterable[str], where: str = "", how: str | None = None) -> QueueNotFound:
-    """The error for a queue that is not among ``queues``: it says which was meant, which there are, and how to make it.
+    """Return the error for a queue that is not among ``queues``: it says which was meant, which there are, and how to
+    make it.
 
     ``name`` has the form of a queue's name (``check_queue_name``). ``where`` opens the text; ``how``: what to do, if a
     command of its own is not all that there is.
@@ -40,14 +41,15 @@ def no_queue(name: str, queues: Iterable[str], where: str = "", how: str | None 
 
 
 def quoted(path: str) -> str:
-    """The path as it can be pasted into a shell's command."""
+    """Return the path as it can be pasted into a shell's command."""
     from shlex import quote
 
     return quote(path)
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """``1 file``, ``2 files``, ``1,000 files``; ``many`` where an s is not enough."""
+    """Return a count with its noun: ``1 file``, ``2 files``, ``1,000 files``. ``many``: the plural, if it is not
+    ``one`` with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
@@ -75,10 +77,10 @@ _short = _Short()
 
 
 def shown(value: object, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """``repr`` of any value, of at most ``most`` characters."""
+    """Return ``repr`` of any value, of at most ``most`` characters."""
     return shortened(_short.repr(value), most)
 
 
 def shortened(text: str, most: int = 4 * _MOST_CHARACTERS) -> str:
-    """The text, of at most ``most`` characters."""
+    """Return the text, of at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

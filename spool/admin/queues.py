@@ -84,8 +84,8 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
 def _written(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
-    """The text of the settings with that queue in it, and with those that its options ``referring`` name and that are
-    not there; QueueNotFound for one of them unless ``create_missing``."""
+    """Return the text of the settings with that queue in it, and with those that its options ``referring`` name and
+    that are not there; QueueNotFound for one of them unless ``create_missing``."""
     made = {config.name: config}
     named = [(option, getattr(config, option)) for option in sorted(referring)]
     for option, queue in named:  # which grows meanwhile
@@ -152,7 +152,7 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
 
 
 def _puts(image: FileContents, queue: str) -> Iterator[int]:
-    """How many messages a branch puts into the queue, or moves there."""
+    """Yield, for each entry of a branch, how many messages it puts into the queue or moves there."""
     for table in image.tables:
         for command in table.commands:
             if command[0] == "update" and command[4].get("queue") == queue:

@@ -84,7 +84,7 @@ class Receiver:
         return pause_seconds(self._store.view, self._store.clock, wanted, short)
 
     async def _listen_for(self, seconds: float) -> None:
-        """Until a message may have come, or the time is over."""
+        """Wait until a message may have come, or until the time is over."""
         if self._listening is None or self._listening.done():
             self._listening = self.threads.loop.run_in_executor(self._listener, self._listen)
             self._listening.add_done_callback(asyncio.Future.exception)  # of a closed space: the next look raises it
@@ -96,7 +96,7 @@ class Receiver:
         notifier.wait(notifier.generation, IDLE_SECONDS, seconds_without_inotify=_PAUSE_MAX_SECONDS)
 
     def end(self) -> None:
-        """The space is closed."""
+        """End the listener thread: the space is closed."""
         self._listener.shutdown(wait=False)
 
 
@@ -114,7 +114,7 @@ class _Taking:
         return await finish(self.threads.submit(self._claim), self._give_up)
 
     def _give_up(self) -> bool:
-        """False if its commit has begun: then it comes to its end."""
+        """Cancel the attempt; False if its commit has begun, which is then finished."""
         with self.mutex:
             self.cancelled = not self.begun
         return self.cancelled

@@ -49,7 +49,7 @@ T = TypeVar("T")
 def _threaded(
     call: "Callable[Concatenate[spool.space.Space, P], T]",
 ) -> "Callable[Concatenate[Space, P], Coroutine[Any, Any, T]]":
-    """A call of ``spool.Space``, done in a thread, to its end; so is its ``progress``."""
+    """Make a coroutine of a call of ``spool.Space``, which is done in a thread, to its end; so is its ``progress``."""
 
     @wraps(call)
     async def threaded(self: "Space", /, *args: P.args, **options: P.kwargs) -> T:
@@ -283,17 +283,20 @@ class Space:
 
 
 def open(path: str | os.PathLike[str]) -> Opening[Space]:
-    """An existing queue space, for ``async with`` or ``await``; errors as of ``spool.open``."""
+    """Open an existing queue space: ``await`` the result, or enter it with ``async with``. Errors as of
+    ``spool.open``."""
     return Opening(partial(spool.opening.open, path), Space)
 
 
 def create(path: str | os.PathLike[str], **options: Unpack[SpaceOptions]) -> Opening[Space]:
-    """A new queue space, for ``async with`` or ``await``; options and errors as of ``spool.create``."""
+    """Make a queue space: ``await`` the result, or enter it with ``async with``. Options and errors as of
+    ``spool.create``."""
     return Opening(partial(spool.opening.create, path, **options), Space)
 
 
 def import_space(
     path: str | os.PathLike[str], file: BinaryIO, *, progress: Callable[[Progress], None] | None = None
 ) -> Opening[Space]:
-    """A new space out of an export, for ``async with`` or ``await``; errors as of ``spool.import_space``."""
+    """Make a queue space of an export: ``await`` the result, or enter it with ``async with``. Errors as of
+    ``spool.import_space``."""
     return Opening(partial(spool.opening.import_space, path, file, progress=progress), Space)

@@ -27,8 +27,11 @@ S = TypeVar("S", bound=Closable)
 
 
 async def finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
-    """The outcome of a thread's work. A task that is cancelled may ``give_up``, if the work says so; else it hears the
-    outcome, and is cancelled where it waits next."""
+    """Wait for a thread's work and return its result.
+
+    If the task is cancelled meanwhile, ``give_up`` is asked: True cancels the task at once; False lets it get the
+    result, and cancels it at its next wait.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
@@ -46,7 +49,8 @@ async def finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda
 
 
 def _cancel_again(task: "asyncio.Task[Any] | None", *why: object) -> None:
-    """Unless what cancelled it (a timeout, say) has taken that back, because the task came to its end in time."""
+    """Cancel the task at its next wait, unless the cancellation was taken back: a timeout does so when the task ends
+    in time."""
     if task is not None and task.cancelling():
         task.uncancel()
         task.cancel(*why)
@@ -79,7 +83,7 @@ class Threads:
         return await finish(self.submit(call, patient=patient))
 
     def end(self) -> None:
-        """The space is closed."""
+        """End the threads: the space is closed."""
         for threads in (self._prompt, self._patient):
             threads.shutdown(wait=False)
 

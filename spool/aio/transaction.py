@@ -82,7 +82,10 @@ class Transaction:
         return await self._receiver.receive(wanted, timeout, partial(self._attempt, wanted))
 
     async def _attempt(self, wanted: Wanted) -> list[Message]:
-        """A get that is cancelled may have taken a message that no task has seen: the transaction is rolled back."""
+        """Get messages once, in a thread.
+
+        A get that is cancelled may have taken a message that no task has seen, so the transaction is rolled back.
+        """
         taking = self._threads.submit(partial(get_now, self.sync, wanted))
         try:
             return await asyncio.shield(taking)

@@ -136,7 +136,7 @@ class TaskWorker:
         self._collect()
 
     def _collect(self) -> None:
-        """The tasks that are done. Raises if the disk failed, or the like."""
+        """Remove the tasks that are done. Raises what a task has raised, e.g. DiskFailure."""
         done = [task for task in self.running if task.done()]
         for task in done:
             del self.running[task]
@@ -144,7 +144,7 @@ class TaskWorker:
             task.result()
 
     def check_hanging(self) -> None:
-        """SystemFailure if too many calls hang."""
+        """Raise SystemFailure if too many calls have not ended."""
         if self._too_many_hang:
             raise too_many_hang(self._most_hanging, self._queue)
 
@@ -153,7 +153,7 @@ class TaskWorker:
         return self._most_hanging > MOST_ABANDONED
 
     async def end(self) -> None:
-        """Nothing of it goes on: what is still under way is cancelled, and its messages go back."""
+        """Cancel the calls under way; their messages go back to the queue."""
         for task in self.running:
             task.cancel()
         for task, handling in self.running.items():
@@ -213,7 +213,7 @@ class TaskWorker:
         return await value if inspect.isawaitable(value) else value
 
     def _abandon(self, message: Message) -> None:
-        """Of a call in a thread, which goes on."""
+        """Count a call in a thread that is given up; its thread goes on."""
         self.summary.abandoned += 1
         hanging = self._threads.hanging
         self._most_hanging = max(self._most_hanging, hanging)
@@ -221,6 +221,6 @@ class TaskWorker:
 
 
 def _is_cancelled() -> bool:
-    """This task, and not only something that the function waited for."""
+    """Whether this task is cancelled, and not only something that the function waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

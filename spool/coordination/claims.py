@@ -36,7 +36,7 @@ class Claims:
         self._mutex = threading.Lock()
 
     def held(self, number: int) -> Set[int]:
-        """The ordinals of that number that this process has claimed."""
+        """Return the ordinals of that number that this process has claimed."""
         return self._held.get(number, _NONE)
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
@@ -99,7 +99,7 @@ class Claims:
                 handle = self._handle(index)
                 if not self.disk.lock(handle, owner):
                     raise SpaceStopped(
-                        f"owner {owner} of claims is taken: close the space in every process and open it again"
+                        f"the owner number {owner} is in use: close the space in every process and open it again"
                     )
             self.owner = owner
 
@@ -108,7 +108,7 @@ class Claims:
         return owner != self.owner and self.disk.some_lock(self._handle(number), owner, 1) is None
 
     def held_elsewhere(self) -> list[tuple[int, int, int]]:
-        """(number, first, count) of every claim of other processes, for statistics."""
+        """Return (number, first, count) of every claim of other processes, for statistics."""
         found = []
         for index in range(CLAIM_FILES):
             handle, unseen = self._handle(index), [(1 << ORDINAL_BITS, 2**63 - 1)]
@@ -122,11 +122,11 @@ class Claims:
         return found
 
     def numbers(self) -> set[int]:
-        """The numbers of the commits of which any process has claimed messages."""
+        """Return the numbers of the commits of which any process has claimed messages."""
         return {number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()}
 
     def held_ranges(self) -> list[tuple[int, int]]:
-        """(number, ordinal) of every claim of this process."""
+        """Return (number, ordinal) of every claim of this process."""
         with self._mutex:
             return [(number, ordinal) for number, held in self._held.items() for ordinal in held]
 

@@ -2,8 +2,8 @@
 
 *issued* and *published* are stored twice, each copy with a checksum. Copies that differ mean that their writer died
 between the two stores: *issued* is then the larger (it may have been given out), *published* the smaller (it may not
-be visible yet), and the next store writes both. The process that stores one holds the lock that makes it
-the only writer; this module knows no locks.
+be visible yet), and the next store writes both. A counter is stored only under the lock that makes the
+process its only writer; the callers take that lock.
 """
 
 import struct
@@ -34,7 +34,7 @@ class Page:
         self._data = data
 
     def check(self) -> Self:
-        """SpaceStopped if a flush failed somewhere; else the page itself."""
+        """Return this page. Raises SpaceStopped if a flush failed in any process."""
         if self._data[_STOP_OFFSET] == 1:  # (as ``stopped``: each step asks this)
             raise SpaceStopped(STOPPED_TEXT)
         return self
@@ -106,7 +106,8 @@ class Counters:
         self._store(_ISSUED, _packed(number))
 
     def store_published(self, number: int, *, durable: bool) -> None:
-        """``durable``: and every commit up to it was flushed, too."""
+        """Store *published*; with ``durable``, also that every commit up to it was flushed. Caller holds the number's
+        byte."""
         self._store(_PUBLISHED, _packed(number) + (_packed(number) if durable else b""))
 
     def store_durable(self, number: int) -> None:
@@ -171,5 +172,5 @@ def _value(cell: bytes) -> int | None:
 
 
 def _packed(value: int) -> bytes:
-    """Both copies."""
+    """Encode a value as both copies of its cell."""
     return 2 * _CELL.pack(value, zlib.crc32(value.to_bytes(8, "little"), 1))

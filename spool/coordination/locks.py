@@ -116,13 +116,13 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
     if not make:
         raise deleted(name) if found is None else _planted(name)
     if found is not None:
-        quarantine(disk, name, "it is no plain file with one name, so no process has a lock on it")
+        quarantine(disk, name, "it is not a plain file with one name, so no process has a lock on it")
     return disk.create(name)
 
 
 def _planted(name: str) -> SpaceStopped:
     return SpaceStopped(
-        f"{name} is no plain file with one name, so it was planted: close the space in every process, then open "
+        f"{name} was replaced by what is not a plain file: close the space in every process, then open "
         "it again, which moves it to quarantine"
     )
 
@@ -136,38 +136,38 @@ def deleted(name: str) -> SpaceStopped:
 
 
 def xid_byte(xid: Xid) -> int:
-    """The byte of run/xids that stands for a branch: a 62-bit hash, so no file is made per branch."""
+    """Return the byte of run/xids that stands for a branch: a 62-bit hash, so no file is made per branch."""
     return _byte(str(xid).encode("ascii"))
 
 
 def coordinator_byte(gtrid: bytes) -> int:
-    """The byte of run/xids that a coordinator of the space's own holds while it lives."""
+    """Return the byte of run/xids that a coordinator of the space's own holds while it lives."""
     return _byte(b"coordinator:" + gtrid)
 
 
 def in_hand_byte(gtrid: bytes, number: int, ordinal: int) -> int:
-    """The byte of run/xids that a task of a coordinator's holds while a service works on this message, the first that
-    the task was given; for the second one it holds the next byte, and so on."""
+    """Return the byte of run/xids that a task of a coordinator's holds while a service works on this message, the
+    first that the task was given; for the second one it holds the next byte, and so on."""
     return _byte(b"in hand:%s:%d.%d" % (gtrid, number, ordinal))
 
 
 def capture_byte(directory: str) -> int:
-    """The byte of run/xids that an intake holds while the files that it took into this directory are its own."""
+    """Return the byte of run/xids that an intake holds while the files that it took into this directory are its own."""
     return _byte(b"taken:" + directory.encode("utf-8", "surrogateescape"))
 
 
 def drop_folder_byte(queue: str) -> int:
-    """The byte of run/xids that an intake holds while files of this queue's folder have two names."""
+    """Return the byte of run/xids that an intake holds while files of this queue's folder have two names."""
     return _byte(b"dropping:" + queue.encode("utf-8", "surrogateescape"))
 
 
 def deduplication_byte(queue: str, key: str) -> int:
-    """The byte of run/xids that a transaction holds while it puts a message with this key."""
+    """Return the byte of run/xids that a transaction holds while it puts a message with this key."""
     return _byte(b"deduplication:" + queue.encode("ascii") + b"/" + key.encode("utf-8", "surrogatepass"))
 
 
 def group_byte(queue: str, group: str) -> int:
-    """The byte of run/xids that a transaction holds while it has messages of this group."""
+    """Return the byte of run/xids that a transaction holds while it has messages of this group."""
     return _byte(b"group:" + queue.encode("ascii") + b"/" + group.encode("utf-8", "surrogatepass"))
 
 
@@ -232,7 +232,8 @@ class OpenLock:
             self.disk.close(handle)
 
     def holders(self) -> list[str]:
-        """The processes that have the space open, as far as this user may see, e.g. ``["process 4711 (python3)"]``."""
+        """Return the processes that have the space open, as far as this user may see, e.g. ``["process 4711
+        (python3)"]``."""
         return self.disk.lock_holders(self.handle, _ALIVE)
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def keep_directory(disk: Disk, name: str) -> None:
 
 
 def directory_of(name: str) -> str:
-    """The directory that a path of the space names a file in."""
+    """Return the directory that a path of the space names a file in."""
     return name.rpartition("/")[0]
 
 

@@ -15,5 +15,5 @@ os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, aft
 
 
 def not_open() -> OSError:
-    """Make the error of a call with a handle that is not open."""
+    """Return the error of a call with a handle that is not open."""
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")

@@ -83,7 +83,7 @@ class Disk:
             self._owner = _owner_of(self.root)
 
     def sibling(self, root: str) -> "Disk":
-        """The files of another directory, a mirror's. They belong to the owner of this one's."""
+        """Return the disk of another directory, a mirror's; its files belong to the same owner."""
         side = Disk(root)
         side._owner = self._owner
         return side
@@ -120,14 +120,14 @@ class Disk:
                 self.close(handle)
 
     def disown(self) -> None:
-        """In a forked child: its copies are closed, nothing is unlocked, and nothing more is done to the files."""
+        """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
         self._disowned = True
         self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
 
     def create(self, name: str) -> int:
-        """A new empty file, open for reading and writing; FileExistsError if the name is taken."""
+        """Create an empty file, open for reading and writing. Raises FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
@@ -146,8 +146,10 @@ class Disk:
         return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def own(self, name: str) -> None:
-        """In a process of root: it belongs to the space's owner from now on, whatever kind of file it is; not a file
-        with another name, which may be another user's."""
+        """Give a file or directory to the owner of the space, if this process is root's.
+
+        A file with a second name stays as it is: it may be another user's.
+        """
         if self._owner is None:
             return
         handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
@@ -159,8 +161,10 @@ class Disk:
             self._close(handle)
 
     def _give(self, handle: int, name: str) -> None:
-        """To the space's owner, by root alone. By its handle: what has the name by now may be another file, because the
-        owner may rename what lies in the space's directories."""
+        """Give an open file to the owner of the space, if this process is root's.
+
+        By its handle and not by name: the owner may rename files meanwhile.
+        """
         if self._owner is None or os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
             return
         if os.fstat(handle).st_uid == self._owner[0]:
@@ -171,7 +175,7 @@ class Disk:
             raise OSError(error.errno, error.strerror, self.path(name)) from None
 
     def open(self, name: str, *, write: bool = False) -> int:
-        """An existing regular file. A symlink, a FIFO or a directory under that name is an OSError, never followed."""
+        """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
         flags = os.O_RDWR if write else os.O_RDONLY
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
         handle = self._opened(os.open, self.path(name), flags)
@@ -181,14 +185,14 @@ class Disk:
         return handle
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically; replaces the target."""
+        """Rename a file atomically; a target that exists is replaced."""
         try:
             os.rename(self.path(source), self.path(target))
         except OSError as error:
             raise as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
-        """Atomically; FileExistsError if the target is there (renameat2(2) with RENAME_NOREPLACE)."""
+        """Rename a file atomically. Raises FileExistsError if the target exists (renameat2(2), RENAME_NOREPLACE)."""
         old, new = self.path(source), self.path(target)
         if renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), RENAME_NOREPLACE) == 0:
             return
@@ -208,7 +212,10 @@ class Disk:
         os.unlink(self.path(name))
 
     def exists(self, name: str) -> bool:
-        """Of the name itself. What cannot be told is an OSError, never a no (as ``os.access`` would have it)."""
+        """Whether the name exists; a symlink is not followed.
+
+        Raises OSError if the file system does not tell: False always means that there is no such name.
+        """
         try:
             os.lstat(self.path(name))
         except (FileNotFoundError, NotADirectoryError):
@@ -227,7 +234,8 @@ class Disk:
             self._close(handle)
 
     def identity(self, name: str) -> FileIdentity | None:
-        """Of what lies under the name itself (a symlink is not followed, but to the space), or None."""
+        """Return the identity of what has this name, or None. A symlink is not followed, except that to the space
+        itself."""
         try:
             found = os.lstat(self.path(name)) if name else os.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
@@ -245,11 +253,11 @@ class Disk:
     # -- directories --------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """What the directory holds, in no order."""
+        """List the names in a directory, in no order."""
         return os.listdir(self.path(directory))
 
     def make_directory(self, name: str) -> bool:
-        """True if it is new; a directory that is there already is fine, a symlink to one is not."""
+        """Make a directory; False if it exists. Raises FileExistsError if the name is a file or a symlink."""
         try:
             os.mkdir(self.path(name), DIRECTORY_MODE)
         except FileExistsError:
@@ -270,14 +278,15 @@ class Disk:
         os.rmdir(self.path(name))
 
     def open_directory(self, name: str) -> int:
-        """To lock or flush it. A symlink to one is an OSError, unless it is the space's own name."""
+        """Open a directory, to lock or to flush it. Raises OSError for a symlink, unless it is the space's own name."""
         nofollow = os.O_NOFOLLOW if name else 0
         return self._opened(os.open, self.path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow)
 
     # -- bytes by handle ----------------------------------------------------------------------------------------
 
     def read_at(self, handle: int, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes; fewer only at the end of the file. The room for them is what the file has."""
+        """Read ``length`` bytes, or fewer at the end of the file. Memory is allocated for what the file has, not for
+        ``length``."""
         if handle not in self._handles:
             raise not_open()
         if length > _SMALL_READ_BYTES:
@@ -296,7 +305,7 @@ class Disk:
         return b"".join(parts)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
-        """All of it, or OSError (a short write goes on; a full disk then says so)."""
+        """Write all of the data; a short write is continued. Raises OSError, e.g. on a full disk."""
         written = os.pwrite(self._checked(handle), data, offset)
         while written < len(data):
             step = os.pwrite(handle, memoryview(data)[written:], offset + written)
@@ -386,8 +395,11 @@ class Disk:
         return True
 
     def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
-        """A handle for ``changes_of_names``, a new one for None, and the number of this directory in its changes, from
-        now on. OSError where that cannot be had."""
+        """Watch the names in a directory from now on.
+
+        Returns the handle for ``changes_of_names`` (a new one if ``handle`` is None) and the directory's number in its
+        changes. Raises OSError if the kernel grants no watch.
+        """
         used = self._opened(kernel.new_watcher) if handle is None else self._checked(handle)
         try:
             return used, kernel.watch_names(used, self.path(directory))
@@ -397,8 +409,11 @@ class Disk:
             raise
 
     def changes_of_names(self, handle: int) -> list[NameChange]:
-        """Those since the last time that this was asked, in their order. The kernel notes a change before the name can
-        change again, so the name of a file that was looked at before this is asked has no older change to come."""
+        """Return the changes since the last call, in their order.
+
+        The kernel records a change before the name can change again. So if a file was looked at before this call, no
+        older change of its name comes later.
+        """
         found: list[NameChange] = []
         with suppress(BlockingIOError):
             while data := os.read(self._checked(handle), kernel.EVENTS_BYTES):
@@ -423,7 +438,8 @@ class Disk:
         fcntl.fcntl(self._checked(handle), F_OFD_SETLK, FLOCK.pack(F_UNLCK, SEEK_SET, start, length, 0))
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
+        """Return (start, length) of another description's lock in the range, not always the lowest; None if there is
+        none."""
         return kernel.some_lock(self._checked(handle), start, length)
 
     def flock(self, handle: int) -> bool:
@@ -435,7 +451,8 @@ class Disk:
         kernel.funlock(self._checked(handle))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """The processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``; for error texts."""
+        """Return the processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``; for error
+        texts."""
         return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager
@@ -474,7 +491,7 @@ class Disk:
     # -- the machine --------------------------------------------------------------------------------------------
 
     def boot_id(self) -> str:
-        """Changes when the machine starts anew: what run/ says from another boot is only a lower bound."""
+        """Return the id of this boot of the machine. After a restart the counters in ``run/`` are only lower bounds."""
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
 
@@ -482,11 +499,11 @@ class Disk:
         return file_system(self.root)
 
     def network_file_system(self) -> str | None:
-        """The kind of network file system the space lies on, or None."""
+        """Return the kind of network file system the space lies on, or None."""
         return network_file_system(self.root)
 
 
 def _owner_of(root: str) -> tuple[int, int] | None:
-    """User and group of a directory of another user; None of one of root's."""
+    """Return user and group of a directory; None if it is root's."""
     found = os.stat(root)
     return None if found.st_uid == 0 else (found.st_uid, found.st_gid)

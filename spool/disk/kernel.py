@@ -61,7 +61,7 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def by_descriptor(descriptor: int) -> str:
-    """The path of an open file itself, whatever has its name by now; fchown(2) and fchmod(2) refuse O_PATH."""
+    """Return the path of an open file itself, whatever has its name by now; fchown(2) and fchmod(2) refuse O_PATH."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -78,7 +78,7 @@ class NameChange(NamedTuple):
 
 
 def new_watcher() -> int:
-    """A descriptor of inotify(7)."""
+    """Open a descriptor of inotify(7)."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
         code = ctypes.get_errno()
@@ -87,12 +87,12 @@ def new_watcher() -> int:
 
 
 def watch_writes(watcher: int, path: str) -> None:
-    """Have the watcher tell of writes to a file."""
+    """Report writes to a file through the watcher."""
     _add_watch(watcher, path, _IN_MODIFY)
 
 
 def watch_names(watcher: int, path: str) -> int:
-    """Have the watcher tell of names in a directory; returns the directory's number in its events."""
+    """Report changes of names in a directory through the watcher; returns the directory's number in its events."""
     return _add_watch(watcher, path, _IN_NAMES)
 
 
@@ -105,7 +105,7 @@ def _add_watch(watcher: int, path: str, mask: int) -> int:
 
 
 def changes_in(events: bytes) -> Iterator[NameChange]:
-    """The changes of names in what was read from a watcher."""
+    """Return the changes of names in what was read from a watcher."""
     at = 0
     while at < len(events):
         directory, mask, _, length = _EVENT.unpack_from(events, at)
@@ -136,7 +136,8 @@ def has_writer(descriptor: int) -> bool | None:
 
 
 def some_lock(descriptor: int, start: int, length: int) -> tuple[int, int] | None:
-    """(start, length) of another description's lock in the range, not always the lowest; None if there is none."""
+    """Return (start, length) of another description's lock in the range, not always the lowest; None if there is
+    none."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
         kind, _, found, size, _ = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
@@ -179,7 +180,7 @@ def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) ->
 
 
 def lock_holders(descriptor: int, start: int) -> list[str]:
-    """The processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from
+    """Return the processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``: from
     /proc/<pid>/fdinfo, for error texts only."""
     inode = os.fstat(descriptor).st_ino
     found = []

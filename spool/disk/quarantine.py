@@ -69,7 +69,7 @@ def _free_name(disk: Disk, name: str, reason: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """How the name begins that a file gets there; only a number may follow."""
+    """Return the beginning of a file's name in quarantine; only a number may follow it."""
     stem = name.rpartition("/")[2]
     while len(stem.encode("utf-8", "surrogateescape")) > _MAX_STEM:
         stem = stem[: len(stem) - 8]

@@ -90,8 +90,11 @@ class Recycler:
         return None
 
     def _nearest(self, size: int) -> int:
-        """The one that gains or loses the fewest blocks; of two as near, the one that need not grow. Of those with the
-        same size another for each process, so that they do not run after the same ones."""
+        """Return the index of the file whose size is nearest.
+
+        Of two as near, it is the larger one, which need not grow. Of several with the same size, each process takes
+        another one, so that processes do not compete for one file.
+        """
         spares = self._spares
         above = bisect_left(spares, _Spare(size, ""))
         grows = above > 0 and (above == len(spares) or size - spares[above - 1].size < spares[above].size - size)
@@ -113,7 +116,7 @@ class Recycler:
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many bytes more may go in."""
+        """Return how many more bytes may be moved into ``free/``."""
         return MAX_BYTES - sum(map(weight, self.disk.names(layout.FREE)))
 
     def give(self, name: str, room: int) -> str | None:
@@ -152,7 +155,7 @@ class Recycler:
 
 
 def weight(name: str) -> int:
-    """What a file in the pool takes of the disk, by its name."""
+    """Return how many bytes of the disk a file in ``free/`` counts for, by its name."""
     size = name.partition("-")[0]
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 

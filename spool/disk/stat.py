@@ -37,17 +37,17 @@ def file_system(path: str) -> FileSystem:
 
 
 def network_file_system(path: str) -> str | None:
-    """The kind of network file system, or None."""
+    """Return the kind of network file system, or None."""
     return _NETWORK.get(_magic(path))
 
 
 def is_of_ext_kind(path: str) -> bool:
-    """ext2, ext3 or ext4: they have the same magic number."""
+    """Whether it is ext2, ext3 or ext4, which have the same magic number."""
     return _magic(path) == _EXT
 
 
 def _magic(path: str) -> int:
-    """``f_type`` of statfs(2)."""
+    """Return ``f_type`` of statfs(2)."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.statfs(os.fsencode(path), buffer) != 0:
         code = ctypes.get_errno()

@@ -1,6 +1,6 @@
 """What one branch wants to do, gathered in memory: new messages, commands on committed ones, facts.
 
-Pure: a draft touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
+A batch touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
 to disk while it is written.
 """
 
@@ -77,12 +77,12 @@ class CommitBatch:
 
     @property
     def size(self) -> int:
-        """About as many as it will take in a file."""
+        """About how many bytes it will take in a file."""
         return self._bytes + sum(section.entry.size for section in self.sections)
 
     @property
     def tables(self) -> list[Table]:
-        """Of all that is still in memory."""
+        """The tables that are still in memory: of closed sections, and of the open one."""
         return [*(section.table for section in self.sections), self._table]
 
     @property
@@ -92,13 +92,13 @@ class CommitBatch:
     # -- branches -----------------------------------------------------------------------------------------------------
 
     def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
-        """What is added from now on belongs to this branch."""
+        """Begin a branch: what is added from now on belongs to it."""
         self._begun += ((xid, id_bytes, self.messages),)
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
-        """For messages without a branch of their own, which share one with their neighbours: its id in hex, and the
-        ordinal in it of what is added next."""
+        """Return (id in hex, next ordinal) of the branch for messages without a branch of their own; neighbours share
+        it."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
             self._begun += ((Xid(FORMAT_LOCAL, id_bytes, b""), id_bytes, self.messages),)
@@ -108,7 +108,7 @@ class CommitBatch:
 
     @property
     def branches(self) -> tuple[BranchEntry, ...]:
-        """Where each lies: it ends where the next one begins."""
+        """Return the branches with their ordinals, in order; each ends where the next one begins."""
         entries: list[BranchEntry] = []
         end = self.messages
         for xid, id_bytes, first in reversed(self._begun):
@@ -175,7 +175,7 @@ class CommitBatch:
         table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
 
     def append(self, other: "CommitBatch") -> None:
-        """All that another one holds, with its branches, behind what is here. ``other`` is kept."""
+        """Append all content of another batch, with its branches. ``other`` does not change."""
         for xid, id_bytes, first in other._begun:
             self._begun += ((xid, id_bytes, self.messages + first),)
         self._shared = None
@@ -199,7 +199,7 @@ class CommitBatch:
         self.facts += other.facts
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
-        """Committed messages that this branch takes out; neighbours join into one command."""
+        """Add a command that removes committed messages; neighbouring ranges are joined."""
         while count > (room := MOST_ADDRESSED - self._addressed):
             if room:
                 self._remove(number, first, room, why)
@@ -218,7 +218,8 @@ class CommitBatch:
         self._command(["remove", number, first, count, why])
 
     def update(self, number: int, first: int, count: int, changes: Mapping[str, Any]) -> None:
-        """New control fields (and queue) for committed messages; neighbours join into one command."""
+        """Add a command that changes control fields, or the queue, of committed messages; neighbouring ranges are
+        joined."""
         if self._addressed + count > MOST_ADDRESSED:
             self.close_section()
         last: list[Any] = self._table.commands[-1] if self._table.commands else [""]
@@ -230,11 +231,11 @@ class CommitBatch:
         self._bytes += _table_bytes(changes)
 
     def take(self, directory: str, name: bytes) -> None:
-        """The dropped file that this branch's messages came from."""
+        """Record the dropped file from which this branch's messages come."""
         self._command(["take", directory, name])
 
     def leave(self, first: int, count: int) -> None:
-        """Messages of this sweep that stay where they are, by their ordinals here."""
+        """Record that messages of this compaction stay where they are; ``first`` is their ordinal in this file."""
         self._command(["left", first, count])
 
     def fact(self, key: str, value: Any, expiry: float | None = None) -> None:
@@ -261,7 +262,7 @@ class CommitBatch:
         self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
 
     def body(self, ordinal: int) -> bytes | None:
-        """A body that is still in memory (not yet in a closed section), else None."""
+        """Return a body that is still in memory (not yet in a closed section), else None."""
         place = ordinal - (self.messages - len(self._bodies))
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
 
@@ -272,5 +273,5 @@ def is_large(messages: int, size: int) -> bool:
 
 
 def _table_bytes(carried: Any) -> int:
-    """What an entry adds to its section's table, counted exactly: no reader takes a table that is over the limit."""
+    """Return how many bytes an entry adds to its section's table; readers refuse a table over the limit."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

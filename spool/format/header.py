@@ -105,7 +105,8 @@ class Header(NamedTuple):
 
 
 def encode_header(header: Header, *, room: int = 0) -> bytes:
-    """The header's bytes with number 0. ``room``: pad to at least this length (the sections were written already)."""
+    """Return the header's bytes with number 0. ``room``: pad to at least this length (the sections were written
+    already)."""
     fields = [
         ("time", header.time),
         ("writer", header.writer),
@@ -133,26 +134,26 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
 
 
 def _padding(total: int) -> bytes:
-    """A ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
+    """Return a ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
     size = max(0, total - 5)
     return b"\xc6" + size.to_bytes(4, "big") + bytes(size)
 
 
 def header_checksum(encoded: bytes) -> int:
-    """CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
+    """Return CRC-32 of the header up to its checksum, with the number and the number's checksum left out."""
     crc = zlib.crc32(encoded[:_NUMBER_AT])
     crc = zlib.crc32(encoded[_NUMBER_AT + 8 : _NUMBER_CHECK_AT], crc)
     return zlib.crc32(encoded[_NUMBER_CHECK_AT + 4 :], crc)
 
 
 def stamp(number: int) -> tuple[int, bytes]:
-    """(offset, bytes) that write a number with its checksum into a finished file."""
+    """Return (offset, bytes) that write a number with its checksum into a finished file."""
     raw = _NUMBER.pack(number)
     return _NUMBER_AT - len(_NUMBER_KEY), _NUMBER_KEY + raw + _NUMBER_CHECK_KEY + _CHECKSUM.pack(zlib.crc32(raw))
 
 
 def header_length(start: bytes) -> int:
-    """The header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
+    """Return the header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
     if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
         raise CorruptedFile("it does not begin with a header")
     length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
@@ -162,7 +163,7 @@ def header_length(start: bytes) -> int:
 
 
 def decode_header(data: bytes, file_size: int) -> Header:
-    """The header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
+    """Return the header from a file's first bytes, proven by its checksum; CorruptedFile otherwise.
 
     A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
     """
@@ -224,6 +225,6 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:
-    """Nearly every branch is one of this process's own kind, whose xid is known from its id."""
+    """Parse a branch's xid; for a local one, which nearly all are, compare the text with what the id gives."""
     local = Xid(FORMAT_LOCAL, branch_id, b"")
     return local if isinstance(branch_id, bytes) and text == str(local) else Xid.parse(text)

@@ -40,7 +40,7 @@ def read_header(disk: Disk, handle: int) -> Header:
 
 
 def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
-    """Header and tables, in few reads: a small file's come with the first.
+    """Read header and tables, a small file's in one read.
 
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
     """
@@ -65,7 +65,7 @@ def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileContent
 
 
 def open_file(disk: Disk, name: str) -> int:
-    """A handle for reading; CorruptedFile if what lies there is no regular file."""
+    """Open a file for reading. Raises CorruptedFile if the name is not a regular file's."""
     try:
         return disk.open(name)
     except OSError as error:
@@ -75,7 +75,7 @@ def open_file(disk: Disk, name: str) -> int:
 
 
 def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None) -> FileContents | None:
-    """None if there is no such file; CorruptedFile, naming the file, if it is damaged.
+    """Read header and tables of the file with this name; None if there is none. Raises CorruptedFile, which names it.
 
     ``known``: an image read earlier, which is returned if the file still has that header.
     """
@@ -104,8 +104,10 @@ class BodyPlace(NamedTuple):
 def read_bodies(
     disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
 ) -> list[bytes]:
-    """The bodies of neighbouring messages, by the offsets where they end, read as few pieces; CorruptedFile if one
-    does not match its checksum."""
+    """Read the bodies of neighbouring messages, given the offsets of their ends, in as few reads as possible.
+
+    Raises CorruptedFile if a body does not match its checksum.
+    """
     bodies: list[bytes] = []
     at = 0
     while at < len(ends):
@@ -124,7 +126,7 @@ def read_bodies(
 
 
 def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
-    """Where one body lies."""
+    """Return where one body lies."""
     end = table.ends(entry)[row]
     return BodyPlace(end - table.lengths[row], table.lengths[row], table.checksums[row])
 
@@ -138,13 +140,13 @@ def prove(disk: Disk, handle: int) -> FileContents:
 
 
 def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:
-    """Every body of one section, streamed; CorruptedFile at the first that is off."""
+    """Read every body of a section. Raises CorruptedFile at the first that does not match its table."""
     for _, wrong in bad_bodies(disk, handle, start, table):
         raise CorruptedFile(wrong)
 
 
 def bad_bodies(disk: Disk, handle: int, start: int, table: Table) -> Iterator[tuple[int, str]]:
-    """(row, what is wrong) of each body of a section that is not what its table says; streamed."""
+    """Read every body of a section; yield (row, what is wrong) for each that does not match its table."""
     places = zip(body_offsets(table.lengths, start), table.lengths, table.checksums, strict=False)
     for row, (offset, length, checksum) in enumerate(places):
         head = body_head(length)

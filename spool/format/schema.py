@@ -32,7 +32,7 @@ _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "ex
 
 
 def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS) -> dict[str, Any]:
-    """A message's control fields."""
+    """Check a message's control fields, and return them."""
     if not isinstance(found, dict):
         raise ValueError("control fields are no map")
     for key, value in found.items():
@@ -46,18 +46,22 @@ def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS
 
 
 def _check_before(place: list[Any]) -> None:
-    """``[number, ordinal, priority, time, top, number, ordinal, …]``: see ``model.order``."""
+    """Check a place before another message: ``[number, ordinal, priority, time, top, number, ordinal, …]``; see
+    ``model.order``."""
     target, in_target, priority, time, top, *chain = place
     if type(top) is not bool or len(chain) % 2 or len(chain) > 2 * MOST_BEFORE:
-        raise ValueError("a place before another message is none")
+        raise ValueError("the place before another message is malformed")
     check_time(time), whole(priority, 100)
     for number, ordinal in ((target, in_target), *zip(chain[::2], chain[1::2], strict=True)):
         whole(number, MAX_NUMBER), whole(ordinal, MAX_ORDINAL)
 
 
 def check_command(raw: Any) -> list[Any]:
-    """``["remove", number, first, count, why]``, ``["update", …, changes]``, ``["take", directory, name]`` or, of a
-    sweep's own messages, ``["left", first, count]``."""
+    """Check a command, and return it.
+
+    It is ``["remove", number, first, count, why]``, ``["update", number, first, count, changes]``, ``["take",
+    directory, name]`` or, in a file of compaction, ``["left", first, count]``.
+    """
     name, *rest = raw
     if name == "left":
         first, count = rest
@@ -77,7 +81,7 @@ def check_command(raw: Any) -> list[Any]:
 
 
 def check_commands(found: Any) -> list[list[Any]]:
-    """All of a table's."""
+    """Check all commands of a table, and return them."""
     commands = [check_command(raw) for raw in found]
     if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
         raise ValueError("its commands address more messages than allowed")
@@ -93,7 +97,10 @@ def _check_taken(directory: Any, name: Any) -> None:
 
 
 def check_fact(found: Any) -> list[Any]:
-    """``[key, value, expiry or None]``; the totals' value is read by the index, others by their own modules."""
+    """Check a fact, and return it: ``[key, value, expiry or None]``.
+
+    Of the values, only that of the totals is checked here; the modules that read the others check them.
+    """
     key, value, expiry = found
     if not isinstance(key, str):
         raise ValueError(f"a fact's key is no text: {key!r:.40}")
@@ -123,7 +130,7 @@ def check_time(value: Any) -> float:
 
 
 def check_branch_id(value: Any) -> bytes:
-    """The id of a branch; ValueError for anything else."""
+    """Check the id of a branch, and return it."""
     if not isinstance(value, bytes) or len(value) != BRANCH_ID_BYTES:
         raise ValueError(f"{value!r:.40} is no branch's id")
     return value

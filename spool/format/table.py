@@ -20,7 +20,7 @@ SECTION_BYTES = 16 << 20  # of bodies: a section with as many is closed
 
 
 class Origins(NamedTuple):
-    """Where swept messages come from, a column each with one entry a run: the position of the run's first message,
+    """Where compacted messages come from, a column each with one entry a run: the position of the run's first message,
     the time of its commit, its branch and its ordinal there."""
 
     numbers: list[int]
@@ -31,7 +31,7 @@ class Origins(NamedTuple):
 
 
 class Places(NamedTuple):
-    """A swept table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
+    """Such a table by position: where runs begin and end, as one number each, sorted; whose runs those are, ``order``;
     and the row at which each run, in the table's own order, begins, with the end behind the last."""
 
     starts: list[int]
@@ -59,7 +59,7 @@ class Table:
     _ends: "array[int] | None" = None
 
     def ends(self, entry: SectionEntry) -> "array[int]":
-        """Where in the file each body ends; worked out once."""
+        """Return the offset in the file at which each body ends; computed once."""
         if self._ends is None:
             sizes = map(int.__add__, head_sizes(self.lengths), self.lengths)
             self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
@@ -81,7 +81,7 @@ class CompactedTable(Table):
     _places: Places | None = None
 
     def places(self) -> Places:
-        """The table by position; worked out once."""
+        """Return the table sorted by position; computed once."""
         if self._places is None:
             counts = [count for _, _, count in self.runs]
             pairs = zip(self.origins.numbers, self.origins.ordinals, strict=True)
@@ -123,7 +123,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def body_head(length: int) -> bytes:
-    """msgpack's ``bin`` head for a body."""
+    """Return msgpack's ``bin`` head for a body."""
     if length < 1 << 8:
         return b"\xc4" + length.to_bytes(1, "big")
     if length < 1 << 16:
@@ -132,26 +132,26 @@ def body_head(length: int) -> bytes:
 
 
 def head_sizes(lengths: "array[int]") -> list[int]:
-    """How long ``body_head`` is for each."""
+    """Return the length of each body's ``bin`` head, in bytes."""
     return [2 if n < 256 else 3 if n < 65_536 else 5 for n in lengths]
 
 
 def bodies_bytes(lengths: "array[int]") -> int:
-    """What bodies of these lengths take, with their heads."""
+    """Return how many bytes bodies of these lengths take together with their heads."""
     if lengths and len(body_head(min(lengths))) == len(head := body_head(max(lengths))):
         return sum(lengths) + len(head) * len(lengths)
     return sum(lengths) + sum(head_sizes(lengths))
 
 
 def body_offsets(lengths: "array[int]", start: int) -> list[int]:
-    """Offsets of the bodies' first bytes, after their heads, and at the end where the section ends."""
+    """Return the offset of each body's first byte, after its head; and last the end of the section."""
     heads = head_sizes(lengths)
     ends = list(accumulate(map(int.__add__, heads, lengths), initial=start))
     return [*map(int.__add__, ends, heads), ends[-1]]
 
 
 def search_keys(table: bytes) -> tuple[bytes, bytes]:
-    """``ids`` and ``correlations`` of a proven swept table, without unpacking the rest."""
+    """Return ``ids`` and ``correlations`` of a compacted table that is proven, without decoding the rest."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(table) + 1)
     unpacker.feed(table)
     unpacker.read_map_header()
@@ -160,7 +160,7 @@ def search_keys(table: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_table(data: bytes, entry: SectionEntry) -> Table:
-    """A section's table, proven by the header's checksum of it; CorruptedFile otherwise."""
+    """Decode a section's table. Raises CorruptedFile if it does not match the header's checksum of it."""
     if len(data) != entry.table_bytes or zlib.crc32(data) != entry.table_checksum:
         raise CorruptedFile("a table of contents does not match its checksum")
     try:
@@ -187,7 +187,7 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
 
 
 def _origins(found: Any, runs: list[list[int]]) -> Origins:
-    """Positions that exist, each in one run only."""
+    """Decode the origins. Raises ValueError if a position cannot exist or is in two runs."""
     origins = Origins(*map(list, found))
     if {len(column) for column in origins} != {len(runs)}:
         raise ValueError("its columns differ in length")
@@ -214,6 +214,6 @@ def _prove(table: Table, entry: SectionEntry) -> None:
     if len(counts) != 1:
         raise ValueError("its columns differ in length")
     if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
-        raise ValueError("a run points nowhere")
+        raise ValueError("a run names a queue or control fields that the table does not have")
     if bodies_bytes(table.lengths) != entry.bodies_bytes:
         raise ValueError("its lengths do not add up")

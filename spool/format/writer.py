@@ -25,7 +25,7 @@ _PADDED_BYTES = 4 << 10
 
 
 def writer_name() -> dict[str, object]:
-    """The writing process, for the header of each file: for people and for the demonstration; it decides nothing."""
+    """Describe the writing process for a file's header. It is information only: nothing depends on it."""
     return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
 
 
@@ -86,7 +86,8 @@ class CommitFileWriter:
         return self._finished(header, encoded)
 
     def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
-        """The header, padded so that the file ends where the recycled one did; a much longer one is cut instead."""
+        """Pad the header so that the file ends where the recycled one did; truncate a recycled file that is much
+        longer."""
         assert self.handle is not None
         if size < there <= size + max(_PADDED_BYTES, size // 8):
             padded = encode_header(header, room=len(encoded) + there - size)
@@ -105,7 +106,7 @@ class CommitFileWriter:
         return self._finished(header, encoded)
 
     def _move_sections(self, start: int) -> None:
-        """Into a new file, behind a larger header."""
+        """Move the sections to a new file, behind a larger header."""
         assert self.handle is not None
         old = self.handle
         self.disk.unlink(self.name)
@@ -131,7 +132,7 @@ class CommitFileWriter:
         return self.header
 
     def stamp(self, number: int) -> None:
-        """The commit's number, into the finished file."""
+        """Write the commit's number into the finished file."""
         assert self.handle is not None
         self.disk.write_at(self.handle, *stamp(number))
 

@@ -77,7 +77,7 @@ class Retention:
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
     targets: commits that its commands address, and commits in whose files the addressed messages lay.
-    supersedes: commits whose messages a compaction copied here, or whose commands a fold repeats here.
+    supersedes: commits whose messages a compaction copied here, or whose commands merged tombstones repeat here.
     superseded_by: the latest commit that supersedes this one; 0 if there is none.
     pinned_by: commits with claimed messages; a reader may still read those messages from here (see ``reclaim``).
     span: the least and the greatest commit whose messages a compaction copied here.

@@ -220,7 +220,7 @@ class Queue:
             self._link(run)
 
     def _demote(self, now: float) -> None:
-        """Delay promoted runs again that are not due any more: the clock was put back."""
+        """Delay promoted runs again that are no longer due, because the clock was put back."""
         self._promoted_until = now
         for run in [*self.ready, *self.waiting]:
             due = due_time(run.attributes, run.committed_at)

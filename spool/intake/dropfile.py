@@ -92,5 +92,5 @@ def _put(fields: Any, count: int) -> Put:
 
 
 def _printable(name: str) -> str:
-    """File names are bytes; a header is text."""
+    """Return a file name as text for a header; bytes that are not UTF-8 are escaped."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -88,7 +88,7 @@ def _read(disk: Disk) -> dict[str, Any] | None:
 
 
 def _identities(disk: Disk, names: Iterable[str], applied: int) -> Identities:
-    """What tells whether a file is as it was, by name, for the commits up to ``applied``."""
+    """Return what tells whether a file is as it was, by name, for the commits up to ``applied``."""
     found = {}
     for name in names:
         parsed = layout.parse_committed(name)

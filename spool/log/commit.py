@@ -1,6 +1,6 @@
 """The one way to commit: how a batch becomes a numbered file that is durable, visible and applied.
 
-A put, a get, a transaction, a group of them, counted tries, expired messages, folded tombstones, a compaction and an
+A put, a get, a transaction, a group of them, counted tries, expired messages, merged tombstones, a compaction and an
 adoption of prepared branches each are a ``CommitBatch``, which ``commit`` takes through the same nine steps. One kind
 of file gets a number elsewhere: the empty commit in the place of what a dead writer left, since that number was
 issued before (``sequence.finish_dead_writer``).
@@ -99,7 +99,7 @@ def commit(
     return number
 
 
-_LOOK = "it may or may not be there: open the space again and look"
+_LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
 def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: Deadline, check: Check | None) -> int:
@@ -193,7 +193,7 @@ def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
 
 
 def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
-    """The commit as a process reads it from its files."""
+    """Return the commit as a process reads it from its files."""
     assert file.header is not None
     parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
     for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):

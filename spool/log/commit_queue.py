@@ -1,8 +1,8 @@
 """The queue of what waits to be committed: which thread commits it, and together with what.
 
 One thread at a time leads: it takes what has come by then and commits it, for all. A thread that comes while no other
-leads, leads at once and waits for no others. A thread that comes while another leads waits until its request is done or
-the lead is handed to it. For requests without a waiting thread (``add``), a thread of the store's is woken to lead.
+leads, leads at once (see ``linger``). A thread that comes while another leads waits until its request is done or it
+gets the lead. For requests without a waiting thread (``add``), the commit thread of ``group_commit`` is woken to lead.
 
 State and decisions only; ``group_commit`` does what there is to do.
 """
@@ -74,11 +74,11 @@ class CommitRequest:
         return not self.messages
 
     def targets(self) -> Iterable[str]:
-        """The queues into which it puts or moves messages."""
+        """Return the queues into which it puts or moves messages."""
         return ()
 
     def usage(self, _store: Store) -> UsageByQueue:
-        """How it changes the usage of each queue."""
+        """Return how it changes the usage of each queue."""
         return {}
 
     def append_to(self, batch: CommitBatch) -> None:

@@ -1,7 +1,8 @@
 """Group commit: what threads, tasks and coroutines commit at the same time shares one numbered file and one flush.
 
-A thread that finds no other committing commits at once: nothing is handed over, and no timer makes it wait for others.
-What comes while a flush is under way goes into the next commit. A failure concerns all requests in the file: before the
+A thread that finds no leader leads at once, without handing its request to another thread. It lingers for at most
+``LINGER_SECONDS``, and only if other threads waited for the last two commits. What comes while a flush is under way
+goes into the next commit. A failure concerns all requests in the file: before the
 file has its number all are rolled back, behind that the outcome is unknown, and each caller is told the ids of its own
 messages.
 
@@ -43,7 +44,7 @@ class _NoRoomError(Exception):
 class GroupCommit:
     """Joins the commits of one open space.
 
-    ``committed`` is called by the store's thread behind each of its commits. ``failed``: how many messages that no
+    ``committed`` is called by the commit thread after each of its commits. ``failed``: how many messages that no
     caller waited for were not committed.
     """
 
@@ -86,7 +87,7 @@ class GroupCommit:
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
-        """Like ``submit``, but never wait. The caller limits how much it sends: asyncio, one request a task."""
+        """Submit without waiting for room. The caller limits how much it sends; asyncio sends one request a task."""
         if self._thread is None:
             self._start()
         self.queue.add(request)
@@ -124,7 +125,7 @@ class GroupCommit:
         self._wakes.release()
 
     def _run(self) -> None:
-        """Lead whenever woken, until nothing waits: the store's thread."""
+        """Lead commits whenever this thread is woken, until the space is closed."""
         while True:
             self._wakes.acquire()
             try:
@@ -208,7 +209,7 @@ class GroupCommit:
         return []
 
     def _failed_alone(self, error: Exception, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-        """The requests without which the others may be committed; [] if the error concerns all alike."""
+        """Return the requests without which the others may be committed; [] if the error concerns all."""
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
             return [request for request in requests if not all(queue in queues for queue in request.targets())]
@@ -245,7 +246,8 @@ class GroupCommit:
             raise _NoRoomError(failed)
 
     def _file_name(self) -> Xid:
-        """A name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule 6)."""
+        """Return a name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule
+        6)."""
         if self._name is None:
             name = new_local_xid()
             self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
@@ -285,7 +287,7 @@ def _fits(
 
 
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
-    """One batch of all requests, in their order."""
+    """Return one batch of all requests, in their order."""
     batch = CommitBatch()
     for request in requests:
         request.append_to(batch)

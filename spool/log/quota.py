@@ -34,7 +34,7 @@ UsageByQueue = Mapping[str, Usage]
 
 
 def settle_and_catch_up(store: Store, deadline: Deadline) -> None:
-    """See every commit and prepared branch that counts; exact if the caller holds the number lock.
+    """Apply every issued commit and list the prepared branches; exact if the caller holds the number lock.
 
     Raises: TransactionTimeout if another process does not publish its number in time.
     """
@@ -71,13 +71,13 @@ def _grows(usage: Usage) -> bool:
 def _compare(what: str, messages: int | None, size: int | None, there: Usage, more: Usage) -> None:
     if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
         raise Full(
-            f"{what} holds {plural(there.messages, 'message')}, {more.messages} more are too many, and its "
-            f"max_messages is {messages}: take some of them, or raise the limit; nothing was put"
+            f"{what} holds {plural(there.messages, 'message')} of at most {messages} (max_messages), "
+            f"so {more.messages} more do not fit: take some of them, or raise the limit; nothing was put"
         )
     if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
         raise Full(
-            f"{what} holds {plural(there.bytes, 'byte')}, {more.bytes} more are too many, and its max_bytes is {size}: "
-            f"take some messages, or raise the limit; nothing was put"
+            f"{what} holds {plural(there.bytes, 'byte')} of at most {size} (max_bytes), so {more.bytes} "
+            "more do not fit: take some messages, or raise the limit; nothing was put"
         )
 
 
@@ -97,7 +97,7 @@ def sum_of(usages: Iterable[Usage]) -> Usage:
 
 
 def usage_of(view: View, queue: str, prepared: UsageByQueue) -> Usage:
-    """The usage of a queue. Caller holds the mutex."""
+    """Return the usage of a queue. Caller holds the mutex."""
     known = view.index.messages.queues.get(queue)
     there = Usage() if known is None else Usage(known.live, known.bytes)
     return there.plus(prepared.get(queue, Usage()))
@@ -109,12 +109,12 @@ def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
 
 
 def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
-    """What prepared branches would add. Caller holds the mutex."""
+    """Return what prepared branches would add, by queue. Caller holds the mutex."""
     return added_by(table for image in prepared.images.values() for table in image.tables)
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[Settings], None]:
-    """The quota check of a branch with these tables of contents, to be called under the number lock.
+    """Return the quota check of a branch with these tables of contents, to be called under the number lock.
 
     A commit reads the settings for it under that lock, a vote just before it.
     """
@@ -128,7 +128,7 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Dead
 
 
 def room_in(view: View, settings: Settings, queue: str) -> int | None:
-    """How many more messages a queue takes, as far as this process has seen; None if it has no limit."""
+    """Return how many more messages a queue takes, as far as this process has seen; None if it has no limit."""
     limits = settings.config.queues.get(queue)
     if limits is None or (limits.max_messages is None and limits.max_bytes is None):
         return None
@@ -158,7 +158,7 @@ def check_adoption(view: View, settings: Settings, own: Iterable[Table], uncheck
 
 
 def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
-    """The messages in these tables of contents, by queue."""
+    """Return the messages in these tables of contents, by queue."""
     found: dict[str, Usage] = {}
     for table in tables:
         row = 0
@@ -169,7 +169,7 @@ def added_by(tables: Iterable[Table]) -> dict[str, Usage]:
 
 
 def change_by(view: View, tables: Iterable[Table], *, moves: bool = True) -> dict[str, Usage]:
-    """How a branch with these tables changes the usage: what it adds, less what it removes.
+    """Return how a branch with these tables changes the usage of each queue: what it adds, less what it removes.
 
     ``moves=False`` leaves out what it moves from one queue to another.
     """

@@ -35,7 +35,7 @@ def with_number_lock(control: LockFile, deadline: Deadline) -> None:
 
 
 def highest_issued(disk: Disk, page: Page) -> int:
-    """The highest sequence number that any process has issued.
+    """Return the highest sequence number that any process has issued.
 
     A writer may have died between the rename and the store of *issued*, so files beyond the counter count. Exact if the
     caller holds the number lock; otherwise a lower bound that includes every number this process has seen.

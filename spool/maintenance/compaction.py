@@ -72,7 +72,7 @@ def is_slow(entries: int, served: int) -> bool:
 
 
 def select_runs(queue: Queue, files: Mapping[int, Retention], served: int, held: Collection[Position]) -> list[Run]:
-    """The runs of a slow queue that are to be moved, in order.
+    """Return the runs of a slow queue that are to be moved, in order.
 
     They are the small ones behind the front of the queue: messages at the front are taken soon, and a large run is as
     good as a segment. What was compacted before stays where it is.
@@ -94,7 +94,7 @@ def _must_stay(run: Run, held: Collection[Position]) -> bool:
 
 
 def fragmented(files: Mapping[int, Retention]) -> set[int]:
-    """The numbers whose files are to be compacted, however fast their queues are.
+    """Return the numbers whose files are to be compacted, however fast their queues are.
 
     They are the files that waste most, if all together waste too much, and small files of earlier compactions, if there
     are many.
@@ -138,11 +138,11 @@ class Compactor:
         return done
 
     def _catch_up(self) -> None:
-        """See what all processes have committed and prepared."""
+        """Apply what all processes have committed, and list what they have prepared."""
         catch_up(self.store, list_prepared(self.store))
 
     def _served_since(self) -> dict[str, int]:
-        """How many messages each queue has served since the last round."""
+        """Return how many messages each queue has delivered since the last round."""
         with self.store.view.mutex:
             now = {name: queue.served for name, queue in self.store.view.index.messages.queues.items()}
         before, self._served = self._served, now
@@ -176,7 +176,7 @@ class Compactor:
         return _Compaction(self.store, index, sections).write()
 
     def _held(self) -> set[Position]:
-        """The messages that a process has claimed or a prepared branch holds."""
+        """Return the messages that a process has claimed or a prepared branch holds."""
         claims = self.store.shared.claims
         held = {Position(number, ordinal) for number, ordinal in claims.held_ranges()}
         for number, first, count in claims.held_elsewhere():
@@ -209,7 +209,7 @@ def _with_fragmented(
 
 
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
-    """A run as it is to lie in the file: message by message if the last one is delivered first."""
+    """Yield a run as extents in the order of delivery: one for each message if the last one is delivered first."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
     if not run.backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
@@ -219,7 +219,10 @@ def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
 
 
 def _grouped_into_files(extents: Iterable[Extent]) -> Iterator[list[list[Extent]]]:
-    """Sections, each of messages of one queue that are all due or all delayed; and which of them share a file."""
+    """Yield the sections of one file after another.
+
+    A section has messages of one queue that are all due or all delayed.
+    """
     sections: list[list[Extent]] = []
     size = 0
     for _, group in groupby(extents, key=lambda extent: (extent.run.queue.name, extent.run.due is None)):
@@ -348,7 +351,7 @@ def _make_searchable(table: CompactedTable, extents: list[Extent]) -> None:
 
 
 def _united(ranges: PositionRanges) -> list[tuple[int, int]]:
-    """The union of ranges, as sorted (first, count)."""
+    """Return the union of ranges, as sorted (first, count)."""
     found: list[tuple[int, int]] = []
     for _, first, count in sorted(ranges):
         if found and first <= found[-1][0] + found[-1][1]:

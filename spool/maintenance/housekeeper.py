@@ -140,8 +140,8 @@ class Housekeeper:
 
         Args:
             least: how many files there must be to read, and how many of them new.
-            lasting: nothing more is likely to be reclaimed soon, so a checkpoint of files that are gone is worth
-            nothing.
+            lasting: nothing is likely to be reclaimed soon. Then a checkpoint is also written if only reclaim has
+                changed the files since the last one.
         """
         index = self._store.view.index
         # These numbers need not be exact, so no lock: a process that closes does not wait here.

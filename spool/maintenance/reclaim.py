@@ -38,7 +38,7 @@ _MODULUS = 2**64  # msgpack's largest integers; far above any difference of two 
 def next_to_go(
     files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
 ) -> list[int]:
-    """The numbers whose files are not needed any more.
+    """Return the numbers whose files are not needed any more.
 
     Only numbers at or below ``durable`` go: what was removed must not be deleted before its removal is durable, nor
     what was compacted before the compaction is.
@@ -127,7 +127,7 @@ def _must_wait(disk: Disk, counters: Counters) -> bool:
 
 
 def _plan(shared: Shared, view: View, clock: Clock, newest: int) -> list[list[int]]:
-    """What can go of the numbers below ``newest``, level by level.
+    """Choose which of the numbers below ``newest`` can go, level by level.
 
     All levels share one record: a full disk may have room for one, and not for one a level.
     """
@@ -211,7 +211,7 @@ def _record_totals(store: Store, batch: list[int]) -> None:
 
 
 def _totals_with(index: Index, known: Mapping[str, Any] | None, fresh: Sequence[int]) -> dict[str, Any]:
-    """The ``known`` totals with the ``fresh`` numbers, which are about to go. Caller holds the mutex."""
+    """Return the ``known`` totals with the ``fresh`` numbers, which are about to go. Caller holds the mutex."""
     sums: dict[str, list[int]] = {}
     add_tallies(sums, {} if known is None else known["queues"])
     for number in fresh:
@@ -292,17 +292,17 @@ class RetiredDigest(NamedTuple):
 
     @classmethod
     def of_missing(cls, applied: int, there: Collection[int]) -> Self:
-        """The digest of the numbers up to ``applied`` without those that are there."""
+        """Return the digest of the numbers up to ``applied`` without those that are there."""
         return cls(applied - len(there), (applied * (applied + 1) // 2 - sum(there)) % _MODULUS)
 
 
 def recorded_digest(totals: Mapping[str, Any] | None) -> RetiredDigest:
-    """The digest that the totals' value holds; an empty one if there are no totals yet."""
+    """Return the digest that the totals' value holds; an empty one if there are no totals yet."""
     return RetiredDigest() if totals is None else RetiredDigest(*totals["gone"])
 
 
 def kept_numbers(numbers: Iterable[int], applied: int, totals: Mapping[str, Any] | None) -> set[int]:
-    """Of the numbers that have a file, those that reclaim has not recorded as going."""
+    """Return those numbers with a file that reclaim has not recorded as going."""
     return {number for number in numbers if number <= applied} - set(() if totals is None else totals["folded"])
 
 

@@ -77,8 +77,8 @@ def _is_mergeable(index: Index, number: int) -> bool:
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
-    """What these commits removed and whose files may still be there, sorted by position; and those of their facts that
-    are the newest of their key."""
+    """Return the removals whose messages may still have files, sorted by position, and the facts that are the newest
+    of their keys."""
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:

@@ -16,12 +16,12 @@ BYTES_TYPE = "application/octet-stream"
 
 
 def _pack(value: Any) -> bytes:
-    """Times that know their zone are msgpack's own timestamps, and come back in UTC."""
+    """Encode as msgpack; a time with a time zone becomes a msgpack timestamp, and is decoded in UTC."""
     return msgpack.packb(value, datetime=True)
 
 
 def _unpack(raw: bytes) -> Any:
-    """A tuple may be a map's key, and is an array on disk: it comes back as the tuple that was put."""
+    """Decode msgpack; a map key that is an array becomes a tuple, as it was before it was encoded."""
     try:
         return msgpack.unpackb(raw, strict_map_key=False, timestamp=3)
     except TypeError:
@@ -61,7 +61,7 @@ class Encoded(NamedTuple):
 
 
 def codec_of(content_type: str | None) -> str | None:
-    """The codec whose bytes a content type stands for, whatever parameters it has; None if there is no such."""
+    """Return the codec whose bytes a content type stands for, whatever parameters it has; None if there is no such."""
     kind = (content_type or "").split(";")[0].strip()
     return {JSON_TYPE: "json", MSGPACK_TYPE: "msgpack"}.get(kind)
 
@@ -70,7 +70,8 @@ _TYPES: list[tuple[type, str]] = []
 
 
 def register_codec(name: str, codec: Codec, *types: type) -> None:
-    """Values of these types, and of those derived from them, are written by this codec, from now on, in this process.
+    """Use a codec, in this process and from now on, for values of these types and of types derived from them.
+
     ``name`` is written with each message: a process that takes it needs the codec of that name, too.
 
     InvalidArgument if the name, or a type, has another codec already.
@@ -100,7 +101,7 @@ def _name_for(value: Any, content_type: str | None) -> str:
 
 
 def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | None, str | None]:
-    """(bytes, codec name or None for bytes, content type or None for plain bytes).
+    """Encode a body: (bytes, codec name or None for bytes, content type or None for plain bytes).
 
     bytes stay bytes whatever their content type, str becomes UTF-8, a registered type is its codec's, anything else is
     JSON if the content type says so and msgpack otherwise; what is ``Encoded`` is taken as it is. InvalidArgument if
@@ -132,8 +133,11 @@ def encode(value: Any, content_type: str | None = None) -> tuple[bytes, str | No
 
 
 def decode(raw: bytes, name: str | None) -> Any:
-    """The value that was put; CorruptedFile if the bytes are not what our codec wrote, UnknownCodec if it is not known
-    here or, being registered, fails: then the message stays where it is."""
+    """Return the value that was put.
+
+    Raises CorruptedFile if the bytes are not what a codec of the library wrote; UnknownCodec if a registered codec is
+    missing here or fails: the message then stays where it is.
+    """
     if name is None:
         return raw
     codec = CODECS.get(name)

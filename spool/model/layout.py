@@ -35,7 +35,7 @@ _COMMITTED_NAME = re.compile(r"([0-9]{16})(?:-([1-9][0-9]{0,7}))?\.msgpack")
 
 
 def foreign(names: Iterable[str]) -> list[str]:
-    """Those of a directory's names that are no space's, sorted."""
+    """Return the names that do not belong to a space, sorted."""
     return sorted(set(names) - {SETTINGS, *DIRECTORIES, _LOST_AND_FOUND})
 
 
@@ -67,17 +67,17 @@ def active(xid: Xid) -> str:
 
 
 def note(xid: Xid) -> str:
-    """The claims that a live transaction holds."""
+    """Return the name of a transaction's journal of claims."""
     return f"{ACTIVE}/{xid}{NOTE_SUFFIX}"
 
 
 def copy(xid: Xid) -> str:
-    """A file that is about to replace another under the same name."""
+    """Return the name of a file that is about to replace another one."""
     return f"{ACTIVE}/{xid}{COPY_SUFFIX}"
 
 
 def parse_xid(name: str, suffix: str = SUFFIX) -> Xid | None:
-    """The xid in a file name of ``active/`` or ``prepared/``, or None for a stray file."""
+    """Return the xid in a file name of ``active/`` or ``prepared/``, or None for a stray file."""
     if not name.endswith(suffix):
         return None
     try:

@@ -85,7 +85,7 @@ class Message:
         return f"Message(id={self.id!r}, queue={self.queue!r}, body={shown(self.body)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field by name, as plain values: ``json.dumps`` takes them, if it takes the body."""
+        """Return every field by name, as plain values; ``json.dumps`` accepts them if it accepts the body."""
         return {**{name: getattr(self, name) for name in FIELDS}, "headers": dict(self.headers)}
 
     @property
@@ -204,7 +204,8 @@ _set_origin, _set_ordinal, _set_body = (Message.__dict__[name].__set__ for name 
 
 
 def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
-    """Messages from that ordinal of their commit on; a thousand of them take no more than their bodies are worth."""
+    """Make messages from that ordinal of a commit on. They share their origin, so each costs little more than its
+    body."""
     found = []
     for place, body in enumerate(bodies, ordinal):
         message = _new(Message)
@@ -216,26 +217,26 @@ def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Mess
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """When the message may be taken first, or None: at once. A relative time counts from the commit."""
+    """Return when the message may be taken first, or None: at once. A relative time counts from the commit."""
     if "delay" in attributes:
         return committed_at + float(attributes["delay"])
     return attributes.get("not_before")
 
 
 def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
-    """From when on the message is not delivered any more, or None: it never expires."""
+    """Return the time from which the message is not delivered any more; None if it never expires."""
     if "time_to_live" in attributes:
         return committed_at + float(attributes["time_to_live"])
     return attributes.get("expires_at")
 
 
 def message_id(branch_id: bytes, ordinal: int) -> str:
-    """32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
+    """Return 32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
     return f"{branch_id.hex()}{ordinal:08x}"
 
 
 def parse_message_id(text: object) -> tuple[bytes, int]:
-    """(branch id, ordinal in the branch); BadMessageId if it is not an id."""
+    """Return (branch id, ordinal in the branch); BadMessageId if it is not an id."""
     try:
         raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 32 else b""
     except ValueError:
@@ -264,7 +265,7 @@ def attributes_of(
     group: str | None = None,
     deduplication_key: str | None = None,
 ) -> dict[str, Any]:
-    """The control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
+    """Return the control fields that differ from their defaults, checked; InvalidArgument says what an option takes.
 
     ``before`` is still an id then: the queue knows what it stands for (see ``validation``). The deduplication key does
     not travel with the message.
@@ -321,7 +322,7 @@ attributes_of.__qualname__ = "put"  # whose options these are: Python's own erro
 
 
 def check_content_type(value: object) -> None:
-    """InvalidArgument unless it is None or a text that can be stored."""
+    """Raise InvalidArgument unless it is None or a text that can be stored."""
     if value is not None:
         _text("content_type", value)
 
@@ -349,5 +350,5 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_bytes(headers: Mapping[str, str]) -> int:
-    """Of all names and values together."""
+    """Return how many bytes all names and values have together."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

@@ -96,10 +96,10 @@ class QueueOptions(TypedDict, total=False):
         default.
     max_messages: how many messages the queue holds at most; None, the default: no limit.
     max_bytes: how many bytes of bodies the queue holds at most; None, the default: no limit.
-    deduplication_window: seconds for which a put with the ``deduplication_key`` of an earlier one is that one again;
+    deduplication_window: seconds for which a put with the ``deduplication_key`` of an earlier put adds no message;
         300 by default.
     capacity_high: a mark: "80%" of the queue's limit, "5000 messages" or "1 GiB"; None, the default: none.
-    capacity_low: the mark that the queue must have reached before ``capacity_high`` counts again; None, the default:
+    capacity_low: the mark to which the queue must fall before ``capacity_high`` counts again; None, the default:
         below the high one.
     capacity_command: what the shell is given to run when the queue reaches ``capacity_high``; None by default.
     capacity_timeout: seconds after which that command is ended; 60 by default.

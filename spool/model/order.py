@@ -22,7 +22,7 @@ _ABOVE_ALL = float("-inf")
 def order_key(
     order: tuple[str, ...], number: int, first: int, attributes: Mapping[str, Any], committed_at: float
 ) -> Key:
-    """Where a message stands: by each criterion in turn, the most significant first."""
+    """Return a message's sort key: one part for each criterion, the most significant first."""
     if "before" in attributes:
         target, ordinal, priority, time, top, *_ = attributes["before"]
         key = _key(order, target, ordinal, priority, time, top)
@@ -42,7 +42,7 @@ def _key(order: tuple[str, ...], number: int, ordinal: int, priority: int, time:
 
 
 def _time(attributes: Mapping[str, Any], committed_at: float) -> float:
-    """By which messages are ordered: when it may be taken first, or else when it was committed."""
+    """Return the time by which messages are ordered: the due time, or else the time of the commit."""
     due = due_time(attributes, committed_at)
     return committed_at if due is None else due
 
@@ -53,7 +53,7 @@ def is_backwards(order: tuple[str, ...], attributes: Mapping[str, Any]) -> bool:
 
 
 def place_before(attributes: Mapping[str, Any], committed_at: float, position: Position) -> list[Any]:
-    """What a message carries that is put before the message with these fields at that position."""
+    """Return the value of ``before`` for a message that is put before the one with these fields at that position."""
     if "before" not in attributes:
         priority = attributes.get("priority", DEFAULT_PRIORITY)
         return [*position, priority, _time(attributes, committed_at), attributes.get("top", False)]
@@ -67,13 +67,13 @@ def place_before(attributes: Mapping[str, Any], committed_at: float, position: P
 
 
 def cuts(attributes: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """(number, ordinal) at which runs must end, or this message would have to stand in their middle."""
+    """Return (number, ordinal) at which runs must end, or this message would have to stand in their middle."""
     if "before" not in attributes:
         return []
     return [(number, ordinal + side) for number, ordinal in _positions(attributes["before"]) for side in (0, 1)]
 
 
 def _positions(place: list[Any]) -> Iterator[tuple[int, int]]:
-    """Of the message that it stands before, and of those between."""
+    """Yield the position of the message that it stands before, then of those in between."""
     yield place[0], place[1]
     yield from zip(place[5::2], place[6::2], strict=True)

@@ -15,7 +15,7 @@ PositionRanges = list[tuple[int, int, int]]
 
 
 def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
-    """Every message on its own."""
+    """Yield the position of every message in the ranges."""
     for number, first, count in ranges:
         for ordinal in range(first, first + count):
             yield Position(number, ordinal)
@@ -30,7 +30,7 @@ def append(ranges: PositionRanges, number: int, first: int, count: int) -> None:
 
 
 def subtract(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
-    """What lies in ``ranges`` and not in ``kept``, as pieces of the ranges that it lies in."""
+    """Return what is in ``ranges`` and not in ``kept``. No piece spans two of the ranges."""
     if ranges == kept:
         return []
     if not kept:

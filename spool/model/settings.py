@@ -117,7 +117,7 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """A list, or words with commas between them."""
+    """Return a tuple of words, from a list or from a text with commas."""
     words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
     _require(isinstance(words, list | tuple) and all(isinstance(word, str) for word in words))
     return tuple(words)
@@ -236,7 +236,7 @@ class Mark(NamedTuple):
 
 
 def parse_mark(text: object) -> Mark:
-    """ValueError if it is none."""
+    """Parse a mark, e.g. ``80%``. Raises ValueError if the text is not one."""
     found = _MARK.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None or found[2] not in _UNITS:
         raise ValueError(text)
@@ -248,7 +248,7 @@ def parse_mark(text: object) -> Mark:
 
 
 def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_bytes: int | None) -> float:
-    """How full a queue is, in the unit of a mark; in percent, of the limit that is nearer."""
+    """Return how full a queue is, in the unit of a mark. In percent, the limit that is nearer counts."""
     if unit == MESSAGES:
         return messages
     if unit == BYTES:
@@ -265,7 +265,7 @@ def fullness(unit: str, messages: int, size: int, max_messages: int | None, max_
 
 
 def check_queue_name(name: object, where: str = "") -> str:
-    """The name, or InvalidArgument with the rule in the text."""
+    """Return the name. Raises InvalidArgument, which says what a name may be."""
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidArgument(
             f"{where}{shown(name)} cannot be a queue's name: it takes 1 to 127 letters, digits, '.', '_' or '-', "
@@ -275,7 +275,7 @@ def check_queue_name(name: object, where: str = "") -> str:
 
 
 def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Checked options of a queue, of whatever name."""
+    """Return checked options of a queue, of whatever name."""
     found = _checked(options, _QUEUE_RULES, where)
     for option in ("error_queue", "reply_queue", "failure_queue"):
         if found.get(option) is not None:
@@ -286,7 +286,7 @@ def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]
 def queue_config(
     name: str, options: Mapping[str, Any], where: str = "", defaults: Mapping[str, Any] | None = None
 ) -> QueueConfig:
-    """A checked queue; InvalidArgument names the option and what it takes.
+    """Return a checked queue; InvalidArgument names the option and what it takes.
 
     ``where`` opens the text: a file's name. ``defaults``: checked options, for those that are not given.
     """
@@ -309,8 +309,11 @@ def queue_config(
 def made_queue(
     name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], known: Mapping[str, Any] | None = None
 ) -> QueueConfig:
-    """A checked queue that is made now, or changed: ``options`` over those that are ``known`` of it, over the space's
-    ``defaults``. A ``retry_delay`` beyond the longest one raises that, too, unless that is given as well."""
+    """Check a queue that is made now or changed.
+
+    ``options`` override those that are ``known`` of it, and these the space's ``defaults``. A ``retry_delay`` above
+    ``retry_delay_max`` raises that, too, unless that is given as well.
+    """
     check_queue_name(name)
     given = queue_options(options, f"queue {name}: ")
     own = {option: value for option, value in _OF_NEW_QUEUES.items() if option not in defaults}
@@ -334,11 +337,11 @@ def _check_marks(config: QueueConfig, where: str) -> None:
             f"not {config.capacity_low}"
         )
     if high.unit == PERCENT and config.max_messages is None and config.max_bytes is None:
-        raise InvalidArgument(f"{where}a capacity_high in percent is of max_messages or max_bytes: give one of them")
+        raise InvalidArgument(f"{where}capacity_high in percent needs max_messages or max_bytes: set one of them")
 
 
 def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], where: str = "") -> SpaceConfig:
-    """A checked space with its queues' options; InvalidArgument names the option and what it takes."""
+    """Return a checked space with its queues' options; InvalidArgument names the option and what it takes."""
     options = dict(options)
     defaults = options.pop("defaults", {})
     if not isinstance(defaults, Mapping):

@@ -21,7 +21,7 @@ MAY_BE_LEFT_OUT = frozenset(name for name in QUEUE_OPTIONS if getattr(QueueConfi
 
 
 def parse(text: str, name: str) -> SpaceConfig:
-    """The settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
+    """Return the settings in a ``space.toml``; InvalidArgument or NewerFormat, beginning with the file's name."""
     where = f"{name}: "
     if any(len(line) > _MAX_LINE and not line.startswith("#") for line in text.splitlines()):
         # a key of very many parts takes the parser the square of their number, in time and in memory
@@ -48,7 +48,7 @@ def _values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render_new(config: SpaceConfig) -> str:
-    """The text of a new space's file."""
+    """Return the text of a new space's file."""
     import tomlkit  # only processes that write settings pay for its import
 
     document = tomlkit.document()
@@ -70,7 +70,7 @@ def render_new(config: SpaceConfig) -> str:
 
 
 def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> str:
-    """The text with that queue added or changed; comments stay. What is as in ``defaults`` is not written."""
+    """Return the text with that queue added or changed; comments stay. What is as in ``defaults`` is not written."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -88,7 +88,7 @@ def with_queue(text: str, config: QueueConfig, defaults: Mapping[str, Any]) -> s
 
 
 def without_queue(text: str, name: str) -> str:
-    """The text without that queue."""
+    """Return the text without that queue."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -97,7 +97,7 @@ def without_queue(text: str, name: str) -> str:
 
 
 def without_mirror(text: str) -> str:
-    """The text without a mirror: each space has its own."""
+    """Return the text without a mirror: each space has its own."""
     import tomlkit
 
     document = tomlkit.parse(text)

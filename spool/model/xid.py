@@ -40,7 +40,7 @@ class Xid(NamedTuple):
 
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
-        """An xid whose parts obey X/Open's limits, else ValueError."""
+        """Return an xid whose parts obey X/Open's limits, else ValueError."""
         if not isinstance(format_id, int) or not 0 <= format_id < 2**31:
             raise ValueError(f"an xid's format id is 0 to 2147483647, not {format_id!r}")
         if not isinstance(gtrid, bytes) or not 1 <= len(gtrid) <= MAX_GTRID_BYTES:
@@ -51,7 +51,7 @@ class Xid(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Xid":
-        """The xid that ``str()`` gave this text, else ValueError."""
+        """Return the xid that ``str()`` gave this text, else ValueError."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an xid: it is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
@@ -70,7 +70,7 @@ def _text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
 
 
 def new_local_xid() -> Xid:
-    """An xid for a transaction that stays in this process."""
+    """Return an xid for a transaction that stays in this process."""
     return Xid(FORMAT_LOCAL, os.urandom(12), b"")
 
 

@@ -1,1 +1,1 @@
-"""What becomes of messages without being asked: retries, expiry, deduplication, capacity alarms, orphaned claims."""
+"""What happens to messages by itself: retries, expiry, deduplication, capacity alarms, orphaned claims."""

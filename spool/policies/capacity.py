@@ -112,13 +112,13 @@ def _run(space: str, config: QueueConfig, usage: Usage) -> None:
                     return
             if child.returncode:
                 text = _end_of(output)
-                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "it output nothing")
+                log.warning("%s failed with exit status %d: %s", what, child.returncode, text or "no output")
     except OSError as error:
         log.warning("%s could not be run: %s", what, error)
 
 
 def _scratch() -> BinaryIO:
-    """A file without a name. Where there is no room for one, the command runs all the same and its output is lost."""
+    """Open a file without a name. If there is no room for one, the command runs and its output is lost."""
     try:
         return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:
@@ -126,6 +126,6 @@ def _scratch() -> BinaryIO:
 
 
 def _end_of(output: BinaryIO) -> str:
-    """The last characters of the output, on one line."""
+    """Return the last characters of the output, on one line."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
     return " ".join(output.read(_SHOWN_BYTES).decode("utf-8", "replace").split())

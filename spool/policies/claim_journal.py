@@ -213,7 +213,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
 
 
 def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
-    """The messages of these ranges that are there, each once: a journal may say anything."""
+    """Return the messages of these ranges that are there, each once: a journal may say anything."""
     found: list[Position] = []
     seen, done = 0, 0
     with view.mutex:

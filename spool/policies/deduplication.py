@@ -23,7 +23,9 @@ class DeduplicationKeys:
         self._own: dict[str, str] = {}
 
     def seen(self, queue: str, key: str) -> str | None:
-        """The id of the message that was put with the key, or None: then this transaction holds the key until it ends.
+        """Return the id of the message that was put with the key.
+
+        None: there is none, and this transaction holds the key until it ends.
 
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.
@@ -76,7 +78,7 @@ class DeduplicationKeys:
 def check_single(count: int) -> None:
     """Raise InvalidArgument unless one message is put: a key belongs to one."""
     if count != 1:
-        raise InvalidArgument(f"a deduplication_key is one message's, not {count}: put them one by one")
+        raise InvalidArgument(f"a deduplication_key belongs to one message, and there are {count}: put them one by one")
 
 
 def _fact_key(queue: str, key: str) -> str:

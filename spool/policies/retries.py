@@ -69,19 +69,19 @@ def is_last(config: QueueConfig, attempts: int) -> bool:
 
 
 def tries(count: int) -> str:
-    """How many tries failed, in words."""
+    """Say how many tries failed, for a text."""
     return "one try failed" if count == 1 else f"{count} tries failed"
 
 
 def retry_delay(config: QueueConfig, attempts: int) -> float:
-    """Seconds before the next try, after one that failed and ``attempts`` that failed before it."""
+    """Return the seconds before the next try, after a failed one that ``attempts`` failed ones preceded."""
     if config.retry_delay_max is None:
         return config.retry_delay
     return min(config.retry_delay * 2.0 ** min(attempts, _MOST_DOUBLINGS), config.retry_delay_max)
 
 
 def moved_to(origin: QueueConfig, attempts: int, reason: str) -> dict[str, Any]:
-    """The control fields of a message that moves to the error queue of ``origin``.
+    """Return the control fields of a message that moves to the error queue of ``origin``.
 
     It has a fresh count, no due time, and says where it came from and how many tries failed there. It does not expire:
     it waits for an administrator, however long.
@@ -118,12 +118,12 @@ def add_failure_outcome(batch: CommitBatch, store: Store, settings: Settings, po
 
 
 def queue_config(config: SpaceConfig, queue: str) -> QueueConfig:
-    """The queue's options; defaults for a queue that was deleted while its messages were held."""
+    """Return the queue's options; defaults for a queue that was deleted while its messages were held."""
     return config.queues.get(queue) or QueueConfig(queue)
 
 
 def with_error_queue(config: SpaceConfig, queue: str) -> QueueConfig:
-    """The queue's options for a message that fails.
+    """Return the queue's options for a message that fails.
 
     If its error queue is not there, its messages are tried for ever: in a missing queue they could not be found, and
     the options do not say that they may be dropped.

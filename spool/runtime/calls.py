@@ -232,7 +232,7 @@ class CallGuard:
 
     def _tear(self, error: BaseException) -> None:
         if not self.closed:
-            self.because = f"a call was torn by {type(error).__name__}: open the space again, which recovers it"
+            self.because = f"{type(error).__name__} interrupted a call: open the space again, which recovers it"
             self.closed = True
             log.error("%s", self.because)
 
@@ -282,8 +282,10 @@ class Called(Protocol):
 
 
 def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For what applications call of an object with a ``_store``: the space is not closed meanwhile, SIGINT waits until
-    the call ends, and an error of the operating system is raised as the library's own.
+    """Decorate a method that applications call, of an object with a ``_store``.
+
+    During the call the space is not closed and SIGINT is deferred; an error of the operating system is raised as the
+    library's own.
 
     ``doing``: begins the error's text; names in braces are arguments of the call.
     """

@@ -44,7 +44,7 @@ class Deadline(NamedTuple):
     check: Callable[[], None] | None = None
 
     def remaining(self) -> float:
-        """Seconds left: infinite without a limit, 0.0 when it has passed."""
+        """Return the seconds that are left: infinite without a limit, 0.0 when the deadline has passed."""
         return float("inf") if self.at is None else max(0.0, self.at - self.clock.monotonic())
 
     def passed(self) -> bool:

@@ -22,7 +22,7 @@ joined_by_caller: ContextVar[Mapping[int, Joinable]] = ContextVar("spool.runtime
 
 
 def associated(store: object) -> Joinable | None:
-    """The transaction that the caller's puts and gets join, or None. ``store``: the open space's."""
+    """Return the transaction that the caller's puts and gets join, or None. ``store``: the open space's."""
     return joined_by_caller.get().get(id(store))
 
 
@@ -33,7 +33,7 @@ def associate(store: object, transaction: Joinable | None) -> Association:
 
 
 def dissociate(association: Association) -> None:
-    """Back to what was before."""
+    """Restore the transaction that the caller was in before ``associate``."""
     try:
         joined_by_caller.reset(association)
     except ValueError:

@@ -56,7 +56,7 @@ def notice_edits(store: Store) -> None:
         try:
             changed = read_settings(store.files.disk) != known.config
         except (InvalidArgument, NewerFormat, NotASpace) as error:
-            log.error("the settings are not read again: %s", error)
+            log.error("the changed settings are not used: %s", error)
             return
         if changed and store.shared.counters.read().settings == known.version:
             store.shared.counters.bump_settings()

@@ -93,14 +93,14 @@ class Branch:
         return tuple(message_id(self.id, ordinal) for ordinal in range(self.draft.messages))
 
     def known(self, queue: str, key: str) -> str | None:
-        """The id of the message with that deduplication key, which the queue has had already."""
+        """Return the id of the message with that deduplication key, which the queue has had already."""
         try:
             return self.keys.seen(queue, key)
         except OSError as error:
             self._store.fail("looking for its deduplication key", error)
 
     def check_room(self, settings: Settings, queue: str, groups: Sequence[tuple[Sequence[bytes], object]]) -> None:
-        """Full if these bodies cannot fit as things stand: whether they do is known when the transaction ends."""
+        """Raise Full if these bodies cannot fit as things stand. The exact check is made when the transaction ends."""
         try:
             catch_up(self._store, list_prepared(self._store))
         except OSError as error:
@@ -121,7 +121,7 @@ class Branch:
         self.new_file().stream(self.draft)
 
     def new_file(self) -> CommitFileWriter:
-        """The branch's file; a new one if it has none."""
+        """Return the branch's file; a new one if it has none."""
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 

@@ -91,7 +91,7 @@ def finish_moves(store: Store) -> list[Xid]:
 
 
 def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] = ()) -> list[Xid]:
-    """The prepared, undecided branches that wait for a coordinator, each durable.
+    """Return the prepared, undecided branches that wait for a coordinator, each durable.
 
     Branches whose owner is still voting when the deadline passes are left out, and those of a live coordinator of ours.
 
@@ -156,13 +156,13 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 
 
 def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """What an administrator decided about the branch; None if nothing."""
+    """Return what an administrator decided about the branch; None if nothing."""
     catch_up(store)
     return heuristic_fact(store.view.index, xid)
 
 
 def heuristic_outcomes(store: Store) -> dict[str, str]:
-    """What an administrator decided, by xid as text, as far as it was not forgotten."""
+    """Return what an administrator decided, by xid as text, as far as it was not forgotten."""
     catch_up(store)
     with store.view.mutex:
         facts = store.view.index.facts

@@ -148,7 +148,7 @@ class Transaction:
             return ids
 
     def _stream(self) -> None:
-        """The branch has become large: what is complete goes to the disk."""
+        """Write the complete sections to the disk: the branch has become large."""
         try:
             self._branch.stream()
         except BaseException as error:
@@ -219,14 +219,14 @@ class Transaction:
                     return found
 
     def _messages(self, queue: str, got: PositionRanges) -> tuple[list[Message], PositionRanges]:
-        """The messages that were claimed, and the claims of those that were damaged."""
+        """Return the messages that were claimed, and the claims of those that were damaged."""
         try:
             return delivery.messages(self._store, got, self._store.deadline())
         except OSError as error:
             self._store.fail(f"reading messages of queue {queue}", error)
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
-        """What can be claimed now, maybe nothing; part of a public call, which translates errors."""
+        """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
         page, _ = self._check_queue(wanted.queue)
         try:
             got = claiming.claim(
@@ -241,7 +241,7 @@ class Transaction:
         return got
 
     def _check_queue(self, queue: str) -> tuple[Page, Settings]:
-        """The counters and the settings as they are now, if calls are welcome and the queue is there."""
+        """Return the counters and the settings as they are now, if calls are welcome and the queue is there."""
         page = self._check_active()
         try:
             return page, check_queue(self._store.settings, queue, page)
@@ -409,7 +409,7 @@ class Transaction:
         return page
 
     def _check_active(self) -> Page:
-        """The counters as they are now, if calls are welcome."""
+        """Return the counters as they are now, if calls are welcome."""
         page = self._store.check_usable()
         if self.state is TransactionState.ACTIVE and self._deadline.at is not None and self._deadline.passed():
             self._undo("its transaction took too long")
@@ -479,7 +479,7 @@ def take_dropped(transaction: Transaction, directory: str, name: bytes) -> None:
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:
-    """Why a ``with`` was left. A generator that is closed, as ``consume`` is, is not told why."""
+    """Say why a ``with`` block was left. A generator that is closed, as ``consume`` is, does not learn why."""
     if kind is GeneratorExit:
         return "the loop was left before its body ended (break, return or an exception)"
     return f"{kind.__name__}: {error}"

@@ -169,7 +169,7 @@ def voted_image(store: Store, xid: Xid) -> FileContents:
 def still_prepared(
     store: Store, xids: Sequence[Xid], images: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[Settings], None]:
-    """The check under the number lock that none of the branches was decided meanwhile. Rule 5."""
+    """Return the check under the number lock that none of the branches was decided meanwhile. Rule 5."""
 
     def check(_: Settings) -> None:
         settle_all(store, deadline)
@@ -302,11 +302,11 @@ HEURISTIC_FACT = "heuristic:"
 
 
 def fact_key(xid: Xid) -> str:
-    """The key of the fact that says what an administrator decided about a branch."""
+    """Return the key of the fact that says what an administrator decided about a branch."""
     return f"{HEURISTIC_FACT}{xid}"
 
 
 def heuristic_fact(index: Index, xid: Xid) -> str | None:
-    """What an administrator decided about the branch, by the index; None if nothing."""
+    """Return what an administrator decided about the branch, by the index; None if nothing."""
     found = index.facts.get(fact_key(xid))
     return None if found is None else str(found[1])

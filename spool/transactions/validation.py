@@ -129,9 +129,8 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
     """Place a message out of order, where the queue allows it; BadMessageId if the one to stand before is gone."""
     wanted = TOP if TOP in attributes else BEFORE
     if wanted not in config.out_of_order:
-        allowed = " and ".join(config.out_of_order) or "nothing"
         raise InvalidArgument(
-            f"queue {config.name} allows {allowed} out of order, not {wanted}: leave {wanted} out, "
+            f"queue {config.name} does not allow {wanted} (its option out_of_order): leave {wanted} out, "
             f"or allow it with: spool-admin queue change {config.name} --out-of-order {wanted}"
         )
     if wanted == BEFORE:

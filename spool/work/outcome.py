@@ -87,7 +87,7 @@ class Reject(Exception):
 
 
 def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected:
-    """What a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
+    """Return what a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
 
     A value that no codec can write is a try.
     """
@@ -101,7 +101,7 @@ def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected:
 
 
 def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
-    """What an exception that a function raised comes to: any but `Retry` and `Reject` is a try."""
+    """Return what an exception that a function raised comes to: any but `Retry` and `Reject` is a try."""
     if isinstance(error, Retry):
         return Retried(error.reason or "the service asks to try again", error.delay)
     if not isinstance(error, Reject):
@@ -117,30 +117,30 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
 
 
 def replied(body: bytes, content_type: str | None, codec: str | None, max_reply: int) -> Replied | Rejected:
-    """The reply, or the refusal of one that no queue would take: it would be as large at every further try."""
+    """Return the reply, or the refusal of one that no queue would take: it would be as large at every further try."""
     return Replied(body, content_type, codec) if len(body) <= max_reply else too_large(max_reply)
 
 
 def too_large(max_reply: int) -> Rejected:
-    """What a reply of more than `max_reply` bytes comes to."""
+    """Return what a reply of more than `max_reply` bytes comes to."""
     return Rejected(f"the service's reply is larger than the limit of {max_reply} bytes")
 
 
 def bounded(delay: float) -> float:
-    """`delay` in seconds, at most `LONGEST_DELAY`; InvalidArgument if it is negative or not a number."""
+    """Return a delay in seconds, at most ``LONGEST_DELAY``. Raises InvalidArgument if it is below 0 or not a number."""
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
         raise InvalidArgument(f"a delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))
 
 
 def describe(error: BaseException) -> str:
-    """What was raised, as a reason."""
+    """Return what was raised, as a reason."""
     text = one_line(error)
     return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def one_line(text: object) -> str:
-    """`text` as a reason: on one line, not too long, and such that it can be stored as UTF-8."""
+    """Return a text as a reason: on one line, at most ``LONGEST_REASON`` characters, and storable as UTF-8."""
     try:
         words = str(text).encode("utf-8", "replace").decode().split()
     except Exception:  # a foreign __str__: what it says is not worth losing the outcome for
