@@ -8,6 +8,7 @@ process its only writer; the callers take that lock.
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import Self
 
 from spool.coordination.locks import open_shared
@@ -166,11 +167,13 @@ def _pair(page: bytes, cell: int) -> tuple[int, int]:
     return (second if first is None else first), (first if second is None else second)  # type: ignore[return-value]
 
 
+@lru_cache(maxsize=64)  # most counters of a page are equal, and so are those of the next pages
 def _value(cell: bytes) -> int | None:
     value, checksum = _CELL.unpack(cell)
     return value if checksum == zlib.crc32(cell[:8], 1) else None
 
 
+@lru_cache(maxsize=16)  # a commit stores its number three times
 def _packed(value: int) -> bytes:
     """Encode a value as both copies of its cell."""
     return 2 * _CELL.pack(value, zlib.crc32(value.to_bytes(8, "little"), 1))

@@ -10,6 +10,7 @@ write. It lies outside the header's checksum and has its own.
 
 import struct
 import zlib
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from spool.errors import CorruptedFile, NewerFormat
 from spool.format.schema import check_branch_id, check_time
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.rules import whole
-from spool.model.xid import FORMAT_LOCAL, Xid
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
 
 VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release
 
@@ -110,7 +111,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     fields = [
         ("time", header.time),
         ("writer", header.writer),
-        ("branches", [[str(b.xid), b.id, b.first, b.count] for b in header.branches]),
+        ("branches", [[_xid_text(b), b.id, b.first, b.count] for b in header.branches]),
         ("adopts", [[str(a.xid), a.size, a.checksum, a.first, a.count] for a in header.adopts]),
         ("supersedes", list(header.supersedes)),
         ("sections", [[s.table_bytes, s.table_checksum, s.bodies_bytes, s.messages] for s in header.sections]),
@@ -222,6 +223,14 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
         size=offset,
         checksum=checksum,
     )
+
+
+def _xid_text(branch: BranchEntry) -> str:
+    """Nearly every branch is one of this process's own kind, whose xid is known from its id. (Its 12 bytes are 16
+    characters of base64, without padding.)"""
+    if len(branch.id) == BRANCH_ID_BYTES and branch.xid == (FORMAT_LOCAL, branch.id, b""):
+        return LOCAL_TEXT % urlsafe_b64encode(branch.id).decode("ascii")
+    return str(branch.xid)
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:

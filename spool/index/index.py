@@ -75,7 +75,8 @@ class Index:
         """Apply the next commit: its messages, then its commands, then its facts."""
         header = commit.parts[0].image.header
         state = self.files[commit.number] = Retention(tuple(commit.adopted))
-        self.adopted.update((xid, commit.number) for xid in state.adopted)
+        for xid in state.adopted:
+            self.adopted[xid] = commit.number
         for name, wrong in commit.damage:
             self.mark_damaged(commit.number, name, wrong)
         for part in commit.parts:
@@ -467,7 +468,11 @@ def _is_foldable(commit: Commit) -> bool:
     header, tables = commit.parts[0].image.header, commit.parts[0].image.tables
     if header.adopts or not tables:
         return False
-    return all(
-        all(command[0] == "remove" for command in table.commands) and all(fact[1] is not None for fact in table.facts)
-        for table in tables
-    )
+    for table in tables:
+        for command in table.commands:
+            if command[0] != "remove":
+                return False
+        for fact in table.facts:
+            if fact[1] is None:
+                return False
+    return True

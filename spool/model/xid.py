@@ -18,6 +18,7 @@ MAX_BQUAL_BYTES = 64
 # finds that lock free rolls an undecided branch back. Any other format id is a foreign coordinator's.
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
+LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round: gtrid = round, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 

@@ -51,9 +51,14 @@ class ClaimJournal:
 
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
-        self.name = layout.note(xid)
+        self._xid = xid
         self._handle: int | None = None
         self._end = 0
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return layout.note(self._xid)
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""

@@ -121,7 +121,8 @@ def _confirm(
     except BaseException:
         release(store.shared.claims, got)
         raise
-    release(store.shared.claims, subtract(got, kept))
+    if kept != got:
+        release(store.shared.claims, subtract(got, kept))
     return kept
 
 

@@ -90,8 +90,11 @@ class Transaction:
         self._lost: str | None = None
         self._associations: list[Association] = []
         self._left = False
-        self._promises = Promises(store.at_end)
-        self._guard = DropGuard(store, self._branch, self._promises) if guarded else None
+        self._promises: Promises | None = None  # made with the first future, unless the guard has them
+        self._guard: DropGuard | None = None
+        if guarded:
+            self._promises = Promises(store.at_end)
+            self._guard = DropGuard(store, self._branch, self._promises)
 
     @property
     def xid(self) -> Xid:
@@ -164,6 +167,7 @@ class Transaction:
         future = Future[str]()
         future.set_running_or_notify_cancel()
         with self._lock:
+            self._promises = self._promises or Promises(self._store.at_end)
             self._promises.add(future, self.put(queue, body, **options))
         return future
 
@@ -212,9 +216,9 @@ class Transaction:
                 except BaseException:
                     claiming.release(self._store.shared.claims, got)
                     raise
-                good = subtract(got, bad)
-                claiming.release(self._store.shared.claims, bad)
-                self._branch.take(good)
+                if bad:
+                    claiming.release(self._store.shared.claims, bad)
+                self._branch.take(subtract(got, bad) if bad else got)
                 if found:
                     return found
 
@@ -359,6 +363,8 @@ class Transaction:
 
     def _keep_promises(self, why: str) -> None:
         """Tell the futures of what was submitted in this transaction, which has ended, the outcome."""
+        if self._promises is None:
+            return
         if self.state is TransactionState.COMMITTED:
             self._promises.keep()
         elif self.state is TransactionState.ROLLED_BACK:

@@ -167,7 +167,8 @@ class MessageTransaction(Transaction):
         caller."""
         store, branch = self._store, self._branch
         branch.begin_anew()
-        self._promises.roll_back(reason)
+        if self._promises is not None:
+            self._promises.roll_back(reason)
         with store.view.mutex:
             for position in positions(branch.claims):
                 if position != own:
