@@ -28,24 +28,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
-from os import SEEK_SET
 from typing import Any
 
 import filelock
 
 from spool.disk import kernel
+from spool.disk import stat as file_stat
 from spool.disk.descriptors import not_open, opening
 from spool.disk.kernel import AT_FDCWD, FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
-from spool.disk.stat import (
-    FileIdentity,
-    FileSystem,
-    file_system,
-    identity_of,
-    is_ext4,
-    is_of_ext_kind,
-    network_file_system,
-    renames_are_ordered,
-)
+from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -75,10 +66,10 @@ class Disk:
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self.flushes = 0
         there = os.path.isdir(self.root)
-        self.ordered = there and renames_are_ordered(self.root)
+        self.ordered = there and file_stat.renames_are_ordered(self.root)
         # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
-        self.flush_carries_name = self.ordered or (there and is_ext4(self.root))
-        self._in_turn = there and not self.ordered and is_of_ext_kind(self.root)
+        self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
+        self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
             self._owner = _owner_of(self.root)
 
@@ -294,12 +285,9 @@ class Disk:
         data = os.pread(handle, length, offset)
         if len(data) == length or not data:
             return data
-        parts = [data]
-        missing = length - len(data)
-        while missing:
+        parts, missing = [data], length - len(data)
+        while missing and data:
             data = os.pread(handle, missing, offset + length - missing)
-            if not data:
-                break
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
@@ -424,9 +412,11 @@ class Disk:
 
     def lock(self, handle: int, start: int, length: int = 1, *, shared: bool = False) -> bool:
         """Try an open-file-description lock (fcntl(2)); False if another description holds a byte of it."""
-        asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, SEEK_SET, start, length, 0)
+        if handle not in self._handles:
+            raise not_open()
+        asked = FLOCK.pack(F_RDLCK if shared else F_WRLCK, os.SEEK_SET, start, length, 0)
         try:
-            fcntl.fcntl(self._checked(handle), F_OFD_SETLK, asked)
+            fcntl.fcntl(handle, F_OFD_SETLK, asked)
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:
@@ -435,11 +425,12 @@ class Disk:
 
     def unlock(self, handle: int, start: int, length: int = 1) -> None:
         """Release bytes that ``lock`` got."""
-        fcntl.fcntl(self._checked(handle), F_OFD_SETLK, FLOCK.pack(F_UNLCK, SEEK_SET, start, length, 0))
+        if handle not in self._handles:
+            raise not_open()
+        fcntl.fcntl(handle, F_OFD_SETLK, FLOCK.pack(F_UNLCK, os.SEEK_SET, start, length, 0))
 
     def some_lock(self, handle: int, start: int, length: int) -> tuple[int, int] | None:
-        """Return (start, length) of another description's lock in the range, not always the lowest; None if there is
-        none."""
+        """Return (start, length) of another description's lock in the range, not always the lowest, or None."""
         return kernel.some_lock(self._checked(handle), start, length)
 
     def flock(self, handle: int) -> bool:
@@ -451,8 +442,7 @@ class Disk:
         kernel.funlock(self._checked(handle))
 
     def lock_holders(self, handle: int, start: int) -> list[str]:
-        """Return the processes that hold the byte, or the whole file, e.g. ``["process 4711 (python3)"]``; for error
-        texts."""
+        """Return the processes that hold the byte or the file, for error texts: ``["process 4711 (python3)"]``."""
         return kernel.lock_holders(self._checked(handle), start)
 
     @contextmanager
@@ -496,11 +486,11 @@ class Disk:
             return file.read().strip()
 
     def file_system(self) -> FileSystem:
-        return file_system(self.root)
+        return file_stat.file_system(self.root)
 
     def network_file_system(self) -> str | None:
         """Return the kind of network file system the space lies on, or None."""
-        return network_file_system(self.root)
+        return file_stat.network_file_system(self.root)
 
 
 def _owner_of(root: str) -> tuple[int, int] | None:

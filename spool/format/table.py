@@ -5,6 +5,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -52,8 +53,8 @@ class Table:
     queues: list[str] = field(default_factory=list)
     attributes: list[dict[str, Any]] = field(default_factory=list)
     runs: list[list[int]] = field(default_factory=list)
-    lengths: "array[int]" = field(default_factory=lambda: array("I"))
-    checksums: "array[int]" = field(default_factory=lambda: array("I"))
+    lengths: "array[int]" = field(default_factory=partial(array, "I"))
+    checksums: "array[int]" = field(default_factory=partial(array, "I"))
     commands: list[list[Any]] = field(default_factory=list)
     facts: list[list[Any]] = field(default_factory=list)
     _ends: "array[int] | None" = None

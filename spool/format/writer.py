@@ -7,7 +7,6 @@ should the header turn out larger than the room, the sections move to a second f
 import logging
 import os
 import sys
-from itertools import chain
 
 from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
@@ -69,7 +68,9 @@ class CommitFileWriter:
             return self._put_header(header)
         header = header._replace(sections=tuple(section.entry for section in draft.sections))
         encoded = encode_header(header)
-        size = len(encoded) + sum(section.entry.size for section in draft.sections)
+        size = len(encoded)
+        for section in draft.sections:
+            size += section.entry.table_bytes + section.entry.bodies_bytes
         keep = 2 if draft.messages else 1 if draft.commands else 0  # on a full disk what removes must still be able to
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
         if taken is not None:
@@ -77,8 +78,10 @@ class CommitFileWriter:
             encoded = self._fit(header, encoded, size, there)
         else:
             self.handle = self.disk.create(self.name)
-        parts = chain.from_iterable(section.parts for section in draft.sections)
-        self.disk.write_at(self.handle, 0, b"".join([encoded, *parts]))
+        parts = [encoded]
+        for section in draft.sections:
+            parts += section.parts
+        self.disk.write_at(self.handle, 0, b"".join(parts))
         self._end = len(encoded)
         for section in draft.sections:
             self._place(section.table, section.entry, self._end)

@@ -4,6 +4,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import Protocol
 
 from sortedcontainers import SortedKeyList
@@ -403,13 +404,11 @@ def _is_sorted(keys: list[tuple[float, ...]]) -> bool:
     return all(one < two for one, two in pairwise(keys))
 
 
-def _first_of(run: Run) -> int:
-    return run.first
+_first_of: Callable[[Run], int] = attrgetter("first")
 
 
 def _low_of(segment: Segment) -> int:
     return segment.low
 
 
-def _from(entry: tuple[int, bytes, int]) -> int:
-    return entry[0]
+_from: Callable[[tuple[int, bytes, int]], int] = itemgetter(0)

@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import merge
+from operator import attrgetter
 from typing import Any
 
 from sortedcontainers import SortedKeyList
@@ -261,8 +262,7 @@ def _by_expiry(entry: Run | Segment) -> tuple[float, Key]:
     return entry.expires, entry.key
 
 
-def _by_key(entry: Run | Segment) -> Key:
-    return entry.key
+_by_key: Callable[[Run | Segment], Key] = attrgetter("key")
 
 
 def _by_due(run: Run) -> tuple[float, Key]:

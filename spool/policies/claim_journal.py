@@ -52,13 +52,9 @@ class ClaimJournal:
     def __init__(self, store: Store, xid: Xid) -> None:
         self.store = store
         self._xid = xid
+        self._name = ""  # of the file, once it is made
         self._handle: int | None = None
         self._end = 0
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return layout.note(self._xid)
 
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
@@ -73,7 +69,8 @@ class ClaimJournal:
     def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         if self._handle is None:
             _become_owner(self.store)
-            self._handle = self.store.files.disk.create(self.name)
+            self._name = layout.note(self._xid)
+            self._handle = self.store.files.disk.create(self._name)
             writer = writer_name()
             about = [writer["pid"], writer["program"], self.store.clock.now()]
             self._append([_NAME, _VERSION, self.store.shared.claims.owner, *about])
@@ -93,7 +90,7 @@ class ClaimJournal:
             self.store.files.disk.close(self._handle)
             self._handle = None
             self._end = 0
-            self.store.files.disk.unlink(self.name)
+            self.store.files.disk.unlink(self._name)
 
 
 def _become_owner(store: Store) -> None:

@@ -47,9 +47,6 @@ class Deadline(NamedTuple):
         """Return the seconds that are left: infinite without a limit, 0.0 when the deadline has passed."""
         return float("inf") if self.at is None else max(0.0, self.at - self.clock.monotonic())
 
-    def passed(self) -> bool:
-        return self.at is not None and self.clock.monotonic() >= self.at
-
     def polls(
         self, slowest_seconds: float = POLL_MAX_SECONDS, pause_for: Callable[[float], bool | None] | None = None
     ) -> Iterator[None]:

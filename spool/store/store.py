@@ -23,7 +23,6 @@ from spool.format.header import Header
 from spool.format.writer import writer_name
 from spool.index import Index
 from spool.model import layout
-from spool.runtime.calls import CallGuard
 from spool.runtime.clock import Clock, Deadline
 from spool.store.lifetime import Lifetime
 from spool.store.parts import Files, Shared, View
@@ -58,7 +57,8 @@ class Store:
 
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
         """Return a deadline for waits inside a step, which end by NotOpen when the space closes. None: no limit."""
-        return _deadline(self.clock, seconds, self.guard)
+        at = None if seconds is None else self.clock.monotonic() + seconds
+        return Deadline(self.clock, seconds, at, self.guard.check)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 
@@ -112,10 +112,6 @@ class Store:
         )
 
 
-def _deadline(clock: Clock, seconds: float | None, guard: CallGuard) -> Deadline:
-    return Deadline(clock, seconds, None if seconds is None else clock.monotonic() + seconds, guard.check)
-
-
 # -- opening ----------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +138,8 @@ class _Opening:
 
     def enter(self) -> bool:
         """Take the open lock, and make directories that are missing. True: no other process has the space open."""
-        alone = self.open_lock.enter(_deadline(self._clock, WAIT_SECONDS, self._life.guard))
+        until, check = self._clock.monotonic() + WAIT_SECONDS, self._life.guard.check
+        alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
                 keep_directory(self._disk, name)

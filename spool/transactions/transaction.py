@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
@@ -84,7 +85,8 @@ class Transaction:
         self._engine = engine
         self._store = store = engine.store
         self._branch = Branch(store, xid, noted=noted)
-        self._deadline = store.deadline(timeout)
+        self._timeout = timeout
+        self._until = inf if timeout is None else store.clock.monotonic() + timeout
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
@@ -417,10 +419,10 @@ class Transaction:
     def _check_active(self) -> Page:
         """Return the counters as they are now, if calls are welcome."""
         page = self._store.check_usable()
-        if self.state is TransactionState.ACTIVE and self._deadline.at is not None and self._deadline.passed():
+        if self.state is TransactionState.ACTIVE and self._store.clock.monotonic() >= self._until:
             self._undo("its transaction took too long")
             raise TransactionTimeout(
-                f"the transaction took longer than {self._deadline.seconds:g} s and was rolled back: begin a new one"
+                f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
             )
         if self.state is TransactionState.ACTIVE and self._lost is not None:
             self._undo(self._lost)

@@ -10,7 +10,7 @@ import pytest
 import spool
 
 # A little more than what they are, for other versions of Python and other file systems.
-MOST = {"put": 340, "get": 560, "transaction": 700}
+MOST = {"put": 270, "get": 420, "transaction": 560}
 
 
 def _put(space: spool.Space) -> None:
