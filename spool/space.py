@@ -116,9 +116,8 @@ class Space:
             Full: a limit of the queue or the space is reached.
             BadMessageId: the message to stand ``before`` is gone.
         """
-        return self.put_many(queue, (body,), transaction=transaction, **options)[0]
+        return self._put(queue, [body], transaction, **options)[0]
 
-    @public_call("committing")
     def put_many(
         self,
         queue: str,
@@ -128,10 +127,16 @@ class Space:
         **options: Unpack[PutOptions],
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
+        # An iterable is the caller's: what it raises is no failure of the space's disk.
+        return self._put(queue, listed(bodies), transaction, **options)
+
+    @public_call("committing")
+    def _put(
+        self, queue: str, bodies: list[Any], transaction: Transaction | Join | None, **options: Unpack[PutOptions]
+    ) -> list[str]:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
-        bodies = listed(bodies)
         if options.get("deduplication_key") is not None:
             ids = self._put_alone(queue, bodies, **options)
         else:

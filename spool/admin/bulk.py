@@ -200,7 +200,7 @@ def _commit(store: Store, claimed: PositionRanges, do: Do, bulk: Bulk | None = N
     if done:
         deadline = store.deadline()
         tables = draft.tables
-        commit_batch(store, draft, deadline, flush=True, check=room_for(store, lambda: tables, deadline))
+        commit_batch(store, draft, deadline, flush=True, check=room_for(store, lambda: tables))
     return done
 
 

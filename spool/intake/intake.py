@@ -262,11 +262,12 @@ class Intake:
 
     # -- committing -------------------------------------------------------------------------------------------------
 
-    @public_call("taking dropped files")
     def _commit(self, batch: list[CapturedFile]) -> None:
         """Commit files together; one by one if the queue of one of them cannot have it now: that one waits."""
         try:
             self._commit_together(batch)
+            if self._progress is not None:
+                self._progress(self.counts)
         except (Full, MessageInUse, BadMessageId) as error:
             if len(batch) == 1:
                 self._report(batch[0].first, f"it waits: {error}")
@@ -276,6 +277,7 @@ class Intake:
             for file in batch:
                 self._commit([file])
 
+    @public_call("taking dropped files")
     def _commit_together(self, batch: list[CapturedFile]) -> None:
         """Commit the messages of the files in one commit that names the files; then remove the files."""
         transaction = self.space.transaction(timeout=None)
@@ -311,8 +313,6 @@ class Intake:
             self._capture.remove(file)
         self.counts.files += len(committed)
         self.counts.messages += messages
-        if self._progress is not None:
-            self._progress(self.counts)
 
     def _puts_of(self, file: CapturedFile) -> list[Put] | None:
         """Return what to put for a file; None if it is not as it was when it was found complete."""

@@ -72,6 +72,7 @@ def commit(
         #    at its own number: its end is written in step 3, behind ``check``.
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
+        deadline = store.deadline(deadline.seconds)  # a large file, or a full disk, may have taken long
         number = _issue(store, file, batch, deadline, check)  # steps 2 to 6
     except BaseException:
         file.abandon()

@@ -27,7 +27,6 @@ from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutReques
 from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import calls
-from spool.runtime.clock import Deadline
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -222,7 +221,7 @@ class GroupCommit:
         file = CommitFileWriter(self.store.files.disk, self._file_name())
         batch = batch_of(requests)
         deadline = self.store.deadline()
-        check = partial(self._check_room, requests, deadline)
+        check = partial(self._check_room, requests)
         try:
             commit(self.store, file, batch, deadline, check=check, page=requests[-1].page, make_room=self._make_room)
         except BaseException:
@@ -233,11 +232,11 @@ class GroupCommit:
                 for request in requests:
                     request.number = file.number
 
-    def _check_room(self, requests: Sequence[CommitRequest], deadline: Deadline, settings: Settings) -> None:
+    def _check_room(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
         """Raise _NoRoomError for requests that do not fit into a quota. Caller holds the number lock."""
         if not settings.config.limited:
             return
-        quota.settle_and_catch_up(self.store, deadline)
+        quota.settle_and_catch_up(self.store, self.store.deadline())
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
             prepared = quota.prepared_usage(self.store.view.prepared)

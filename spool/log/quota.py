@@ -113,7 +113,7 @@ def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
     return added_by(table for image in prepared.images.values() for table in image.tables)
 
 
-def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Deadline) -> Callable[[Settings], None]:
+def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
     """Return the quota check of a branch with these tables of contents, to be called under the number lock.
 
     A commit reads the settings for it under that lock, a vote just before it.
@@ -121,7 +121,7 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]], deadline: Dead
 
     def check(settings: Settings) -> None:
         if settings.config.limited:
-            settle_and_catch_up(store, deadline)
+            settle_and_catch_up(store, store.deadline())
             check_room(store.view, settings, change_by(store.view, tables()))
 
     return check

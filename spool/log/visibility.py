@@ -124,6 +124,7 @@ def catch_up(store: Store, page: Page | None = None) -> None:
     apply_up_to(store, (page or store.shared.counters.read().check()).published)
     settings = store.settings.known
     if store.view.settings is not settings:
+        apply_up_to(store, store.shared.counters.read().check().published)  # the settings may be newer than the page
         _follow_settings(store.view, settings)
 
 
@@ -148,6 +149,8 @@ def _follow_settings(view: View, settings: Settings) -> None:
     The view has caught up: a compacted file to which an older one refers may be gone, and a new order reads it.
     """
     with view.mutex:
+        if settings.version < view.settings.version:
+            return  # another thread was faster, and follows later ones
         for name, options in settings.config.queues.items():
             view.index.messages.queue(name).configure(options)
         view.settings = settings

@@ -68,7 +68,7 @@ class CoordinatedTransaction(Transaction):
         settings = store.settings.current()
         check = None
         if settings.config.limited:  # or the vote needs no number lock
-            check = partial(room_for(store, lambda: file.tables, store.deadline()), settings)
+            check = partial(room_for(store, lambda: file.tables), settings)
         two_phase.vote(store, file, self.xid, check=check)
 
     @public_call("committing")

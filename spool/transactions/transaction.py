@@ -124,14 +124,17 @@ class Transaction:
 
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors as of ``Space.put``."""
-        return self.put_many(queue, (body,), **options)[0]
+        return self._put(queue, [body], **options)[0]
 
-    @public_call("putting into queue {queue}")
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
+        # An iterable is the caller's: it may take its time, and what it raises is no failure of the space's disk.
+        return self._put(queue, listed(bodies), **options)
+
+    @public_call("putting into queue {queue}")
+    def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         content_type = options.pop("content_type", None)
         store = self._store
-        bodies = listed(bodies)  # a generator may take its time
         with self._lock:
             _, settings = self._check_queue(queue)
             attributes = described(store, settings, queue, options)
@@ -334,7 +337,7 @@ class Transaction:
     def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
         """Commit the file to which it was written already, because it is large."""
         store, deadline = self._store, self._store.deadline()
-        room = quota.room_for(store, lambda: file.tables, deadline)
+        room = quota.room_for(store, lambda: file.tables)
         self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
 
     @public_call("rolling back")

@@ -308,3 +308,13 @@ def test_a_file_that_a_power_cut_shows_in_drop_and_taken_is_one_file(tmp_path: P
         os.link(taking / "one", tmp_path / "space" / "drop" / "q" / "one")
         Intake(space).run(once=True)
         assert [message.body for message in space.browse("q")] == [b"one"]
+
+
+def test_what_the_caller_s_progress_raises_is_the_caller_s(space: spool.Space) -> None:
+    def progress(counts: object) -> None:
+        raise BrokenPipeError("the reader of the output has gone")
+
+    (folder(space) / "a").write_bytes(b"a")
+    with pytest.raises(BrokenPipeError):
+        Intake(space, progress=progress).run(once=True)
+    assert space.get("orders").body == b"a"

@@ -2,14 +2,20 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spool
 from spool.disk.disk import FlushFailed
+from spool.format.writer import CommitFileWriter
+from spool.log import sequence
 from spool.model import layout
+from spool.runtime.clock import Deadline
+from spool.store.store import Store
 from tests.at_once import AT_ONCE
-from tests.machine import NO_FILES, Machine
+from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.shown import bodies
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -30,6 +36,14 @@ STEPS = (
     "write_at counters",
     "unlock numbers",
 )
+
+
+def put_one(space: spool.Space) -> object:
+    return space.put("orders", "one")
+
+
+def put_large(space: spool.Space) -> object:
+    return space.put("orders", "one", deduplication_key="one")
 
 
 class WatchedDisk(SimulatedDisk):
@@ -135,3 +149,28 @@ def test_what_supersedes_is_written_behind_the_last_look(watched: tuple[spool.Sp
     assert locked.count("write_at active") == 2, "the header, and the number"
     assert seen.index("write_at active") < seen.index("lock control"), "the bulk comes before"
     assert "unlink active" not in seen
+
+
+@pytest.mark.parametrize("put", [put_one, put_large], ids=["in a group", "alone"])
+def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[spool.Space], object]
+) -> None:
+    """A slow write leaves a put all its time to wait for commits before it."""
+    clock, left = SimulatedClock(), []
+    complete, publish = CommitFileWriter.complete, sequence.publish
+
+    def slowly(self: CommitFileWriter, *arguments: Any) -> object:
+        clock.time += 60.0
+        return complete(self, *arguments)
+
+    def watched(store: Store, number: int, deadline: Deadline, **options: Any) -> None:
+        left.append(deadline.remaining())
+        publish(store, number, deadline, **options)
+
+    with spool.create(tmp_path / "space", clock=clock) as space:
+        space.create_queue("orders")
+        monkeypatch.setattr(CommitFileWriter, "complete", slowly)
+        monkeypatch.setattr("spool.log.commit.publish", watched)
+        put(space)
+    assert left
+    assert min(left) > 29.0

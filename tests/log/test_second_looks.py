@@ -7,6 +7,7 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.errors import BadMessageId
+from spool.log import visibility
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.model.position import Position
@@ -262,3 +263,16 @@ def test_nobody_reclaims_while_a_check_counts_files(space: spool.Space, watched:
     disk.before("names", come_too, layout.COMMITTED, spare=2)
     assert checker.check() == []
     assert counts == [0]
+
+
+def test_q02_a_thread_that_is_late_does_not_sort_by_older_options(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.put("orders", "low", priority=1)
+    space.put("orders", "high", priority=99)
+    older = space.engine.store.settings.known
+    space.change_queue("orders", order=("priority", "fifo"))
+    space.stats("orders")
+    visibility._follow_settings(space.engine.store.view, older)  # as by a thread that was stopped before its lock
+    assert space.engine.store.view.settings is space.engine.store.settings.known
+    assert [message.body for message in space.browse("orders")] == ["high", "low"]

@@ -152,3 +152,16 @@ def test_a_refused_space_leaves_the_directory_as_it_was(tmp_path: Path, make: Ca
     with pytest.raises(spool.SpoolError):
         make(tmp_path / "space")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["space", "transaction"])
+def test_what_the_caller_s_iterable_raises_is_the_caller_s(space: spool.Space, where: str) -> None:
+    def rows() -> Iterator[bytes]:
+        yield b"first"
+        raise ConnectionResetError("the database is gone")
+
+    with space.transaction() as tx:
+        put_many = space.put_many if where == "space" else tx.put_many
+        with pytest.raises(ConnectionResetError, match="the database is gone"):
+            put_many("q", rows())
+    assert not list(space.browse("q"))
