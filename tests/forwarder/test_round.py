@@ -295,7 +295,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space
 
         result = forward(space, echo, job=overtaken)
     assert result.effects == {Effect.KEPT: 2}
-    assert "max_messages is 1" in result.down
+    assert "at most 1 (max_messages)" in result.down
     assert bodies(space, "replies") == []
     assert [space.show(id_).attempts for id_ in ids] == [0, 0]
     assert space.stats("work").ready == 2
