@@ -72,7 +72,7 @@ def test_a_second_one_that_raises_tears_the_step_and_closes_the_space() -> None:
         press()
         press()
     assert shut == ["shut"]
-    with pytest.raises(spool.NotOpen, match="torn by KeyboardInterrupt: open the space again"), guard:
+    with pytest.raises(spool.NotOpen, match="KeyboardInterrupt interrupted a call: open the space again"), guard:
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

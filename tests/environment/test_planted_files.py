@@ -260,7 +260,9 @@ def test_what_is_planted_in_run_while_it_is_in_use_is_refused_by_name(
         with spool.open(root) as space:
             session._put(space)
             _plant(kind, root / place, outside)
-            with pytest.raises(SpoolError, match=f"{place} is no plain file.*close the space in every process"):
+            with pytest.raises(
+                SpoolError, match=f"{place} was replaced by what is not a plain file.*close the space in every process"
+            ):
                 _use_all_claim_files(root)
             session.use(space)
             assert {type(error) for error in session.failed} <= {SpaceStopped, CommitUnknown}
