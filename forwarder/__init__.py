@@ -6,8 +6,8 @@ from forwarder.services import MissingQueue, ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary
 from forwarder.time_limits import TookTooLong
-from spool.work.effects import Effect
-from spool.work.outcome import Reject, Retry
+from spool.workers.effects import Effect
+from spool.workers.outcome import Reject, Retry
 
 __all__ = [
     "Effect",

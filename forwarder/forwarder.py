@@ -16,7 +16,7 @@ from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
-from spool.work.outcome import one_line
+from spool.workers.outcome import one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

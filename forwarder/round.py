@@ -28,7 +28,7 @@ from spool.store.store import Store
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage, set_aside
 from spool.transactions.resolution import resolve_orphans
-from spool.work.effects import Effect, Rules
+from spool.workers.effects import Effect, Rules
 
 log = logging.getLogger("spool.forwarder")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
 from spool.runtime import calls
-from spool.work.outcome import describe, one_line
+from spool.workers.outcome import describe, one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -8,7 +8,7 @@ from forwarder.failures import Failures
 from forwarder.round import RoundResult
 from spool.model.position import Position
 from spool.space import Space
-from spool.work.effects import Effect
+from spool.workers.effects import Effect
 
 log = logging.getLogger("spool.forwarder")
 

@@ -22,8 +22,8 @@ from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
-from spool.work.effects import Effect, Rules, record
-from spool.work.outcome import Retried
+from spool.workers.effects import Effect, Rules, record
+from spool.workers.outcome import Retried
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""

@@ -51,8 +51,8 @@ from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
 from spool.space import Space, current_space
 from spool.transactions.transaction import Transaction
-from spool.work.outcome import Reject, Retry
-from spool.work.worker import Worker, WorkSummary
+from spool.workers.outcome import Reject, Retry
+from spool.workers.worker import Worker, WorkSummary
 
 if TYPE_CHECKING:
     from spool import aio as aio

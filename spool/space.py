@@ -25,7 +25,7 @@ from spool.store.store import Store
 from spool.text import shown
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_time_limit, listed, put_request
-from spool.work.worker import Worker, WorkSummary, working_space
+from spool.workers.worker import Worker, WorkSummary, working_space
 
 P = ParamSpec("P")
 T = TypeVar("T")

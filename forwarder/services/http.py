@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from forwarder.services.service import MAX_REPLY, Message, Request, ServiceError
-from spool.work.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
 
 if TYPE_CHECKING:
     import httpx

@@ -6,8 +6,8 @@ from typing import Any
 
 from forwarder.services.service import MAX_REPLY, Request
 from forwarder.time_limits import TimeLimit
-from spool.work.functions import find_function
-from spool.work.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
+from spool.workers.functions import find_function
+from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value, one_line
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from forwarder.services.service import Request, ServiceError
-from spool.work.outcome import Passed
+from spool.workers.outcome import Passed
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from spool.work.functions import ServiceError as ServiceError
-from spool.work.outcome import Outcome
+from spool.workers.functions import ServiceError as ServiceError
+from spool.workers.outcome import Outcome
 
 MAX_REPLY = 256 * 1024 * 1024
 """Bytes; the largest body that a queue takes by default."""

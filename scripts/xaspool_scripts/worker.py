@@ -94,7 +94,7 @@ def main(
 
 
 def _function(target: str) -> Callable[[Any], Any]:
-    from spool.work.functions import ServiceError, find_function
+    from spool.workers.functions import ServiceError, find_function
 
     try:
         return find_function(target)
@@ -193,7 +193,7 @@ def _status(queues: list[str]) -> "Iterator[Callable[[str, WorkSummary], None]]"
 
 
 def _in_words(summary: "WorkSummary") -> str:
-    from spool.work.effects import Effect
+    from spool.workers.effects import Effect
 
     counts = ((getattr(summary, effect.value, 0), effect.words) for effect in Effect)
     return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no messages"

@@ -38,7 +38,7 @@ from spool.model.options import JOIN, Join, MessageFilters, PutOptions, SpaceOpt
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.validation import check_wanted, listed, put_request
-from spool.work.worker import WorkSummary
+from spool.workers.worker import WorkSummary
 
 _BROWSED_AT_ONCE = 64
 

@@ -2,7 +2,7 @@
 
 One task takes; it starts a task for each message, up to a number that run side by side. A coroutine that takes too long
 is cancelled, so its time limit is a real one. A plain function is called in a thread, which nothing can end: one that
-takes too long is given up, as ``spool.work.worker`` does it.
+takes too long is given up, as ``spool.workers.worker`` does it.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.transactions.claiming import IDLE_SECONDS
 from spool.transactions.selection import Wanted
-from spool.work.call_threads import CallThreads
-from spool.work.effects import Effect
-from spool.work.handling import MessageTransaction
-from spool.work.once import SinglePass
-from spool.work.outcome import Outcome, Retried, of_error, of_value
-from spool.work.worker import (
+from spool.workers.call_threads import CallThreads
+from spool.workers.effects import Effect
+from spool.workers.handling import MessageTransaction
+from spool.workers.once import SinglePass
+from spool.workers.outcome import Outcome, Retried, of_error, of_value
+from spool.workers.worker import (
     ENDED,
     MOST_ABANDONED,
     WorkSummary,

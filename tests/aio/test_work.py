@@ -13,7 +13,7 @@ import spool
 import spool.aio
 from spool.aio import worker
 from spool.runtime.context import associated
-from spool.work import handling, once
+from spool.workers import handling, once
 
 WAIT = 60.0
 

@@ -19,7 +19,7 @@ from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.runtime import calls
 from spool.runtime.context import associated
-from spool.work.outcome import Replied
+from spool.workers.outcome import Replied
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.test_round import forward

@@ -18,7 +18,7 @@ from forwarder import forwarder as driver
 from forwarder.failures import Failures
 from forwarder.round import TaskDied
 from forwarder.task import Block, Chunk
-from spool.work.outcome import Outcome, Rejected, Replied, Retried
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_round import Answer, Scripted, _answers, in_process
 from xaspool_scripts.forward import main
 

@@ -23,8 +23,8 @@ from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.remote_branch import RemoteBranch
 from spool.transactions.resolution import resolve_orphans
-from spool.work.effects import Effect
-from spool.work.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.workers.effects import Effect
+from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
 
 Answer = Callable[[Request], Outcome]

@@ -12,7 +12,7 @@ from forwarder.services import PythonService, Request, Service, ServiceError, pa
 from forwarder.services.python import PythonCaller
 from spool.model.message import LONGEST_REASON, Message
 from spool.model.position import Position
-from spool.work.outcome import Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
+from spool.workers.outcome import Outcome, Passed, Reject, Rejected, Replied, Retried, Retry
 
 
 def request(body: Any = b"hello", **attributes: Any) -> Request:
@@ -161,7 +161,7 @@ class TestImport:
     @pytest.fixture(autouse=True)
     def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / "xaspool_demo.py").write_text(
-            "from spool.work.outcome import Retry\n"
+            "from spool.workers.outcome import Retry\n"
             "def shout(message): return message.body.upper()\n"
             "class Desk:\n"
             "    @staticmethod\n"

@@ -19,7 +19,7 @@ import pytest
 
 from forwarder.services import parse
 from forwarder.services.http import header_value, retry_after
-from spool.work.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
+from spool.workers.outcome import LONGEST_DELAY, Outcome, Rejected, Replied, Retried
 from tests.forwarder.test_services import call, request
 
 

@@ -12,7 +12,7 @@ import pytest
 from forwarder.services.python import PythonCaller
 from forwarder.time_limits import TookTooLong, Watchdog
 from spool.runtime import calls
-from spool.work.outcome import Outcome, Reject, Rejected, Replied, Retried
+from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried
 from tests.forwarder.test_services import request
 
 SHORT = 0.02

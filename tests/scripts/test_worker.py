@@ -142,7 +142,7 @@ def test_the_second_signal_ends_it_at_once_with_nothing_lost(path: Path, second:
 
 def test_it_needs_no_spark() -> None:
     code = (
-        "import sys, spool, spool.work.functions, xaspool_scripts.worker; "
+        "import sys, spool, spool.workers.functions, xaspool_scripts.worker; "
         "print({'pyspark', 'forwarder'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

@@ -12,11 +12,11 @@ import pytest
 
 import spool
 from spool.runtime.context import associated
-from spool.work import handling
-from spool.work import worker as work_module
-from spool.work.handling import MessageTransaction
-from spool.work.worker import Worker
-from tests.work.conftest import WAIT, SteppedClock, counts, fail
+from spool.workers import handling
+from spool.workers import worker as work_module
+from spool.workers.handling import MessageTransaction
+from spool.workers.worker import Worker
+from tests.workers.conftest import WAIT, SteppedClock, counts, fail
 
 # -- the time limit ---------------------------------------------------------------------------------------------------
 

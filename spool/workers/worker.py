@@ -23,15 +23,15 @@ from spool.runtime.calls import deferred
 from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
-from spool.work.effects import Effect
-from spool.work.functions import takes_a_message
-from spool.work.handling import MessageTransaction
-from spool.work.once import SinglePass
-from spool.work.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
+from spool.workers.effects import Effect
+from spool.workers.functions import takes_a_message
+from spool.workers.handling import MessageTransaction
+from spool.workers.once import SinglePass
+from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 
 log = logging.getLogger("spool")
 
-_current: "ContextVar[OpenSpace]" = ContextVar("spool.work.worker.current")
+_current: "ContextVar[OpenSpace]" = ContextVar("spool.workers.worker.current")
 
 _LOOK_SECONDS = 0.2
 

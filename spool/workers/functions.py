@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from spool.work.outcome import describe
+from spool.workers.outcome import describe
 
 
 class ServiceError(ValueError):

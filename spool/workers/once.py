@@ -3,7 +3,7 @@
 import logging
 
 from spool.admin.stats import QueueStats
-from spool.work.effects import Effect
+from spool.workers.effects import Effect
 
 log = logging.getLogger("spool")
 

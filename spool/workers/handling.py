@@ -18,8 +18,8 @@ from spool.transactions import claiming, delivery
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.selection import Wanted
 from spool.transactions.transaction import Transaction, TransactionState, mark_lost
-from spool.work.effects import Effect, Rules, record, settled
-from spool.work.outcome import Outcome, Rejected, Retried, one_line
+from spool.workers.effects import Effect, Rules, record, settled
+from spool.workers.outcome import Outcome, Rejected, Retried, one_line
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
 _WAIT_FOR_END_SECONDS = 2.0  # until it ends after it was told to

@@ -8,8 +8,8 @@ import pytest
 
 import spool
 from spool.runtime.clock import Clock
-from spool.work import worker
-from spool.work.worker import Worker
+from spool.workers import worker
+from spool.workers.worker import Worker
 
 WAIT = 60.0
 """Seconds after which a test that waits in vain fails; none waits as long."""

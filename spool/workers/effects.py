@@ -16,7 +16,7 @@ from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, outcome_of_failure, tries
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.validation import with_first_delay
-from spool.work.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried
 
 log = logging.getLogger("spool")
 

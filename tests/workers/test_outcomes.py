@@ -9,10 +9,10 @@ import pytest
 
 import spool
 from spool.model import codecs
-from spool.work import once
-from spool.work.handling import MessageTransaction
-from spool.work.worker import Worker
-from tests.work.conftest import WAIT, counts, fail
+from spool.workers import once
+from spool.workers.handling import MessageTransaction
+from spool.workers.worker import Worker
+from tests.workers.conftest import WAIT, counts, fail
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------
 
