@@ -22,7 +22,7 @@ from spool.runtime.context import associated
 from spool.workers.outcome import Replied
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
-from tests.forwarder.test_round import forward
+from tests.forwarder.rounds import forward
 from xa.codes import TMONEPHASE
 
 ENGINE = (str(Path(spool.__file__).parent), str(Path(xa.__file__).parent))

@@ -19,7 +19,7 @@ from forwarder.failures import Failures
 from forwarder.round import TaskDied
 from forwarder.task import Block, Chunk
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
-from tests.forwarder.test_round import Answer, Scripted, _answers, in_process
+from tests.forwarder.rounds import Answer, Scripted, answers, in_process
 from xaspool_scripts.forward import main
 
 SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
@@ -40,7 +40,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(space: spool.Space, answer: Answer, **options: Any) -> Forwarder:
-    _answers["it"] = answer
+    answers["it"] = answer
     return Forwarder(space.path, {"work": "it"}, SPARK, **options)
 
 

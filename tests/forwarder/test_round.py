@@ -1,8 +1,5 @@
 """A forwarding round on a real space, its tasks run in this process: what each outcome does to the queues."""
 
-import dataclasses
-import itertools
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,77 +8,16 @@ import pytest
 
 import spool
 from forwarder.forwarder import Forwarder
-from forwarder.round import RoundResult, Route, TaskDied, run_round, split
-from forwarder.services import Request, ServiceError
+from forwarder.round import RoundResult, Route, run_round, split
 from forwarder.services.python import PythonCaller
-from forwarder.task import Block, Chunk, deliver
-from spool.coordination.locks import coordinator_byte
-from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
+from forwarder.task import Block, Chunk
 from spool.model import codecs
-from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions import two_phase
+from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.remote_branch import RemoteBranch
-from spool.transactions.resolution import resolve_orphans
 from spool.workers.effects import Effect
-from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.workers.outcome import Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
-
-Answer = Callable[[Request], Outcome]
-_answers: dict[str, Answer] = {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Scripted:
-    """A service that answers as the test says."""
-
-    name: str
-    watched: float | None = None
-
-    def check(self) -> None:
-        if self.name not in _answers:
-            raise ServiceError("no such answer")
-
-    def open(self) -> "Scripted":
-        return self
-
-    def close(self) -> None:
-        pass
-
-    def __call__(self, request: Request) -> Outcome:
-        return _answers[self.name](request)
-
-
-@pytest.fixture
-def space(tmp_path: Path) -> Iterator[spool.Space]:
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
-        for queue in ("replies", "failures", "errors", "next"):
-            space.create_queue(queue)
-        space.create_queue("work", reply_queue="replies", failure_queue="failures", error_queue="errors", retries=2)
-        yield space
-
-
-_attempts = itertools.count()
-
-
-def in_process(chunks: list[Chunk]) -> list[Block]:
-    return [deliver(chunk, place, next(_attempts)) for place, chunk in enumerate(chunks)]
-
-
-def forward(
-    space: spool.Space, answer: Answer, *, queue: str = "work", on_failure: str = "reject", job=in_process
-) -> RoundResult:
-    _answers["it"] = answer
-    route = Route(queue, Scripted("it"), on_failure)
-    return run_round(space, route, job, limit=1000, tasks=2, timeout=0)
-
-
-def bodies(space: spool.Space, queue: str) -> list[object]:
-    return [m.body for m in space.browse(queue)]
-
-
-def echo(request: Request) -> Outcome:
-    return Replied(b"re: " + request.raw)
+from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, in_process
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
@@ -100,70 +36,6 @@ def test_q17_a_body_whose_codec_a_task_lacks_is_bytes_for_a_service_a_try_for_a_
     assert "'far', which this process lacks" in (failed.failures.last(Effect.RETRIED) or "")
     assert forward(space, echo).effects == {Effect.DELIVERED: 2}
     assert bodies(space, "replies") == [b"re: 1"] * 2
-
-
-def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:
-    """Another process looks after each task, and when all have voted."""
-    space.put_many("work", [b"%d" % i for i in range(4)])
-    with spool.open(space.path) as other:
-
-        def looked_at(chunks: list[Chunk]) -> list[Block]:
-            blocks = []
-            for chunk in chunks:
-                blocks += in_process([chunk])
-                assert resolve_orphans(other._store, other._store.deadline()) == []
-            return blocks
-
-        assert forward(space, echo, job=looked_at).effects == {Effect.DELIVERED: 4}
-        assert len(bodies(other, "replies")) == 4
-
-
-def test_one_branch_of_a_round_is_written_by_one_task(space: spool.Space) -> None:
-    """A task that is tried again while its first try lives has another xid, or none."""
-    xid = Xid(FORMAT_ROUND, b"round", b"1")
-    with spool.open(space.path) as coordinator:
-        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-        first = RemoteBranch(space.path, xid, bytes(12))
-        with pytest.raises(ProtocolError):
-            RemoteBranch(space.path, xid, bytes(12))
-        first.close()
-        RemoteBranch(space.path, xid, bytes(12)).close()
-
-
-def test_a_task_whose_coordinator_has_ended_writes_nothing(space: spool.Space) -> None:
-    """Looked at when it begins, and again before it votes."""
-    xid = Xid(FORMAT_ROUND, b"round", b"1")
-    with pytest.raises(TransactionRolledBack):
-        RemoteBranch(space.path, xid, bytes(12))
-    with spool.open(space.path) as coordinator:
-        assert coordinator._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-        branch = RemoteBranch(space.path, xid, bytes(12))
-        branch.draft.put("work", [b"late"], {})
-    with pytest.raises(TransactionRolledBack):
-        branch.prepare()
-    branch.close()
-    assert not two_phase.is_prepared(space._store, xid)
-
-
-def test_a_task_does_not_vote_for_a_message_into_a_queue_that_was_deleted_since_it_began(space: spool.Space) -> None:
-    space.create_queue("elsewhere")
-    xid = Xid(FORMAT_ROUND, b"round", b"1")
-    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-    branch = RemoteBranch(space.path, xid, bytes(12))
-    branch.draft.put("elsewhere", [b"late"], {})
-    space.delete_queue("elsewhere")
-    with pytest.raises(spool.QueueNotFound):
-        branch.prepare()
-    branch.close()
-    assert not two_phase.is_prepared(space._store, xid)
-
-
-def test_a_task_writes_nothing_into_a_space_that_has_stopped(space: spool.Space) -> None:
-    xid = Xid(FORMAT_ROUND, b"round", b"1")
-    assert space._store.shared.xids.try_lock(coordinator_byte(xid.gtrid))
-    space._store.stop()
-    with pytest.raises(SpaceStopped):
-        RemoteBranch(space.path, xid, bytes(12))
 
 
 def test_replies_and_removals_are_one_commit(space: spool.Space) -> None:
@@ -214,7 +86,7 @@ def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
     assert space._store.files.disk.flushes == flushes, "nothing happened, so nothing is flushed"
 
 
-def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:
+def test_q11_a_round_takes_no_more_than_itsanswers_find_room_for(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     space.put_many("work", [b"1", b"2", b"3"])
     space.put("replies", b"there")
@@ -230,7 +102,7 @@ def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.S
     assert forward(space, echo).down == "", "nothing waits"
 
 
-def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
+def test_q11answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_this_process(
@@ -241,7 +113,7 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
         return result
 
     monkeypatch.setattr(Forwarder, "_round", in_this_process)
-    _answers["it"] = lambda request: Replied(b"x" * (1000 if request.raw == b"small" else 5000))
+    answers["it"] = lambda request: Replied(b"x" * (1000 if request.raw == b"small" else 5000))
     space.change_queue("replies", max_bytes=4000)
     space.change_queue("work", retries=1)
     space.put_many("work", [b"small"] * 3)
@@ -265,7 +137,7 @@ def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space
         raise KeyboardInterrupt
 
     with spool.open(space.path) as other, pytest.raises(KeyboardInterrupt):
-        _answers["it"] = echo
+        answers["it"] = echo
         run_round(other, Route("work", Scripted("it")), dies, limit=9, tasks=2, timeout=0)
     assert forward(space, echo).effects == {Effect.DELIVERED: 2}
 
@@ -281,7 +153,7 @@ def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) 
         assert "queue replies is full" in forward(space, echo).down
 
 
-def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
+def test_q11answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     ids = space.put_many("work", [b"1", b"2"])
     with spool.open(space.path) as other:
@@ -302,7 +174,7 @@ def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
 
 
-def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(
+def test_q11_a_round_of_a_full_space_makes_room_for_itsanswers_and_failures_move_in_any_case(
     tmp_path: Path,
 ) -> None:
     with spool.create(tmp_path / "full", max_messages=2, defaults=AT_ONCE) as space:
@@ -364,64 +236,10 @@ def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Spac
     assert len(space.quarantined()) == 1
 
 
-def test_a_message_that_kills_its_worker_is_found_and_counted(space: spool.Space) -> None:
-    wanted = [space.put("work", b"%d" % i) for i in range(9)]
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        if any(held.id == wanted[5] for chunk in chunks for held in chunk.messages):
-            in_process([chunk for chunk in chunks if wanted[5] not in [held.id for held in chunk.messages]])
-            raise TaskDied("worker exited unexpectedly")
-        return in_process(chunks)
-
-    _answers["it"] = echo
-    result = run_round(space, Route("work", Scripted("it")), job, limit=1000, tasks=2, timeout=0)
-    assert result.effects == {Effect.DELIVERED: 8, Effect.RETRIED: 1}
-    assert len(bodies(space, "replies")) == 8
-    assert [m.id for m in space.browse("work")] == [wanted[5]]
-    assert space.show(wanted[5]).attempts == 1
-    assert not list(Path(space.path, "prepared").iterdir()), "what the failed jobs prepared is rolled back"
-
-
-@pytest.mark.parametrize(
-    ("options", "effect"),
-    [
-        ({"retries": 1}, Effect.RETRIED),
-        ({"retries": 0}, Effect.DEAD_LETTERED),
-        ({"retries": 0, "error_queue": None}, Effect.DROPPED),
-    ],
-)
-def test_a_message_that_kills_its_worker_counts_as_what_becomes_of_it(
-    space: spool.Space, options: dict[str, Any], effect: Effect
-) -> None:
-    space.change_queue("work", **options)
-    space.put("work", b"x")
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        raise TaskDied("Python worker exited unexpectedly")
-
-    result = forward(space, echo, job=job)
-    assert result.effects == {effect: 1}
-    assert result.failures.last(effect) == "the worker that handled it died: Python worker exited unexpectedly"
-
-
-def test_a_call_that_had_to_be_ended_with_its_worker_took_too_long(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = space.put("work", b"x")
-    _answers["it"] = echo
-    monkeypatch.setattr("forwarder.round.GRACE_SECONDS", 0.0)
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        raise TaskDied("Python worker exited unexpectedly")
-
-    run_round(space, Route("work", Scripted("it", watched=0.0)), job, limit=9, tasks=2, timeout=0)
-    assert space.show(wanted).failure_reason == "took longer than 0 s, and did not stop: its worker was ended"
-
-
 def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool.Space) -> None:
     """So a first signal need not wait for all that was claimed, and what is done is committed soon."""
     space.put_many("work", [b"%d" % i for i in range(9)])
-    _answers["it"] = echo
+    answers["it"] = echo
     counts = []
     while space.stats("work").ready:
         result = run_round(
@@ -436,63 +254,13 @@ def test_a_round_passes_over_what_it_is_told_to(space: spool.Space) -> None:
     space.put_many("work", [b"1", b"2", b"3"])
     failed = forward(space, lambda request: Retried("no") if request.raw != b"2" else Replied())
     assert len(failed.tried) == 2
-    _answers["it"] = echo
+    answers["it"] = echo
     route = Route("work", Scripted("it"))
     passed = set(failed.tried[:1])
     for effects in ({Effect.DELIVERED: 1}, {}):
         result = run_round(space, route, in_process, limit=9, tasks=2, timeout=0, passed=passed)
         assert result.effects == effects
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
-
-
-def test_a_round_that_dies_leaves_its_messages_to_the_next(space: spool.Space, tmp_path: Path) -> None:
-    space.put_many("work", [b"1", b"2"])
-
-    def dies(chunks: list[Chunk]) -> list[Block]:
-        in_process(chunks)  # prepared, and never committed
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        forward(space, echo, job=dies)
-    with spool.open(space.path) as other:
-        assert [m.body for m in other.get_many("work", 10)] == [b"1", b"2"]
-        assert bodies(other, "replies") == []
-
-
-def test_a_task_of_a_finished_round_cannot_prepare(space: spool.Space) -> None:
-    space.put("work", b"x")
-    kept: list[Chunk] = []
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        kept.extend(chunks)
-        return in_process(chunks)
-
-    forward(space, echo, job=job)
-    with pytest.raises(spool.TransactionRolledBack):
-        deliver(kept[0], 0, 1)
-    assert not list(Path(space.path, "prepared").iterdir())
-
-
-def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space) -> None:
-    space.put("work", b"x")
-
-    def job(chunks: list[Chunk]) -> list[Block]:
-        deliver(chunks[0], 0, next(_attempts))
-        return [deliver(chunks[0], 0, next(_attempts))]
-
-    forward(space, echo, job=job)
-    assert bodies(space, "replies") == [b"re: x"]
-    with spool.open(space.path) as other:
-        assert bodies(other, "replies") == [b"re: x"]
-        assert not list(Path(space.path, "prepared").iterdir()), "the loser was rolled back"
-        assert not other.check()
-
-
-def test_what_a_task_cannot_write_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
-    space.put("work", b"x")
-    with pytest.raises(SystemFailure, match="disk is full"):
-        forward(space, echo, job=lambda chunks: [Block(error="the disk is full")])
-    assert bodies(space, "work") == [b"x"]
 
 
 def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:

@@ -30,7 +30,13 @@ STAGES: tuple[tuple[str, ...], ...] = (
         *("tests/features", "tests/intake", "tests/xa", "tests/spool", *ROOMS, "-m", "not strace and not root"),
     ),
     ("tests/crash/test_stops.py", "tests/crash/test_built_upon.py", "tests/crash/test_creating.py"),
-    ("tests/corruption", "tests/scripts", "tests/forwarder/test_round.py", "tests/forwarder/test_session.py"),
+    (
+        "tests/corruption",
+        "tests/scripts",
+        "tests/forwarder/test_round.py",
+        "tests/forwarder/test_tasks.py",
+        "tests/forwarder/test_session.py",
+    ),
     ("tests/crash/test_every_crash_point.py", "tests/crash/test_interleavings.py", "tests/environment"),
     ("tests/faults", "tests/kills", "tests/torture", "tests/forwarder"),
 )

@@ -1,0 +1,60 @@
+"""Rounds for tests: tasks that run in this process, and a service that answers as the test says."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import spool
+from forwarder.round import RoundResult, Route, run_round
+from forwarder.services import Request, ServiceError
+from forwarder.task import Block, Chunk, deliver
+from spool.workers.outcome import Outcome, Replied
+
+Answer = Callable[[Request], Outcome]
+
+
+answers: dict[str, Answer] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scripted:
+    """A service that answers as the test says."""
+
+    name: str
+    watched: float | None = None
+
+    def check(self) -> None:
+        if self.name not in answers:
+            raise ServiceError("no such answer")
+
+    def open(self) -> "Scripted":
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def __call__(self, request: Request) -> Outcome:
+        return answers[self.name](request)
+
+
+attempts = itertools.count()
+
+
+def in_process(chunks: list[Chunk]) -> list[Block]:
+    return [deliver(chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
+
+
+def forward(
+    space: spool.Space, answer: Answer, *, queue: str = "work", on_failure: str = "reject", job=in_process
+) -> RoundResult:
+    answers["it"] = answer
+    route = Route(queue, Scripted("it"), on_failure)
+    return run_round(space, route, job, limit=1000, tasks=2, timeout=0)
+
+
+def bodies(space: spool.Space, queue: str) -> list[object]:
+    return [m.body for m in space.browse(queue)]
+
+
+def echo(request: Request) -> Outcome:
+    return Replied(b"re: " + request.raw)
