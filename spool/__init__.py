@@ -1,8 +1,8 @@
 """Transactional queues in a directory.
 
 ``create`` makes a queue space, ``open`` opens one; both return a ``Space``, which puts and gets a ``Message``, alone
-or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``QueueOptions``, ``SpaceOptions`` and
-``MessageFilters`` tell what the calls take. Every error is a ``SpoolError``.
+or in a ``Transaction``. ``aio`` has the same for asyncio. ``PutOptions``, ``GetOptions``, ``QueueOptions``,
+``SpaceOptions`` and ``MessageFilters`` tell what the calls take. Every error is a ``SpoolError``.
 
 What ``__all__`` names is what applications may use. The modules of the package are the engine's own.
 """
@@ -45,7 +45,7 @@ from spool.errors import (
 )  # fmt: skip
 from spool.model.codecs import Codec, register_codec
 from spool.model.message import Message
-from spool.model.options import JOIN, MessageFilters, PutOptions, QueueOptions, SpaceOptions
+from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
 from spool.model.position import Position
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.opening import create, import_space, open
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
-    "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace", "NotOpen",
-    "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
+    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace",
+    "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
     "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space",
     "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
     "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",

@@ -17,7 +17,7 @@ from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
-from spool.model.options import JOIN, Join, PutOptions
+from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
@@ -206,28 +206,19 @@ class Space:
         return future
 
     def get(
-        self,
-        queue: str,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        transaction: Transaction | Join | None = JOIN,
+        self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
         """Take a message: the queue's next, or one by id or correlation id.
 
         Args:
-            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
-            message_id, correlation_id: take this one, out of order; without waiting.
             transaction: JOIN the caller's; None for one of its own; or a transaction of this space.
+            options: see ``spool.GetOptions``.
 
         Raises:
-            Empty: there is none within that time.
+            Empty: there is none within the time.
             QueueNotFound: the queue is not there.
         """
-        return self.get_many(
-            queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
-        )[0]
+        return self.get_many(queue, 1, transaction=transaction, **options)[0]
 
     @public_call("taking from queue {queue}")
     def get_many(
@@ -235,19 +226,16 @@ class Space:
         queue: str,
         max_messages: int,
         *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
         transaction: Transaction | Join | None = JOIN,
+        **options: Unpack[GetOptions],
     ) -> list[Message]:
         """Take up to ``max_messages`` messages in one commit, at least one. Arguments and errors as of ``get``."""
-        asked: dict[str, Any] = {"timeout": timeout, "message_id": message_id, "correlation_id": correlation_id}
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
-            return joined.get_many(queue, max_messages, **asked)
+            return joined.get_many(queue, max_messages, **options)
         own = Transaction(self._engine, noted=False)
         try:
-            found = own.get_many(queue, max_messages, **asked)
+            found = own.get_many(queue, max_messages, **options)
             calls.deliver_pending_signals()  # from here on they are gone, even if the caller is interrupted
             own.commit()
         finally:

@@ -33,24 +33,22 @@ class Receiver:
         self._listening: asyncio.Future[None] | None = None
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def take(self, wanted: Wanted, timeout: float | None) -> list[Message]:
-        """Get messages in a transaction of their own. ``timeout``: seconds, None waits for ever."""
-        return await self.receive(wanted, timeout, partial(self._take, wanted))
+    async def take(self, wanted: Wanted) -> list[Message]:
+        """Get messages in a transaction of their own."""
+        return await self.receive(wanted, partial(self._take, wanted))
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
         return _Taking(self.engine, self.threads, wanted).take()
 
-    async def receive(
-        self, wanted: Wanted, timeout: float | None, attempt: Callable[[], Awaitable[list[Message]]]
-    ) -> list[Message]:
+    async def receive(self, wanted: Wanted, attempt: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
         """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
         try:
             return await attempt()
         except Empty:
-            if timeout == 0:
+            if wanted.timeout == 0:
                 raise
-        until = None if timeout is None else self.threads.loop.time() + timeout
+        until = None if wanted.timeout is None else self.threads.loop.time() + wanted.timeout
         turn = self._turns.setdefault(wanted.queue, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until):

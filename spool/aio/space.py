@@ -34,7 +34,7 @@ from spool.aio.worker import TaskWorker
 from spool.errors import Empty
 from spool.log.commit_queue import CommitRequest, PutRequest
 from spool.model.message import Message
-from spool.model.options import JOIN, Join, MessageFilters, PutOptions, SpaceOptions
+from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.validation import check_wanted, listed, put_request
@@ -139,39 +139,25 @@ class Space:
     # -- getting ----------------------------------------------------------------------------------------------------
 
     async def get(
-        self,
-        queue: str,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        transaction: "Transaction | Join | None" = JOIN,
+        self, queue: str, *, transaction: "Transaction | Join | None" = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
         """As ``spool.Space.get``. Cancelled, it gives back what it has claimed; once its commit has begun it comes to
         its end and returns the message, and the task is cancelled where it waits next."""
-        found = await self.get_many(
-            queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id, transaction=transaction
-        )
-        return found[0]
+        return (await self.get_many(queue, 1, transaction=transaction, **options))[0]
 
     async def get_many(
         self,
         queue: str,
         max_messages: int,
         *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
         transaction: "Transaction | Join | None" = JOIN,
+        **options: Unpack[GetOptions],
     ) -> list[Message]:
         """As ``spool.Space.get_many``."""
         joined = self._joined(transaction)
         if joined is not None:
-            return await joined.get_many(
-                queue, max_messages, timeout=timeout, message_id=message_id, correlation_id=correlation_id
-            )
-        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
-        return await self._receiver.take(wanted, timeout)
+            return await joined.get_many(queue, max_messages, **options)
+        return await self._receiver.take(check_wanted(queue, max_messages, **options))
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

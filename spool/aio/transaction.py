@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 import spool.transactions.transaction
 from spool.aio.receiving import Receiver, get_now
 from spool.model.message import Message
-from spool.model.options import PutOptions
+from spool.model.options import GetOptions, PutOptions
 from spool.model.xid import Xid
 from spool.transactions.selection import Wanted
 from spool.transactions.transaction import enter, leave, mark_lost
@@ -55,31 +55,15 @@ class Transaction:
         put = partial(self.sync.put_many, queue, listed(bodies), **options)  # looks at what is there
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
-    async def get(
-        self,
-        queue: str,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-    ) -> Message:
+    async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """As ``Space.get``, in this transaction. If it is cancelled while it takes, the transaction is lost: its next
         call, be it ``commit``, raises TransactionRolledBack."""
-        found = await self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)
-        return found[0]
+        return (await self.get_many(queue, 1, **options))[0]
 
-    async def get_many(
-        self,
-        queue: str,
-        max_messages: int,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-    ) -> list[Message]:
+    async def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """As ``Space.get_many``, in this transaction; cancelled, as ``get``."""
-        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
-        return await self._receiver.receive(wanted, timeout, partial(self._attempt, wanted))
+        wanted = check_wanted(queue, max_messages, **options)
+        return await self._receiver.receive(wanted, partial(self._attempt, wanted))
 
     async def _attempt(self, wanted: Wanted) -> list[Message]:
         """Get messages once, in a thread.

@@ -96,10 +96,12 @@ class TaskWorker:
 
     async def take(self) -> bool:
         """Begin with a message, waiting a little for one, or not with ``once``. False if there is none."""
-        wanted = Wanted(self._queue, passed=frozenset(self.once.passed if self.once is not None else ()))
+        if self.once is None:
+            wanted = Wanted(self._queue, timeout=IDLE_SECONDS)
+        else:
+            wanted = Wanted(self._queue, passed=frozenset(self.once.passed))
         try:
-            seconds = IDLE_SECONDS if self.once is None else 0
-            await self._receiver.receive(wanted, seconds, partial(self._begin, wanted))
+            await self._receiver.receive(wanted, partial(self._begin, wanted))
         except Empty:
             return False
         return True

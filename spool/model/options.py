@@ -69,6 +69,20 @@ class PutOptions(TypedDict, total=False):
     deduplication_key: str | None
 
 
+class GetOptions(TypedDict, total=False):
+    """Options of ``get`` and ``get_many``.
+
+    timeout: seconds to wait for a message; 0, the default, does not wait, and None waits for ever.
+    message_id: take the message with this id, out of order, without waiting.
+    correlation_id: take the first message with this correlation id, out of order, without waiting; excludes
+        ``message_id``.
+    """
+
+    timeout: float | None
+    message_id: str | None
+    correlation_id: str | None
+
+
 class QueueOptions(TypedDict, total=False):
     """Options of ``create_queue`` and ``change_queue``, and the attributes of a ``QueueConfig``.
 

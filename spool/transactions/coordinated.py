@@ -34,7 +34,7 @@ class CoordinatedTransaction(Transaction):
         Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
         Messages in ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
         """
-        wanted = replace(check_wanted(queue, max_messages, timeout, None, None), spread=True, passed=passed)
+        wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=True, passed=passed)
         with self._lock:
             deadline = self._store.deadline(timeout)
             got = claiming.wait_for(

@@ -28,14 +28,15 @@ GroupName = tuple[str, str]  # queue, group
 class Wanted:
     """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
 
-    ``spread``: at most one message of each group, since the messages will not be handled in order. ``passed``: messages
-    that are not wanted.
+    ``timeout``: seconds to wait; None: for ever. ``spread``: at most one message of each group, since the messages will
+    not be handled in order. ``passed``: messages that are not wanted.
     """
 
     queue: str
     count: int = 1
     message_id: str | None = None
     correlation_id: str | None = None
+    timeout: float | None = 0
     spread: bool = False
     passed: Set[tuple[int, int]] = frozenset()
 

@@ -33,7 +33,7 @@ from spool.log.commit import commit
 from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.model.message import Message
-from spool.model.options import PutOptions
+from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges, subtract
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
@@ -178,37 +178,15 @@ class Transaction:
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
-    def get(
-        self,
-        queue: str,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-    ) -> Message:
-        """Take the queue's next message, or the one with that id or correlation id.
-
-        Args:
-            timeout: seconds to wait for one; 0 does not wait, None waits for ever.
-
-        Raises:
-            Empty: there is none within that time.
-        """
-        return self.get_many(queue, 1, timeout=timeout, message_id=message_id, correlation_id=correlation_id)[0]
+    def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
+        """Take a message. Options and errors as of ``Space.get``."""
+        return self.get_many(queue, 1, **options)[0]
 
     @public_call("taking from queue {queue}")
-    def get_many(
-        self,
-        queue: str,
-        max_messages: int,
-        *,
-        timeout: float | None = 0,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-    ) -> list[Message]:
-        """Take up to ``max_messages`` messages, at least one. Arguments and errors as of ``get``."""
-        wanted = check_wanted(queue, max_messages, timeout, message_id, correlation_id)
-        deadline = self._store.deadline(timeout)
+    def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
+        """Take up to ``max_messages`` messages, at least one. Options and errors as of ``Space.get``."""
+        wanted = check_wanted(queue, max_messages, **options)
+        deadline = self._store.deadline(wanted.timeout)
         with self._lock:
             while True:
                 got = claiming.wait_for(

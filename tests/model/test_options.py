@@ -17,8 +17,11 @@ from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 PUTS = [spool.Space.put, spool.Space.put_many, spool.Space.submit]
 PUTS += [spool.Transaction.put, spool.Transaction.put_many, spool.Transaction.submit]
 PUTS += [spool.aio.Space.put, spool.aio.Space.put_many, spool.aio.Transaction.put, spool.aio.Transaction.put_many]
+GETS = [one for kind in (spool.Space, spool.Transaction) for one in (kind.get, kind.get_many)]
+GETS += [one for kind in (spool.aio.Space, spool.aio.Transaction) for one in (kind.get, kind.get_many)]
 TOLD = [
     *((call, spool.PutOptions) for call in PUTS),
+    *((call, spool.GetOptions) for call in GETS),
     *((call, spool.QueueOptions) for call in (spool.Space.create_queue, spool.Space.change_queue)),
     (spool.create, spool.SpaceOptions),
     *((call, spool.MessageFilters) for call in (spool.Space.browse, spool.Space.purge, spool.Space.redrive)),
@@ -31,6 +34,7 @@ DEFAULTS = [(spool.QueueOptions, spool.QueueConfig), (spool.SpaceOptions, spool.
     ("options", "known"),
     [
         (spool.PutOptions, {*inspect.signature(attributes_of).parameters, "content_type"}),
+        (spool.GetOptions, {"timeout", "message_id", "correlation_id"}),
         (spool.QueueOptions, set(QUEUE_OPTIONS)),
         (spool.SpaceOptions, set(SPACE_OPTIONS)),
         (spool.MessageFilters, {field.name for field in fields(Filter)}),
@@ -79,3 +83,11 @@ def test_an_option_of_a_put_that_is_none_is_refused_by_name(tmp_path: Any) -> No
         for call in (space.put, space.submit):
             with pytest.raises(TypeError, match=r"put\(\) got an unexpected keyword argument 'priorty'"):
                 call("orders", b"x", priorty=5)  # type: ignore[call-arg]
+
+
+def test_an_option_of_a_get_that_is_none_is_refused_by_name(tmp_path: Any) -> None:
+    with spool.create(tmp_path) as space, space.transaction() as tx:
+        space.create_queue("orders")
+        for call in (space.get, tx.get):
+            with pytest.raises(TypeError, match=r"get\(\) got an unexpected keyword argument 'timout'"):
+                call("orders", timout=5)  # type: ignore[call-arg]
