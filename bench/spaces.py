@@ -11,12 +11,12 @@ from spool.disk import Disk
 
 QUEUE = "queue"
 _KEPT_IDS = 64
-_SWEEP_SECONDS, _SWEPT_A_SECOND, _LOOK_SECONDS = 120.0, 500, 5.0
+_COMPACTION_SECONDS, _COMPACTED_A_SECOND, _LOOK_SECONDS = 120.0, 500, 5.0
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 class _Unflushed(Disk):
-    """Writes, and lets the kernel flush when it likes; nothing is swept meanwhile."""
+    """Writes, and lets the kernel flush when it likes; nothing is compacted meanwhile."""
 
     def run_beside(self, name: str, work: Callable[[], None]) -> bool:
         return False
@@ -76,13 +76,13 @@ def files(path: str) -> int:
     return sum(1 for _ in os.scandir(f"{path}/committed"))
 
 
-def sweep(built: Built) -> bool:
+def compact(built: Built) -> bool:
     """Hold the space open until its many files have become few; False if they do not."""
     enough = max(64, built.messages // 1000)
-    deadline = time.monotonic() + _SWEEP_SECONDS + built.messages / _SWEPT_A_SECOND
+    deadline = time.monotonic() + _COMPACTION_SECONDS + built.messages / _COMPACTED_A_SECOND
     with spool.open(built.path):
         while files(built.path) > enough and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from the thread that sweeps
+            time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from the thread that compacts
     return files(built.path) <= enough
 
 

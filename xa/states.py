@@ -1,6 +1,6 @@
 """One branch as a state machine: a pure table, after the XA Specification's tables 6-2 and 6-4.
 
-The states are those of a branch (S0..S5) with the association (T0..T2) folded in as far as one branch sees it: ACTIVE
+The states are those of a branch (S0..S5), together with the association (T0..T2) as far as one branch sees it: ACTIVE
 is S1 with at least one association, SUSPENDED is S1 with none but suspended ones.
 """
 

@@ -16,7 +16,9 @@ from spool.maintenance.compaction import SEGMENT_MESSAGES
 
 _TIMES = 9
 _IN_MEMORY = Row("by-id", "get by id, in memory", "O(1), shown by counts")
-_SWEPT = Row("by-id-swept", "get by id, in a swept segment", "one binary search per segment, shown by counts")
+_COMPACTED = Row(
+    "by-id-compacted", "get by id, in a compacted segment", "one binary search per segment, shown by counts"
+)
 # A search through n entries looks at log2(n) of them, each a few lines.
 _LINES_A_STEP = 12
 
@@ -30,16 +32,16 @@ def _measure(bench: Bench) -> Iterator[Result]:
         Verdict.of(growth <= 1.1) if len(figures) > 1 else Verdict.UNKNOWN, figures[-1], figures[:-1],
     )  # fmt: skip
     built = [bench.spaces.get(size, 1) for size in backlogs]
-    if not all(map(spaces.sweep, built)):
-        yield unmeasured(_SWEPT, "the sweep did not come to its end")
+    if not all(map(spaces.compact, built)):
+        yield unmeasured(_COMPACTED, "the compaction did not come to its end")
         return
-    swept = [_counted(one) for one in built]
+    compacted = [_counted(one) for one in built]
     segments = [math.ceil(one.messages / SEGMENT_MESSAGES) for one in built]
-    a_segment = (swept[-1].median - swept[0].median) / max(1, segments[-1] - segments[0])
+    a_segment = (compacted[-1].median - compacted[0].median) / max(1, segments[-1] - segments[0])
     yield Outcome(
-        _SWEPT, f"{a_segment:.0f} lines more for each of {segments[-1] - segments[0]} segments more",
+        _COMPACTED, f"{a_segment:.0f} lines more for each of {segments[-1] - segments[0]} segments more",
         Verdict.of(a_segment <= _LINES_A_STEP * math.log2(SEGMENT_MESSAGES)) if segments[-1] > segments[0] else
-        Verdict.UNKNOWN, swept[-1], swept[:-1],
+        Verdict.UNKNOWN, compacted[-1], compacted[:-1],
     )  # fmt: skip
 
 
@@ -67,4 +69,4 @@ def _lines_of(space: spool.Space, message_id: str) -> int:
     return executed
 
 
-CASES = (Case("by-id", (_IN_MEMORY, _SWEPT), _measure),)
+CASES = (Case("by-id", (_IN_MEMORY, _COMPACTED), _measure),)

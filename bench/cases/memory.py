@@ -10,7 +10,7 @@ from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict
 
 _WAITING = Row("memory", "memory above an empty space, 1,000,000 waiting", "≤ 50 MB")
-_SWEPT = Row("memory-swept", "memory above an empty space, 10,000,000 waiting and swept", "≤ 64 MB")
+_COMPACTED = Row("memory-compacted", "memory above an empty space, 10,000,000 waiting and compacted", "≤ 64 MB")
 _TIMES = 3
 
 
@@ -21,8 +21,8 @@ def _measure(bench: Bench) -> Iterator[Result]:
         nothing = Figure("an empty space", _resident(empty), "MB")
         yield _judged(_WAITING, bench.spaces.get(fewer, 1000), nothing, 50, 1_000_000)
         many = bench.spaces.get(more, 1000)
-        spaces.sweep(many)
-        yield _judged(_SWEPT, many, nothing, 64, 10_000_000)
+        spaces.compact(many)
+        yield _judged(_COMPACTED, many, nothing, 64, 10_000_000)
 
 
 def _judged(row: Row, built: spaces.Built, nothing: Figure, most: float, messages: int) -> Outcome:
@@ -46,4 +46,4 @@ def _resident_here(path: str) -> float:
             return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1000
 
 
-CASES = (Case("memory", (_WAITING, _SWEPT), _measure),)
+CASES = (Case("memory", (_WAITING, _COMPACTED), _measure),)

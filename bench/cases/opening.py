@@ -1,4 +1,4 @@
-"""Opening a space with a backlog, each time in a new process: in few commits, in many after a sweep, and cold."""
+"""Opening a space with a backlog, each time in a new process: in few commits, in many after a compaction, and cold."""
 
 import os
 import time
@@ -18,9 +18,9 @@ _COLD_ROUNDS = 3
 _MESSAGES = 1_000_000
 
 _FEW = Row("open-few", "open with 1,000,000 messages in 1,000 commits", "≤ 0.5 s")
-_SWEPT = Row("open-swept", "open with 1,000,000 messages in 1,000,000 commits after a sweep", "≤ 0.5 s")
+_COMPACTED = Row("open-compacted", "open with 1,000,000 messages in 1,000,000 commits after a compaction", "≤ 0.5 s")
 _COLD = Row(
-    "open-cold", "open with 1,000,000 messages in 1,000,000 commits, cold, never swept",
+    "open-cold", "open with 1,000,000 messages in 1,000,000 commits, cold, never compacted",
     "≤ 1.5 × the time to open and read the front of each file once",
 )  # fmt: skip
 
@@ -31,13 +31,13 @@ def _measure(bench: Bench) -> Iterator[Result]:
     yield _within(_FEW, Figure("xaspool", _opens(few, sizes.opens), "s"), sizes.opened)
     many = bench.spaces.get(sizes.opened, 1)
     if spaces.files(many.path) < many.messages:
-        yield unmeasured(_COLD, "another case has swept it")
+        yield unmeasured(_COLD, "another case has compacted it")
     else:
         yield _cold(many)
-    if not spaces.sweep(many):
-        yield unmeasured(_SWEPT, f"the sweep left {spaces.files(many.path):,} files")
+    if not spaces.compact(many):
+        yield unmeasured(_COMPACTED, f"the compaction left {spaces.files(many.path):,} files")
     else:
-        yield _within(_SWEPT, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
+        yield _within(_COMPACTED, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
 
 
 def _opens(built: spaces.Built, times: int) -> list[float]:
@@ -85,4 +85,4 @@ def _read_fronts(path: str) -> float:
     return time.perf_counter() - begun
 
 
-CASES = (Case("open", (_FEW, _COLD, _SWEPT), _measure),)
+CASES = (Case("open", (_FEW, _COLD, _COMPACTED), _measure),)

@@ -17,7 +17,7 @@ import xa
 from spool.maintenance.reclaim import reclaim
 from spool.transactions import resolution
 from spool.transactions.transaction import Transaction
-from tests.sweeping import swept_by_few
+from tests.compaction import small_compactions
 
 XID = xa.Xid(7, b"order", b"1")
 
@@ -176,7 +176,7 @@ def test_a_damaged_message_is_named_by_those_who_look_and_by_who_takes_it(
 
 
 def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    with swept_by_few():
+    with small_compactions():
         for _ in range(8):
             space.put("orders", b"x")
         space._housekeeper.compact()
@@ -198,7 +198,7 @@ def test_a_damaged_table_of_many_messages_is_named(space: spool.Space, monkeypat
 def test_what_was_taken_and_reclaimed_while_one_looks_is_no_damage(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with swept_by_few(), spool.open(space.path) as other:
+    with small_compactions(), spool.open(space.path) as other:
         for _ in range(8):
             space.put("orders", b"x")
         space._housekeeper.compact()

@@ -72,7 +72,7 @@ def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[s
 
 
 @OPTIONS
-@given(data=st.data(), name=st.sampled_from(["branch.msgpack", "commit.msgpack", "sweep.msgpack"]))
+@given(data=st.data(), name=st.sampled_from(["branch.msgpack", "commit.msgpack", "compaction.msgpack"]))
 def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     data: st.DataObject, name: str, tried: dict[str, int]
 ) -> None:
@@ -80,7 +80,7 @@ def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
     try_table(pack(data.draw(changed(msgpack.unpackb(original)))), like, tried)
 
 
-@pytest.mark.parametrize("name", ["branch.msgpack", "commit.msgpack", "sweep.msgpack"])
+@pytest.mark.parametrize("name", ["branch.msgpack", "commit.msgpack", "compaction.msgpack"])
 def test_e12_a_table_with_each_value_at_its_edges_is_within_the_limits_or_refused(
     name: str, tried: dict[str, int]
 ) -> None:

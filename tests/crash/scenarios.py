@@ -19,6 +19,7 @@ from spool.transactions import remote_branch, resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
+from tests.compaction import small_compactions
 from tests.crash.book import DONE, NOTHING, Book, Deed, text
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.programs import (
@@ -43,7 +44,6 @@ from tests.crash.schedule import ScheduledDisk
 from tests.crash.together import TOGETHER
 from tests.machine import OF_ANOTHER
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.sweeping import swept_by_few
 
 
 def _commits_and_takes(stage: Stage) -> None:
@@ -409,8 +409,8 @@ def _clock_steps_back(stage: Stage) -> None:
     stage.process("C", getting(stage.book, "C", 3))
 
 
-def _sweeping(space: spool.Space) -> None:
-    with swept_by_few():
+def _compacting(space: spool.Space) -> None:
+    with small_compactions():
         space._housekeeper.compact()
         reclaim(space._store)
         with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
@@ -418,33 +418,33 @@ def _sweeping(space: spool.Space) -> None:
                 checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
 
 
-def _sweep_beside_takes(stage: Stage) -> None:
-    """Whoever claims, takes or gives back a message that is just being swept: it is there once."""
-    stage.process("S", _sweeping)
+def _compaction_beside_takes(stage: Stage) -> None:
+    """Messages are claimed, taken and given back while they are compacted: each is there once."""
+    stage.process("S", _compacting)
     stage.process("T", getting(stage.book, "T", 2))
     stage.process("R", rolling_back(stage.book, "R"))
 
 
-def _sweep_beside_a_vote(stage: Stage) -> None:
+def _compaction_beside_a_vote(stage: Stage) -> None:
     """A branch is prepared and decided over a message that moves meanwhile."""
-    stage.process("S", one_after_the_other(_sweeping, _sweeping))
+    stage.process("S", one_after_the_other(_compacting, _compacting))
     stage.process("P", preparing(stage.book))
     stage.process("D", deciding(stage.book, "commit", patience=5))
 
 
-def _sweep_beside_openers(stage: Stage) -> None:
-    """Whoever reads everything while files are superseded sees each message once; removals are folded meanwhile."""
-    stage.process("S", one_after_the_other(_sweeping, getting(stage.book, "S", 3), _sweeping))
+def _compaction_beside_openers(stage: Stage) -> None:
+    """An opener reads everything while files are superseded and tombstones are merged: it sees each message once."""
+    stage.process("S", one_after_the_other(_compacting, getting(stage.book, "S", 3), _compacting))
     stage.newcomer("O", opening(getting(stage.book, "O", 2)))
     stage.process("A", one_after_the_other(putting(stage.book, "A"), getting(stage.book, "a", 2)))
 
 
-SWEPT = tuple(f"m{place}" for place in range(5))
+COMPACTED = tuple(f"m{place}" for place in range(5))
 
 SCENARIOS = (
-    Scenario("a sweep beside takes", _sweep_beside_takes, SWEPT),
-    Scenario("a sweep beside a vote", _sweep_beside_a_vote, SWEPT),
-    Scenario("sweeps beside openers", _sweep_beside_openers, SWEPT),
+    Scenario("a compaction beside takes", _compaction_beside_takes, COMPACTED),
+    Scenario("a compaction beside a vote", _compaction_beside_a_vote, COMPACTED),
+    Scenario("compactions beside openers", _compaction_beside_openers, COMPACTED),
     Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),

@@ -17,12 +17,12 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import decide_heuristically
+from tests.compaction import small_compactions
 from tests.crash.harness import Explorer, Tally
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
 from tests.held import committed_here
 from tests.machine import OF_ANOTHER
 from tests.survivors import Rules
-from tests.sweeping import swept_by_few
 
 
 @pytest.fixture(autouse=True)
@@ -254,9 +254,9 @@ def _singles(space: spool.Space) -> None:
 SINGLES = EMPTY.put("a", *"123456").got("a")
 
 
-def _swept(space: spool.Space, ledger: Ledger) -> None:
-    """Messages move to another file, those of a sweep too; what they came from goes, and what takes them stays."""
-    with swept_by_few():
+def _compacted(space: spool.Space, ledger: Ledger) -> None:
+    """Messages move to another file, those of a compaction too; what they came from goes, and what takes them stays."""
+    with small_compactions():
         assert space._housekeeper.compact() == 1
         assert reclaim(space._store) > 0
         with ledger.becoming(ledger.world.got("a", 4)):
@@ -271,7 +271,7 @@ def _swept(space: spool.Space, ledger: Ledger) -> None:
 def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
     """An opener believes one that was written before or behind what it finds, or reads everything."""
     for _ in range(2):
-        with swept_by_few():
+        with small_compactions():
             space._housekeeper.compact()
         reclaim(space._store)
         checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
@@ -291,9 +291,9 @@ def _six_in_one(space: spool.Space) -> None:
 SIX_IN_ONE = EMPTY.put("a", *"123456")
 
 
-def _folded(space: spool.Space, ledger: Ledger) -> None:
-    """Removals are said again in one file: the others go, and what they removed does not come back."""
-    with swept_by_few():
+def _tombstones_merged(space: spool.Space, ledger: Ledger) -> None:
+    """Removals are repeated in one file: the other files go, and what they removed does not come back."""
+    with small_compactions():
         with ledger.becoming(ledger.world.got("a")):
             space.get("a")
         with ledger.becoming(ledger.world.got("a")):
@@ -306,9 +306,9 @@ def _folded(space: spool.Space, ledger: Ledger) -> None:
         reclaim(space._store)
 
 
-def _half_swept(space: spool.Space, ledger: Ledger) -> None:
+def _half_compacted(space: spool.Space, ledger: Ledger) -> None:
     """What is claimed or in doubt stays where it is."""
-    with swept_by_few():
+    with small_compactions():
         with ledger.becoming(SINGLES_IN_DOUBT):
             tx = branch(space)
             tx.get("a")
@@ -387,14 +387,14 @@ HISTORIES = (
         {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
     ),
     History("reclaim", _consumed_messages, CONSUMED, _reclaim),
-    History("sweep", _singles, SINGLES, _swept, survivors=1),
+    History("compaction", _singles, SINGLES, _compacted, survivors=1),
     History("checkpoint", _singles, SINGLES, _checkpoint, survivors=1),
-    History("fold", _six_in_one, SIX_IN_ONE, _folded, survivors=1),
+    History("merged tombstones", _six_in_one, SIX_IN_ONE, _tombstones_merged, survivors=1),
     History(
-        "sweep beside what is held",
+        "compaction beside what is held",
         _singles,
         SINGLES,
-        _half_swept,
+        _half_compacted,
         {
             SINGLES_IN_DOUBT: {"commit": SINGLES.got("a"), "rollback": SINGLES},
             SINGLES_IN_DOUBT.got("a"): {
@@ -427,8 +427,9 @@ BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value
 # (All that may survive under the rules of new names may under the strict ones, too; but the engine flushes less there.)
 IN_NEW_NAMES = {"put", "get", "prepare", "two-phase commit", "intake", "intake of another user's files"}
 LONG = {
-    "adoption", "adopted and reclaimed", "adopted get and reclaimed", "reclaim", "sweep", "checkpoint", "fold",
-    "sweep beside what is held", "groups, consumed and reclaimed",
+    "adoption", "adopted and reclaimed", "adopted get and reclaimed", "reclaim", "compaction", "checkpoint",
+    "merged tombstones",
+    "compaction beside what is held", "groups, consumed and reclaimed",
 }  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import spool
 from spool.maintenance.reclaim import reclaim
+from tests.compaction import small_compactions
 from tests.features.conftest import MovedClock, Reopen, drained, seen
-from tests.sweeping import swept_by_few
 
 ORDERS = [
     (*criteria, last)
@@ -156,7 +156,7 @@ class Expected:
 
 
 class OrderModel(RuleBasedStateMachine):
-    """Two openers of one space, sweeps, reclaim and restarts; ``line`` is each queue as it must be delivered."""
+    """Two openers of one space, compactions, reclaim and restarts; ``line`` is each queue as it must be delivered."""
 
     @initialize(orders=st.lists(st.sampled_from(ORDERS), min_size=2, max_size=2))
     def open(self, orders: list[tuple[str, ...]]) -> None:
@@ -229,8 +229,8 @@ class OrderModel(RuleBasedStateMachine):
         self.line[queue].remove(one)
 
     @rule(who=who)
-    def sweep(self, who: int) -> None:
-        with swept_by_few():
+    def compact(self, who: int) -> None:
+        with small_compactions():
             self.spaces[who]._housekeeper.compact()
 
     @rule(who=who)

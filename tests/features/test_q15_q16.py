@@ -16,11 +16,11 @@ from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
 from spool.maintenance.compaction import Compactor
 from spool.routing import NoRoute, Route, Router
+from tests.compaction import small_compactions
 from tests.features.conftest import MovedClock, drained, seen
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Processes, commit, prepare
 from tests.simdisk import ROOT, SimulatedDisk
-from tests.sweeping import swept_by_few
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def _furnish(path: Path, clock: MovedClock) -> spool.Space:
     with space.transaction() as tx:
         tx.get("q")
         tx.rollback()
-    with swept_by_few():
+    with small_compactions():
         Compactor(space._store).compact()
     rm = xa.ResourceManager(space)
     rm.start(_XID, xa.TMNOFLAGS)

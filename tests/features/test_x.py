@@ -14,8 +14,8 @@ from spool.maintenance import tombstones
 from spool.maintenance.compaction import Compactor
 from spool.model.xid import Xid
 from spool.transactions.coordinated import CoordinatedTransaction
+from tests.compaction import small_compactions
 from tests.features.conftest import MovedClock, Reopen, drained, edited, seen
-from tests.sweeping import swept_by_few
 
 PATIENT_SECONDS = 60
 
@@ -100,11 +100,11 @@ def test_x07_what_is_held_when_its_time_comes_may_be_committed_and_not_given_bac
     assert (space.stats("q").dequeued, space.stats("q").expired) == (1, 1)
 
 
-def test_x07_what_is_swept_expires_too(space: spool.Space, clock: MovedClock) -> None:
+def test_x07_what_is_compacted_expires_too(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q")
     for n in range(40):
         space.put("q", n, **({"time_to_live": 100} if n % 3 == 0 else {}))
-    with swept_by_few():
+    with small_compactions():
         assert space._housekeeper.compact() >= 1
         clock.later += 101
         assert seen(space, "q") == [n for n in range(40) if n % 3]
@@ -207,7 +207,7 @@ def test_x08_keys_take_few_files_and_none_after_the_window(space: spool.Space, c
     ids = [space.put("q", n, deduplication_key=f"k{n}") for n in range(40)]
     assert len(drained(space, "q")) == 40
     committed = Path(space.path, "committed")
-    with swept_by_few():
+    with small_compactions():
         for _ in range(3):
             Compactor(space._store).compact()
             space._housekeeper._reclaim(0)
@@ -238,7 +238,7 @@ def test_x08_a_key_that_is_put_anew_while_old_ones_are_said_again_keeps_its_new_
         return found
 
     monkeypatch.setattr(tombstones, "_content_of", meanwhile)
-    with swept_by_few():
+    with small_compactions():
         Compactor(space._store).compact()
     assert ids
     assert space.put("q", "again", deduplication_key="k0") == ids[0]
@@ -269,14 +269,14 @@ def test_x09_messages_of_one_group_come_one_at_a_time_groups_beside_each_other(
     assert drained(other, "q") == [3, 4, 5]
 
 
-def test_x09_a_sweep_keeps_a_group_waiting_for_what_failed(space: spool.Space, clock: MovedClock) -> None:
+def test_x09_a_compaction_keeps_a_group_waiting_for_what_failed(space: spool.Space, clock: MovedClock) -> None:
     space.create_queue("q", ordered=True, retry_delay=3600)
     for n in range(60):
         space.put("q", n)
     tx = space.transaction()
     tx.get_many("q", 40)
     tx.rollback()
-    with swept_by_few():
+    with small_compactions():
         space._housekeeper.compact()
         assert drained(space, "q") == []
         clock.later += 3601
@@ -327,14 +327,14 @@ def test_x09_a_branch_in_doubt_keeps_its_group_waiting(space: spool.Space, again
             one.get("q")
 
 
-def test_x09_order_holds_over_sweeps_and_restarts(space: spool.Space, again: Reopen) -> None:
+def test_x09_order_holds_over_compactions_and_restarts(space: spool.Space, again: Reopen) -> None:
     space.create_queue("q")
     for n in range(60):
         if n == 40:
-            with swept_by_few():
+            with small_compactions():
                 space._housekeeper.compact()
         space.put("q", n, group=f"g{n % 3}")
-    with swept_by_few():
+    with small_compactions():
         other = again()
         held = [other.transaction() for _ in range(3)]
         assert sorted(tx.get("q").body for tx in held) == [0, 1, 2]

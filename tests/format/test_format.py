@@ -29,7 +29,7 @@ from spool.model.xid import Xid
 from tests.golden import make
 
 GOLDEN = Path(make.__file__).parent
-FILES = ("commit.msgpack", "branch.msgpack", "head.msgpack", "sweep.msgpack")
+FILES = ("commit.msgpack", "branch.msgpack", "head.msgpack", "compaction.msgpack")
 
 
 def objects(name: str) -> list[Any]:

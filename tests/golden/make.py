@@ -59,7 +59,7 @@ def branch_draft() -> CommitBatch:
     return draft
 
 
-def swept_section() -> Section:
+def compacted_section() -> Section:
     """Two messages of one commit and one of another, which has a correlation id."""
     first, second = bytes(range(12)), bytes(range(24, 36))
     bodies = [b"one", b"two", b"three"]
@@ -101,11 +101,11 @@ def make(directory: Path) -> None:
     head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
     header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
     write(directory, "head.msgpack", header, CommitBatch(), 43)
-    draft = CommitBatch(messages=3, sections=[swept_section()])
+    draft = CommitBatch(messages=3, sections=[compacted_section()])
     draft.leave(1, 1)
     own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
     header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)
-    write(directory, "sweep.msgpack", header, draft, 44)
+    write(directory, "compaction.msgpack", header, draft, 44)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from spool.disk import Disk
 from spool.log import checkpoint
 from spool.model import layout
 from tests.at_once import AT_ONCE
-from tests.sweeping import swept_by_few
+from tests.compaction import small_compactions
 
 
 class Counting(Disk):
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("errors", order=("priority", "fifo"))
         space.create_queue("orders", retries=1, error_queue="errors")
-        with swept_by_few():
+        with small_compactions():
             for n in range(20):
                 space.put("orders", b"%d" % n, correlation_id=f"c{n % 3}")
             space._housekeeper.compact()
@@ -152,9 +152,9 @@ def test_none_is_written_of_what_a_power_cut_could_change(path: Path) -> None:
         )
 
 
-def test_who_closes_a_swept_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:
+def test_who_closes_a_compacted_space_leaves_one_though_its_files_are_few(tmp_path: Path) -> None:
     """A segment's table takes as long to read as hundreds of small files."""
-    with swept_by_few(), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+    with small_compactions(), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         for n in range(20):
             space.put("orders", n)

@@ -1,1 +1,1 @@
-"""Tests of reclaim, sweeps and housekeeping."""
+"""Tests of reclaim, compactions and housekeeping."""

@@ -43,14 +43,14 @@ def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: 
     assert max(after - before for before, after in pairwise(seen)) <= 64
 
 
-def test_a_space_that_is_busy_is_swept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its housekeeper is woken to reclaim, again and again, and never left alone for as long as it waits to sweep."""
+def test_a_space_that_is_busy_is_compacted_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its housekeeper is woken to reclaim, again and again, and never left alone for as long as it waits to compact."""
     monkeypatch.setattr(housekeeper, "EVERY_SECONDS", 0.1)
-    swept = threading.Event()
+    compacted = threading.Event()
     with spool.create(tmp_path / "space") as space:
-        monkeypatch.setattr(space._housekeeper, "compact", lambda: swept.set() or 0)
+        monkeypatch.setattr(space._housekeeper, "compact", lambda: compacted.set() or 0)
         until = time.monotonic() + PATIENT_SECONDS
-        while not swept.wait(0.01):
+        while not compacted.wait(0.01):
             space._housekeeper._wake.set()
             assert time.monotonic() < until
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 import spool
 from spool.maintenance.reclaim import reclaim
 from tests.at_once import AT_ONCE
-from tests.sweeping import swept_by_few
+from tests.compaction import small_compactions
 
 QUEUES = ("plain", "ranked")
 
@@ -138,9 +138,9 @@ class Model(RuleBasedStateMachine):
         reclaim(self.spaces[who]._store)
 
     @rule(who=st.integers(0, 1))
-    def sweep(self, who: int) -> None:
-        """S01-S06: whatever is swept, fold included, nobody sees a difference."""
-        with swept_by_few():
+    def compact(self, who: int) -> None:
+        """S01-S06: whatever is compacted, and tombstones are merged, no caller sees a difference."""
+        with small_compactions():
             self.spaces[who]._housekeeper.compact()
 
     @rule(who=st.integers(0, 1))

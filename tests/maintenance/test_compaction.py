@@ -1,4 +1,4 @@
-"""The slow queue sweeper (S01-S06): a backlog leaves memory and small files, and nobody notices."""
+"""Compaction of slow queues (S01-S06): a backlog leaves memory and small files, and no caller notices."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
-from tests.sweeping import swept_by_few
+from tests.compaction import small_compactions
 
 MANY = 200
 
@@ -36,7 +36,7 @@ def fill(space: spool.Space, queue: str = "orders", many: int = MANY, **options:
 
 
 def tidy(space: spool.Space) -> int:
-    """Sweep and reclaim; how many files were written."""
+    """Compact and reclaim; how many files were written."""
     done = space._housekeeper.compact()
     reclaim(space._store)
     return done
@@ -89,10 +89,12 @@ def test_s02_what_was_served_and_five_more_stay_in_memory(space: spool.Space) ->
     fill(space, many=MANY)
     tidy(space)
     assert drain_some == bodies(range(KEPT_MESSAGES))
-    assert drain(space) == bodies([*range(KEPT_MESSAGES, MANY), *range(MANY)]), "the new ones are behind what was swept"
+    assert drain(space) == bodies([*range(KEPT_MESSAGES, MANY), *range(MANY)]), (
+        "the new ones are behind what was compacted"
+    )
 
 
-def test_s03_swept_messages_lie_in_few_large_files_in_order(space: spool.Space) -> None:
+def test_s03_compacted_messages_lie_in_few_large_files_in_order(space: spool.Space) -> None:
     fill(space)
     assert len(files(space)) >= MANY
     assert tidy(space) == 1
@@ -104,7 +106,7 @@ def test_s03_swept_messages_lie_in_few_large_files_in_order(space: spool.Space) 
 
 
 def test_s03_the_front_refills_a_little_at_a_time(space: spool.Space) -> None:
-    with swept_by_few():
+    with small_compactions():
         fill(space, many=60)
         tidy(space)
         line = space._store.view.index.messages.queue("orders")
@@ -123,7 +125,7 @@ def test_s04_positions_ids_and_times_stay(space: spool.Space) -> None:
         assert [message.as_dict() for message in other.browse("orders")] == before
 
 
-def test_s04_what_leaves_or_changes_while_it_is_swept_is_neither_lost_nor_doubled(space: spool.Space) -> None:
+def test_s04_what_leaves_or_changes_while_it_is_compacted_is_neither_lost_nor_doubled(space: spool.Space) -> None:
     ids = fill(space)
     with spool.open(space.path) as other:
 
@@ -147,7 +149,7 @@ def test_s04_what_leaves_or_changes_while_it_is_swept_is_neither_lost_nor_double
     assert sorted(map(int, drain(space))) == [n for n in range(MANY) if n != 100]
 
 
-def test_s04_a_sweep_is_given_up_if_all_it_would_move_is_gone(space: spool.Space) -> None:
+def test_s04_a_compaction_is_given_up_if_all_it_would_move_is_gone(space: spool.Space) -> None:
     fill(space)
     with spool.open(space.path) as other:
         commit = compaction.commit
@@ -158,7 +160,7 @@ def test_s04_a_sweep_is_given_up_if_all_it_would_move_is_gone(space: spool.Space
     assert space.check() == []
 
 
-def test_s05_priorities_hold_across_sweeps(space: spool.Space) -> None:
+def test_s05_priorities_hold_across_compactions(space: spool.Space) -> None:
     for n in range(MANY):
         space.put("ranked", n, priority=1 + n % 9)
     tidy(space)
@@ -176,7 +178,7 @@ def test_s05_priorities_hold_across_sweeps(space: spool.Space) -> None:
     assert found == wanted
 
 
-def test_s05_delayed_messages_are_swept_and_come_when_they_are_due(space: spool.Space) -> None:
+def test_s05_delayed_messages_are_compacted_and_come_when_they_are_due(space: spool.Space) -> None:
     now = space._store.clock.now()
     for n in range(MANY):
         space.put("orders", b"%d" % n, not_before=now + 1000 + MANY - n)
@@ -206,7 +208,7 @@ def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -
 
 
 def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> None:
-    """Who claims after the sweep's look and reads by path (a forwarder's task) still finds its message there."""
+    """A reader by path (a forwarder's task) that claims after the compaction's look still finds its message there."""
     ids = fill(space)
     number = space.show(ids[50]).position.number
     with spool.open(space.path) as other:
@@ -226,7 +228,7 @@ def test_a_claim_keeps_the_file_that_it_may_read_from(space: spool.Space) -> Non
         assert not space._store.files.disk.exists(layout.committed(number))
 
 
-# -- what a sweep is for ----------------------------------------------------------------------------------------------
+# -- what a compaction is for -----------------------------------------------------------------------------------------
 
 
 def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> None:
@@ -243,15 +245,17 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
     assert space.check() == []
 
 
-def test_files_that_waste_too_much_are_swept_whatever_their_queues_do() -> None:
-    def state(live: int, ever: int, swept: bool = False) -> Retention:
-        return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if swept else None)
+def test_files_that_waste_too_much_are_compacted_whatever_their_queues_do() -> None:
+    def state(live: int, ever: int, compacted: bool = False) -> Retention:
+        return Retention(live=live, live_bytes=live, body_bytes=ever, span=(1, 2) if compacted else None)
 
     full, half, empty = state(64 << 20, 64 << 20), state(20 << 20, 60 << 20), state(1, 60 << 20)
     assert fragmented({1: full, 2: full, 3: state(60 << 20, 64 << 20)}) == set()
     assert fragmented({1: full, 2: half, 3: empty}) == {2, 3}
-    assert fragmented({n: state(10, 10, swept=True) for n in range(1, 17)}) == set(range(1, 17)), "many small sweeps"
-    assert fragmented({n: state(10, 10, swept=True) for n in range(1, 16)}) == set()
+    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 17)}) == set(range(1, 17)), (
+        "many small compactions"
+    )
+    assert fragmented({n: state(10, 10, compacted=True) for n in range(1, 16)}) == set()
 
 
 def test_space_returns_when_messages_leave_from_the_middle(space: spool.Space) -> None:
@@ -329,7 +333,7 @@ def test_a_segment_whose_table_is_lost_is_named_and_the_rest_is_served(space: sp
     assert drain(space) == []
 
 
-def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) -> None:
+def test_an_opener_that_was_overtaken_by_compactions_starts_anew(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
@@ -341,7 +345,7 @@ def test_an_opener_that_was_overtaken_by_sweeps_starts_anew(space: spool.Space) 
         assert [message.body for message in late.browse("orders")] == bodies(range(MANY))
 
 
-def test_an_order_changes_for_one_who_still_knows_of_swept_files_that_are_gone(space: spool.Space) -> None:
+def test_an_order_changes_for_one_who_still_knows_of_compacted_files_that_are_gone(space: spool.Space) -> None:
     fill(space)
     tidy(space)
     with spool.open(space.path) as late:
@@ -377,13 +381,13 @@ def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) 
         sources._read_header(run.file._replace(checksum=other.file.checksum))
 
 
-def test_who_sweeps_sees_what_others_have_committed(space: spool.Space) -> None:
+def test_a_compaction_sees_what_others_have_committed(space: spool.Space) -> None:
     with spool.open(space.path) as other:
         fill(space)
         assert tidy(other) == 1
 
 
-def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
+def test_one_process_compacts_at_a_time(space: spool.Space) -> None:
     fill(space)
     with spool.open(space.path) as other, other._store.files.disk.exclusively(layout.RECLAIM_LOCK):
         assert space._housekeeper.compact() == 0
@@ -393,7 +397,7 @@ def test_one_process_sweeps_at_a_time(space: spool.Space) -> None:
     assert space._store.files.disk.exists(layout.CHECKPOINT)
 
 
-def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Space) -> None:
+def test_who_opens_the_space_leaves_the_file_that_is_being_compacted(space: spool.Space) -> None:
     fill(space)
     commit = compaction.commit
 
@@ -406,7 +410,7 @@ def test_who_opens_the_space_leaves_the_file_that_is_being_swept(space: spool.Sp
     assert drain(space) == bodies(range(MANY))
 
 
-def test_a_removal_that_is_not_visible_yet_is_seen_by_the_sweep(space: spool.Space) -> None:
+def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spool.Space) -> None:
     """Its writer has its number, and does not come to say so: whoever is next finishes it."""
     ids = fill(space)
     with spool.open(space.path) as other:
@@ -433,5 +437,5 @@ def test_a_superseded_file_waits_for_those_who_had_claimed_before_and_for_nobody
     assert state.pinned_by == {4}
     assert next_to_go({8: state}, {8}, 10, 10) == []
     note_pins(8, state, {5, 6})
-    assert next_to_go({8: state}, {8}, 10, 8) == [], "the sweep is not durable"
+    assert next_to_go({8: state}, {8}, 10, 8) == [], "the compaction is not durable"
     assert next_to_go({8: state}, {8}, 10, 10) == [8]

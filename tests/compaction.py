@@ -1,4 +1,4 @@
-"""Sweeps for tests: of a few messages, where the product waits for many."""
+"""Compaction of a few messages, for tests: the product waits for many."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +15,8 @@ FEW = {
 
 
 @contextmanager
-def swept_by_few() -> Iterator[None]:
-    """A handful of messages is a slow queue, four are a segment, two commits that remove are folded."""
+def small_compactions() -> Iterator[None]:
+    """A handful of messages is a slow queue, four are a segment, two commits that remove are merged."""
     with ExitStack() as patched:
         for name, value in FEW.items():
             patched.enter_context(mock.patch(name, value))
