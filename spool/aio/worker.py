@@ -18,9 +18,9 @@ from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.transactions.claiming import IDLE_SECONDS
 from spool.transactions.selection import Wanted
+from spool.workers.attempt import Attempt
 from spool.workers.call_threads import CallThreads
 from spool.workers.effects import Effect
-from spool.workers.handling import MessageTransaction
 from spool.workers.once import SinglePass
 from spool.workers.outcome import Outcome, Retried, of_error, of_value
 from spool.workers.worker import (
@@ -54,7 +54,7 @@ class TaskWorker:
         once: bool,
     ) -> None:
         self.summary = WorkSummary()
-        self.running: dict[asyncio.Task[None], MessageTransaction] = {}
+        self.running: dict[asyncio.Task[None], Attempt] = {}
         self.once = SinglePass() if once else None
         self._space = space
         self._receiver = receiver
@@ -107,24 +107,24 @@ class TaskWorker:
         return True
 
     async def _begin(self, wanted: Wanted) -> list[Message]:
-        handling = MessageTransaction(self._space.engine)
+        attempt = Attempt(self._space.engine)
         found = None
         try:
-            found = await self._run_to_end(partial(handling.take, wanted.queue, 0.0, frozenset(wanted.passed)))
+            found = await self._run_to_end(partial(attempt.take, wanted.queue, 0.0, frozenset(wanted.passed)))
         except TransactionTimeout:  # another process holds a lock for very long: look again
             pass
         finally:
-            if handling.message is None:
-                handling.abandon()
+            if attempt.message is None:
+                attempt.abandon()
         if found is not None:
             self.summary.add(found, "its body was damaged: it is in quarantine")
             return []
-        if handling.message is None:
+        if attempt.message is None:
             raise Empty(f"queue {self._queue} has no message that can be taken now")
         if self.once is not None:
-            self.once.begin(handling.message.position)
-        self.running[asyncio.create_task(self._handle(handling, handling.message))] = handling
-        return [handling.message]
+            self.once.begin(attempt.message.position)
+        self.running[asyncio.create_task(self._handle(attempt, attempt.message))] = attempt
+        return [attempt.message]
 
     async def wait_for_one(self) -> None:
         await self._wait(asyncio.FIRST_COMPLETED)
@@ -158,22 +158,21 @@ class TaskWorker:
         """Cancel the calls under way; their messages go back to the queue."""
         for task in self.running:
             task.cancel()
-        for task, handling in self.running.items():
+        for task, attempt in self.running.items():
             with suppress(BaseException):
                 await task
-            if handling.is_active:  # it was cancelled before it began
-                handling.abandon()
+            attempt.abandon()  # if it was cancelled before it began
         self._threads.end()
 
     # -- the tasks that call the function ---------------------------------------------------------------------------
 
-    async def _handle(self, handling: MessageTransaction, message: Message) -> None:
+    async def _handle(self, attempt: Attempt, message: Message) -> None:
         try:
-            end = partial(handling.conclude, await self._call(handling, message))
+            end = partial(attempt.conclude, await self._call(attempt, message))
         except _TookTooLong:
-            end = partial(handling.withdraw, f"took longer than {self._timeout:g} s")
+            end = partial(attempt.withdraw, f"took longer than {self._timeout:g} s")
         except asyncio.CancelledError:
-            await self._end(message, partial(handling.withdraw, ENDED))
+            await self._end(message, partial(attempt.withdraw, ENDED))
             raise
         await self._end(message, end)
 
@@ -183,15 +182,15 @@ class TaskWorker:
         if self.once is not None:
             self.once.end(message.position, effect)
 
-    async def _call(self, handling: MessageTransaction, message: Message) -> Outcome:
-        if handling.unreadable:
-            return Retried(handling.unreadable)
+    async def _call(self, attempt: Attempt, message: Message) -> Outcome:
+        if attempt.unreadable:
+            return Retried(attempt.unreadable)
         most = self._space.engine.store.settings.known.config.max_body_bytes
         limit = asyncio.timeout(self._timeout)
         try:
-            with calling(handling, self._space):
+            with calling(attempt, self._space):
                 async with limit:
-                    value = await self._value(handling, message)
+                    value = await self._value(attempt, message)
         except BaseException as error:
             if limit.expired():
                 raise _TookTooLong from None
@@ -203,11 +202,11 @@ class TaskWorker:
             raise _TookTooLong
         return of_value(value, most)
 
-    async def _value(self, handling: MessageTransaction, message: Message) -> object:
+    async def _value(self, attempt: Attempt, message: Message) -> object:
         if self._is_coroutine:
             return await self._function(message)
         try:
-            value = await self._threads.call(partial(self._function, message), handling.finish_withdrawn)
+            value = await self._threads.call(partial(self._function, message), attempt.finish_withdrawn)
         except asyncio.CancelledError:
             if _is_cancelled():
                 self._abandon(message)

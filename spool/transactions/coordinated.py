@@ -1,24 +1,48 @@
 """A transaction whose outcome a coordinator decides, or that decides others': two-phase commit, in X/Open's terms.
 
-The XA resource manager and the forwarder drive branches and rounds by it. What applications use is ``Transaction``.
+The XA resource manager and the forwarder drive branches and rounds by it, and a worker each try of a message. What
+applications use is ``Transaction``.
 """
 
-from collections.abc import Sequence, Set
+import threading
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from spool.coordination.counters import Page
 from spool.log.quota import room_for
+from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
+from spool.policies.retries import add_failure_outcome
 from spool.runtime.calls import public_call
+from spool.store.settings import Settings
 from spool.transactions import claiming, delivery, two_phase
+from spool.transactions.branch import Branch
 from spool.transactions.delivery import HeldMessage
-from spool.transactions.transaction import Transaction, TransactionState
+from spool.transactions.transaction import Transaction, TransactionState, mark_lost
 from spool.transactions.validation import check_wanted
+
+T = TypeVar("T")
 
 
 class CoordinatedTransaction(Transaction):
-    """A branch of a coordinator, or a coordinator's own transaction."""
+    """A branch of a coordinator, or a coordinator's own transaction.
+
+    on_rollback: called once, when it is rolled back, while it still holds its messages.
+    """
+
+    on_rollback: Callable[[], object] | None = None
+
+    @property
+    def mutex(self) -> "threading.RLock":
+        """The lock with which calls of several threads follow each other."""
+        return self._lock
+
+    @property
+    def lost(self) -> str | None:
+        """What was lost in it: its next call rolls it back for that, or did so."""
+        return self._lost
 
     @public_call("looking for the branch")
     def lock_xid_now(self) -> bool:
@@ -27,21 +51,78 @@ class CoordinatedTransaction(Transaction):
 
     @public_call("taking from queue {queue}")
     def hold(
-        self, queue: str, max_messages: int, *, timeout: float | None = 0, passed: Set[tuple[int, int]] = frozenset()
+        self,
+        queue: str,
+        max_messages: int,
+        *,
+        timeout: float | None = 0,
+        passed: Set[tuple[int, int]] = frozenset(),
+        check: Callable[[], object] = lambda: None,
     ) -> list[HeldMessage]:
-        """Claim messages without taking them: branches that this transaction will adopt say what becomes of each.
+        """Claim messages without taking them: ``conclude``, or branches that this transaction will adopt, say what
+        becomes of each.
 
         Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
-        Messages in ``passed`` stay. What no adopted branch mentions is free again when the transaction ends.
+        Messages in ``passed`` stay. What nothing mentions is free again when the transaction ends.
+
+        ``check``: called ten times a second; what it raises ends the wait.
         """
         wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=True, passed=passed)
+
+        def check_both() -> None:
+            self._check_active()
+            check()
+
+        def attempt() -> PositionRanges:
+            check()
+            return self._claim(wanted)
+
         with self._lock:
             deadline = self._store.deadline(timeout)
-            got = claiming.wait_for(
-                self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
-            )
+            got = claiming.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check_both)
             self._branch.claims += got
             return delivery.held_messages(self._store, got)
+
+    @public_call("committing")
+    def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:
+        """Commit what ``record`` adds to the branch, and return what it returns. Raises like ``commit``.
+
+        ``failed``: nothing else is committed, so what was lost in it does not matter.
+        """
+        with self._lock:
+            if failed:
+                self._lost = None
+            self._check_ending()
+            try:
+                result = record(self._branch)
+                if self._branch.draft.sections:
+                    self._branch.stream()
+            except BaseException as error:
+                self._fail("recording what became of a message", error)
+            self.commit()
+            return result
+
+    def begin_anew(self, settings: Settings, own: Position, reason: str) -> None:
+        """Undo all gets and puts, within ``conclude``: other messages than ``own`` go back, with one try more."""
+        store, branch = self._store, self._branch
+        branch.begin_anew()
+        if self._promises is not None:
+            self._promises.roll_back(reason)
+        with store.view.mutex:
+            for position in positions(branch.claims):
+                if position != own:
+                    add_failure_outcome(branch.draft, store, settings, position, reason)
+
+    def refuse(self, reason: str) -> None:
+        """Let calls end with ProtocolError from now on, also one that is under way, as soon as it looks."""
+        self._left = True
+        mark_lost(self, reason)
+
+    def _end(self, state: TransactionState, why: str = "") -> None:
+        on_rollback, self.on_rollback = self.on_rollback, None
+        if state is TransactionState.ROLLED_BACK and on_rollback is not None:
+            on_rollback()
+        super()._end(state, why)
 
     @public_call("preparing")
     def prepare(self) -> bool:

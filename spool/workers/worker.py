@@ -23,9 +23,9 @@ from spool.runtime.calls import deferred
 from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
+from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect
 from spool.workers.functions import takes_a_message
-from spool.workers.handling import MessageTransaction
 from spool.workers.once import SinglePass
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 
@@ -88,7 +88,7 @@ class WorkSummary:
 class Call:
     """One call of the function. ``until``: when it has taken too long, in seconds of the monotonic clock."""
 
-    handling: MessageTransaction
+    attempt: Attempt
     message: Message
     until: float
     thread: threading.Thread
@@ -233,7 +233,7 @@ class Worker:
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()] + [call.thread]
             hanging = len(self._abandoned)
         try:
-            effect, why = call.handling.withdraw(reason)
+            effect, why = call.attempt.withdraw(reason)
         except Exception as error:
             self._fail(error)
             return
@@ -300,22 +300,22 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        handling = MessageTransaction(self._space.engine)
+        attempt = Attempt(self._space.engine)
         call = None
         try:
-            found = handling.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
+            found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
             if found is not None:
                 with self._changed:
                     self._report(found, "its body was damaged: it is in quarantine")
                     self._ended += 1
-            if handling.message is None:
+            if attempt.message is None:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
             until = self._space.engine.store.clock.monotonic() + limit
             with self._changed:
-                if self._once is not None and not self._once.begin(handling.message.position):
+                if self._once is not None and not self._once.begin(attempt.message.position):
                     return None  # it was handled, and came back, since this thread began to look
-                call = Call(handling, handling.message, until, threading.current_thread())
+                call = Call(attempt, attempt.message, until, threading.current_thread())
                 self._calls.add(call)
             return call
         except TransactionTimeout as error:  # another process holds a lock for very long: look again
@@ -323,7 +323,7 @@ class Worker:
             return None
         finally:
             if call is None:
-                handling.abandon()
+                attempt.abandon()
 
     def _is_worth_a_look(self, seen: int) -> bool:
         """Return whether another look of a run with ``once`` may find something: another thread has ended a call."""
@@ -334,14 +334,14 @@ class Worker:
 
     def _handle(self, call: Call) -> bool:
         """Call the function and commit its outcome. False if the call was given up meanwhile."""
-        outcome = self._call(call.handling)
+        outcome = self._call(call.attempt)
         with self._changed:
             is_given_up = call not in self._calls
             self._calls.discard(call)
         if is_given_up:
-            call.handling.finish_withdrawn()
+            call.attempt.finish_withdrawn()
             return False
-        effect, reason = call.handling.conclude(outcome)
+        effect, reason = call.attempt.conclude(outcome)
         with self._changed:
             self._count(call, effect, reason)
             self._changed.notify_all()
@@ -354,14 +354,14 @@ class Worker:
         self._busy -= 1
         self._ended += 1
 
-    def _call(self, handling: MessageTransaction) -> Outcome:
-        message = handling.message
+    def _call(self, attempt: Attempt) -> Outcome:
+        message = attempt.message
         assert message is not None
-        if handling.unreadable:
-            return Retried(handling.unreadable)
+        if attempt.unreadable:
+            return Retried(attempt.unreadable)
         most = self._space.engine.store.settings.known.config.max_body_bytes
         try:
-            with calling(handling, self._space):
+            with calling(attempt, self._space):
                 return of_value(self._function(message), most)
         except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
             log_failure(message, error)
@@ -374,14 +374,14 @@ class Worker:
 
 
 @contextmanager
-def calling(handling: MessageTransaction, space: OpenSpace) -> Iterator[None]:
+def calling(attempt: Attempt, space: OpenSpace) -> Iterator[None]:
     """Run the block in the message's transaction, in this thread or task."""
     token = _current.set(space)
-    enter(handling)
+    enter(attempt.transaction)
     try:
         yield
     finally:
-        leave(handling)
+        leave(attempt.transaction)
         _current.reset(token)
 
 

@@ -13,7 +13,7 @@ import spool
 import spool.aio
 from spool.aio import worker
 from spool.runtime.context import associated
-from spool.workers import handling, once
+from spool.workers import attempt, once
 
 WAIT = 60.0
 
@@ -196,8 +196,8 @@ def test_too_many_calls_that_hang_end_it(path: Path, monkeypatch: pytest.MonkeyP
 def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handling, "_WAIT_FOR_CALL_SECONDS", 0.01)
-    monkeypatch.setattr(handling, "_WAIT_FOR_END_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "_WAIT_FOR_CALL_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
     go_on = threading.Event()
 
     async def story(space: spool.aio.Space) -> None:
@@ -238,10 +238,10 @@ def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypa
 
 
 def test_a_failure_of_the_space_is_heard_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: handling.MessageTransaction, *args: Any) -> None:
+    def gone(self: attempt.Attempt, *args: Any) -> None:
         raise spool.DiskFailure(5, "the disk is gone")
 
-    monkeypatch.setattr(handling.MessageTransaction, "conclude", gone)
+    monkeypatch.setattr(attempt.Attempt, "conclude", gone)
 
     async def story(space: spool.aio.Space) -> None:
         await space.put("orders", "x")

@@ -12,9 +12,9 @@ import pytest
 
 import spool
 from spool.runtime.context import associated
-from spool.workers import handling
+from spool.workers import attempt
 from spool.workers import worker as work_module
-from spool.workers.handling import MessageTransaction
+from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
 from tests.workers.conftest import WAIT, SteppedClock, counts, fail
 
@@ -85,8 +85,8 @@ def test_too_many_calls_that_hang_end_the_worker(
 def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_function_returns(
     space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handling, "_WAIT_FOR_CALL_SECONDS", 0.01)
-    monkeypatch.setattr(handling, "_WAIT_FOR_END_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "_WAIT_FOR_CALL_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
     space.put("orders", "x")
     called: list[threading.Thread] = []
 
@@ -109,7 +109,7 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
 def test_a_generator_that_takes_its_time_does_not_hold_the_transaction(
     space: spool.Space, hang: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handling, "_WAIT_FOR_END_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
     space.put("orders", "x")
 
     def bodies() -> Iterator[int]:
@@ -204,10 +204,10 @@ def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: sp
 def test_a_space_that_fails_ends_the_worker_with_its_error(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     space.put("orders", "x")
 
-    def gone(self: MessageTransaction, *args: Any) -> None:
+    def gone(self: Attempt, *args: Any) -> None:
         raise spool.DiskFailure(5, "the disk is gone")
 
-    monkeypatch.setattr(MessageTransaction, "take", gone)
+    monkeypatch.setattr(Attempt, "take", gone)
     with pytest.raises(spool.DiskFailure, match="the disk is gone"):
         space.work("orders", lambda message: None, threads=3)
 
@@ -255,7 +255,7 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
     space.put_many("orders", ["hangs", "works"])
     together = threading.Barrier(2)
 
-    def gone(self: MessageTransaction, reason: str) -> None:
+    def gone(self: Attempt, reason: str) -> None:
         hang.set()
         raise spool.DiskFailure(5, "the disk is gone")
 
@@ -265,7 +265,7 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
             clock.let_pass(31, worker)
         hang.wait(WAIT)
 
-    monkeypatch.setattr(MessageTransaction, "withdraw", gone)
+    monkeypatch.setattr(Attempt, "withdraw", gone)
     worker = Worker(space, "orders", function, threads=2)
     with pytest.raises(spool.DiskFailure, match="the disk is gone"):
         worker.run()
@@ -273,10 +273,10 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
 
 
 def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: MessageTransaction, *args: Any) -> None:
+    def gone(self: Attempt, *args: Any) -> None:
         raise spool.DiskFailure(5, "the disk is gone")
 
-    monkeypatch.setattr(MessageTransaction, "take", gone)
+    monkeypatch.setattr(Attempt, "take", gone)
     worker = Worker(space, "orders", fail)
     kept = weakref.ref(worker)
     gc.disable()

@@ -9,8 +9,9 @@ import pytest
 
 import spool
 from spool.model import codecs
+from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers import once
-from spool.workers.handling import MessageTransaction
+from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
 from tests.workers.conftest import WAIT, counts, fail
 
@@ -94,14 +95,14 @@ def test_reject_is_final_and_nobody_gets_the_message_in_between(
         ids.append(space.put("failures", "not this"))
         raise spool.Reject("no such account", reply="try elsewhere")
 
-    begin_anew = MessageTransaction._undo_function
+    begin_anew = CoordinatedTransaction.begin_anew
 
-    def look(self: MessageTransaction, *args: Any) -> None:
+    def look(self: CoordinatedTransaction, *args: Any) -> None:
         begin_anew(self, *args)
         with pytest.raises(spool.Empty):
             space.get("orders", transaction=None)
 
-    monkeypatch.setattr(MessageTransaction, "_undo_function", look)
+    monkeypatch.setattr(CoordinatedTransaction, "begin_anew", look)
     assert counts(space.work("orders", reject, once=True)) == {"rejected": 1}
     failure = space.get("failures")
     assert (failure.body, failure.correlation_id) == ("try elsewhere", sent)
@@ -215,14 +216,14 @@ def test_a_message_that_came_back_while_another_thread_looked_is_not_looked_at_a
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.put("orders", "fails")
-    take, failed, begun = MessageTransaction.take, threading.Event(), threading.Lock()
+    take, failed, begun = Attempt.take, threading.Event(), threading.Lock()
 
-    def take_late(self: MessageTransaction, *args: Any) -> Any:
+    def take_late(self: Attempt, *args: Any) -> Any:
         if begun.acquire(blocking=False):  # the first that looks; the others are faster
             assert failed.wait(WAIT)
         return take(self, *args)
 
-    monkeypatch.setattr(MessageTransaction, "take", take_late)
+    monkeypatch.setattr(Attempt, "take", take_late)
     worker = Worker(space, "orders", fail, once=True, threads=2, on_handled=failed.set)
     assert counts(worker.run()) == {"retried": 1, "left": 1}
 
