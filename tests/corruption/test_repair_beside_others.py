@@ -175,3 +175,16 @@ def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
     assert not disk.waits_for("names")
     assert space.check() == []
     assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]
+
+
+def test_no_number_is_given_out_while_a_file_with_a_number_to_come_is_moved(
+    space: spool.Space, watched: Watched
+) -> None:
+    repairing, disk = watched
+    space.put("orders", "one")
+    disk.close(disk.create(layout.committed(3)))
+    free: list[bool] = []
+    disk.before("rename", lambda: free.append(space._store.shared.control.is_free(NUMBER)), layout.committed(3))
+    repairing.check(repair=True)
+    assert free == [False]
+    assert len(quarantined(space)) == 1

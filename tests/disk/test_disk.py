@@ -144,6 +144,25 @@ def test_a_flush_waits_for_its_turn(tmp_path: Path) -> None:
     assert (disk.flushes, other.flushes) == (1, 1)
 
 
+def test_a_turn_ends_although_a_forked_child_has_a_copy_of_the_directory_s_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spool.disk.kernel._TURN_SECONDS", 0.0)
+    copies = []
+
+    class Forking(OneAtATime):
+        def flock(self, handle: int) -> bool:
+            copies.append(os.dup(handle))
+            return super().flock(handle)
+
+    (tmp_path / "names").mkdir()
+    Forking(str(tmp_path), lambda: None).flush_directory("names")
+    OneAtATime(str(tmp_path), lambda: None).flush_directory("names")
+    for copy in copies:
+        os.close(copy)
+    assert copies
+
+
 def test_who_holds_the_space_while_he_opens_it_can_flush_its_names(tmp_path: Path) -> None:
     disk = OneAtATime(str(tmp_path), lambda: None)
     assert disk.flock(disk.open_directory(""))

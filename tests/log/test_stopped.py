@@ -9,6 +9,7 @@ import pytest
 
 import spool
 from spool.errors import CommitUnknown, NotOpen, SpaceStopped
+from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
@@ -125,6 +126,18 @@ def test_a_branch_does_not_vote_in_a_space_that_has_stopped(processes: Processes
     processes.space()._store.stop()
     with pytest.raises(SpaceStopped):
         branch.prepare()
+
+
+def test_a_look_that_began_before_the_space_stopped_goes_no_further_with_new_settings(
+    space: spool.Space, other: spool.Space
+) -> None:
+    store = space.engine.store
+    begun = store.shared.counters.read()
+    other.change_queue("orders", order="lifo")
+    store.settings.current()
+    other.engine.store.stop()
+    with pytest.raises(SpaceStopped):
+        catch_up(store, begun)
 
 
 @pytest.mark.parametrize("name", [layout.CONTROL, layout.NUMBERS, layout.XIDS])

@@ -11,6 +11,7 @@ import spool
 from spool.errors import CorruptedFile
 from spool.index.commit import Retention
 from spool.index.segment import find_correlation, find_id
+from spool.log.visibility import catch_up
 from spool.maintenance import compaction, tombstones
 from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow
 from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
@@ -356,6 +357,21 @@ def test_an_order_changes_for_one_who_still_knows_of_compacted_files_that_are_go
         space.change_queue("orders", order="lifo")
         assert [message.body for message in late.get_many("orders", 9)] == [b"2", b"1", b"0"]
         assert late._store.view.index.damage == []
+
+
+def test_an_order_changes_for_one_whose_look_began_before_those_files_went(space: spool.Space) -> None:
+    fill(space)
+    tidy(space)
+    with spool.open(space.path) as late:
+        store = late.engine.store
+        store.files.cache._tables.clear()
+        begun = store.shared.counters.read()
+        drain(space)
+        tidy(space)
+        space.change_queue("orders", order="lifo")
+        store.settings.current()
+        catch_up(store, begun)
+        assert store.view.index.damage == []
 
 
 def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(space: spool.Space) -> None:
