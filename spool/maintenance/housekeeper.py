@@ -1,7 +1,8 @@
 """The housekeeping thread of an open space: it compacts slow queues and reclaims consumed files.
 
 A thread of its own does that, so that no put or get pays for it. What fails here is logged and tried again later. One
-process at a time does it; if none does, the next process that closes or opens the space does.
+process at a time does it; if none does, the next process that closes or opens the space does. ``schedule`` decides what
+is due.
 """
 
 import errno
@@ -10,30 +11,22 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
-from spool.disk import recycler
 from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
 from spool.log.visibility import apply_up_to
+from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import reclaim
+from spool.maintenance.schedule import Extent
 from spool.model import layout
 from spool.policies.capacity import check_marks
 from spool.policies.expiry import expire
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
-RECLAIM_EVERY_COMMITS = 512
-# The recycler holds few large files: a writer finds one only if they come back as fast as they go.
-RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
-# The newest commit files stay while other processes have the space open. A reader that finds its next file deleted must
-# list the whole directory again, which costs far more than these files.
-RETAINED_FOR_READERS = 512
-TIDY_FROM = 64
 PAUSE_SECONDS = 0.001
-CHECKPOINT_FROM = 256  # files that an opener would have to read, and commits since the last one
 _APPLIED_AT_ONCE = 64
-_SEGMENT_COSTS = 256  # small files: reading the table of a segment takes as long as reading so many
 
 
 class Housekeeper:
@@ -43,42 +36,40 @@ class Housekeeper:
         self._store = store
         self._compactor = Compactor(store)
         self._reclaimed_at = store.view.index.applied
-        self._saved_at = store.view.index.restored
-        self._saved_segments = len(store.view.index.messages.segments) if self._saved_at else 0
-        self._saved_files = len(store.view.index.files)
+        restored, extent = store.view.index.restored, self._extent()
+        self._saved = Extent(restored, extent.files, extent.segments if restored else 0)
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
-    def committed(self, every: int = RECLAIM_EVERY_COMMITS) -> None:
+    def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
         """Wake the thread if there is something for it to do. Called behind each commit of this process."""
         if self._store.settings.known.config.marked and self._beside:
             self._wake.set()
         index = self._store.view.index
         since = index.applied - self._reclaimed_at
         many = since >= every and len(index.idle) >= every
-        if not many and (since < RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
+        if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
             return
         if self._beside:
             self._wake.set()
         else:
-            self._reclaim(RETAINED_FOR_READERS)
+            self._reclaim(schedule.RETAINED_FOR_READERS)
 
     def _is_large(self) -> bool:
         """Whether the files that may go are large, even if few. Beside other processes the newest stay anyway."""
-        return self._store.view.index.idle_bytes >= RECLAIM_BYTES and not self._store.shared.open_lock.others()
+        return self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES and not self._store.shared.open_lock.others()
 
     def tidy_up(self) -> None:
         """Reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().stopped:
                 return
-            if self._store.settings.known.config.marked:
-                check_marks(self._store)
-            if len(self._store.view.index.idle) >= TIDY_FROM:
+            self._check_marks()
+            if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)
-            self._save(CHECKPOINT_FROM, lasting=True)
+            self._save(schedule.CHECKPOINT_FROM, lasting=True)
 
     def end(self) -> None:
         """End the thread: the space is closed."""
@@ -88,6 +79,71 @@ class Housekeeper:
         """Compact what is slow; returns how many files were written: none if another process is compacting."""
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             return self._compactor.compact() if ours else 0
+
+    # -- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        guard, clock, goes_on = self._store.guard, self._store.clock, True
+        next_compaction = clock.monotonic() + EVERY_SECONDS
+        while goes_on and not guard.closed:
+            self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
+            self._wake.clear()
+            due = clock.monotonic() >= next_compaction  # however often it was woken meanwhile
+            if due:
+                next_compaction = clock.monotonic() + EVERY_SECONDS
+            with suppress(NotOpen), guard:
+                goes_on = self._round(due=due)
+
+    def _round(self, *, due: bool) -> bool:
+        """Do what is due; False if there will be nothing more to do."""
+        store = self._store
+        try:
+            if store.shared.counters.read().stopped:
+                return False
+            self._do_steps(due=due)
+        except FlushFailed:
+            store.stop()
+        except NotOpen:
+            pass  # the space closes: the next opener does it
+        except (OSError, SpoolError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EBADF:
+                return False  # its files were closed under it, by an opening that was interrupted at its end
+            log.warning("housekeeping stopped early: %s", error)
+        return True
+
+    def _do_steps(self, *, due: bool) -> None:
+        """Do the steps of a round, in their order; ``due``: also those that each come once in ``EVERY_SECONDS``."""
+        self._undo_dropped()
+        if due:
+            self._look_again()
+        elected = due and self._elected()
+        if elected:
+            self._catch_up()
+            self._expire()
+        self._check_marks()
+        quiet = elected and self._is_quiet()
+        compacted = elected and self.compact() > 0
+        index = self._store.view.index
+        if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
+            self._reclaim(schedule.retained(quiet=quiet), self._pause)
+            self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet)
+
+    # -- the steps --------------------------------------------------------------------------------------------------
+
+    def _undo_dropped(self) -> None:
+        """Roll back the transactions that were dropped before their end."""
+        while self._store.dropped:
+            self._store.dropped.popleft()()
+
+    def _look_again(self) -> None:
+        """Notice edits of the settings; forget what has expired."""
+        notice_edits(self._store)
+        with self._store.view.mutex:
+            self._store.view.index.forget_expired(self._store.clock.now())
+
+    def _check_marks(self) -> None:
+        if self._store.settings.known.config.marked:
+            check_marks(self._store)
 
     def _catch_up(self) -> None:
         """Apply published commits piece by piece, so that a put meanwhile does not wait for all of them."""
@@ -135,73 +191,20 @@ class Housekeeper:
             finally:
                 self._busy.release()
 
-    def _save(self, least: int, *, lasting: bool = False) -> None:
-        """Write a checkpoint if the next opener would have much to read, and much of it is new.
-
-        Args:
-            least: how many files there must be to read, and how many of them new.
-            lasting: nothing is likely to be reclaimed soon. Then a checkpoint is also written if only reclaim has
-                changed the files since the last one.
-        """
+    def _extent(self) -> Extent:
+        """Return how much the index holds. This need not be exact, so no lock: a process that closes does not wait."""
         index = self._store.view.index
-        # These numbers need not be exact, so no lock: a process that closes does not wait here.
-        segments = len(index.messages.segments)
-        weight = len(index.files) + _SEGMENT_COSTS * segments
-        fresh = index.applied - self._saved_at + _SEGMENT_COSTS * (segments - self._saved_segments)
-        if lasting and len(index.files) != self._saved_files:
-            fresh = weight
-        if weight < least or fresh < least:
+        return Extent(index.applied, len(index.files), len(index.messages.segments))
+
+    def _save(self, least: int, *, lasting: bool = False) -> None:
+        """Write a checkpoint if one is due; arguments as of ``schedule.is_checkpoint_due``."""
+        if not schedule.is_checkpoint_due(self._extent(), self._saved, least, lasting=lasting):
             return
         with self._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours and checkpoint.save(self._store.files.disk, self._store.shared.counters, self._store.view):
-                self._saved_at, self._saved_segments, self._saved_files = index.applied, segments, len(index.files)
+                self._saved = self._extent()
 
     def _pause(self) -> None:
         """Sleep between small steps: while this thread has the interpreter, no other thread runs."""
         self._store.guard.check()
         self._store.clock.sleep(PAUSE_SECONDS)
-
-    def _run(self) -> None:
-        guard, clock, goes_on = self._store.guard, self._store.clock, True
-        next_compaction = clock.monotonic() + EVERY_SECONDS
-        while goes_on and not guard.closed:
-            self._wake.wait(max(0.0, next_compaction - clock.monotonic()))
-            self._wake.clear()
-            due = clock.monotonic() >= next_compaction  # however often it was woken meanwhile
-            if due:
-                next_compaction = clock.monotonic() + EVERY_SECONDS
-            with suppress(NotOpen), guard:
-                goes_on = self._round(due=due)
-
-    def _round(self, *, due: bool) -> bool:
-        """Do what is due; False if there will be nothing more to do."""
-        store = self._store
-        try:
-            if store.shared.counters.read().stopped:
-                return False
-            while store.dropped:
-                store.dropped.popleft()()
-            if due:
-                notice_edits(store)
-                with store.view.mutex:
-                    store.view.index.forget_expired(store.clock.now())
-            due = due and self._elected()
-            if due:
-                self._catch_up()
-                self._expire()
-            if store.settings.known.config.marked:
-                check_marks(store)
-            quiet = due and self._is_quiet()
-            least = TIDY_FROM if quiet else RECLAIM_EVERY_COMMITS
-            if (due and self.compact()) or len(store.view.index.idle) >= least or self._is_large():
-                self._reclaim(0 if quiet else RETAINED_FOR_READERS, self._pause)
-                self._save(CHECKPOINT_FROM + len(store.view.index.files) // 4, lasting=quiet)
-        except FlushFailed:
-            store.stop()
-        except NotOpen:
-            pass  # the space closes: the next opener does it
-        except (OSError, SpoolError) as error:
-            if isinstance(error, OSError) and error.errno == errno.EBADF:
-                return False  # its files were closed under it, by an opening that was interrupted at its end
-            log.warning("housekeeping stopped early: %s", error)
-        return True

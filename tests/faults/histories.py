@@ -152,7 +152,7 @@ def _put_and_reclaim(actor: Actor) -> None:
 
 
 def _close(actor: Actor) -> None:
-    with mock.patch("spool.maintenance.housekeeper.TIDY_FROM", 0):
+    with mock.patch("spool.maintenance.schedule.TIDY_FROM", 0):
         actor.space.close()
 
 

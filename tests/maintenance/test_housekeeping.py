@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from spool.maintenance import housekeeper
+from spool.maintenance import housekeeper, schedule
 from spool.model import layout
 from tests.held import PATIENT_SECONDS
 from tests.meanwhile import Processes
@@ -56,24 +56,24 @@ def test_a_space_that_is_busy_is_compacted_all_the_same(tmp_path: Path, monkeypa
 
 
 def test_the_newest_files_stay_while_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeper, "RETAINED_FOR_READERS", 10)
+    monkeypatch.setattr(schedule, "RETAINED_FOR_READERS", 10)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     space.put_many("orders", range(20))
     for _ in range(20):
         space.get("orders")
     newest = there.newest()
-    space._housekeeper._reclaim(housekeeper.RETAINED_FOR_READERS)
+    space._housekeeper._reclaim(schedule.RETAINED_FOR_READERS)
     left = sorted(disk.names(layout.COMMITTED))
     assert f"{layout.COMMITTED}/{left[0]}" == layout.committed(newest - 10)
     other.close()
-    space._housekeeper._reclaim(housekeeper.RETAINED_FOR_READERS)
+    space._housekeeper._reclaim(schedule.RETAINED_FOR_READERS)
     assert len(disk.names(layout.COMMITTED)) < 5, "nobody else is there"
 
 
 def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or who writes large commits would make new files all the time: the pool holds few of them."""
-    monkeypatch.setattr(housekeeper, "RECLAIM_BYTES", 2000)
+    monkeypatch.setattr(schedule, "RECLAIM_BYTES", 2000)
     there = Processes()
     space, (other, disk) = there.space(), there.open()
 
