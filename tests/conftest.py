@@ -1,4 +1,4 @@
-"""What all tests share: the option --long, and which tests this machine cannot run."""
+"""What all tests share: the options --long and --deep, and which tests this machine cannot run."""
 
 import logging
 import os
@@ -69,6 +69,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
+    parser.addoption("--deep", action="store_true", help="--long, and more of each cut and interleaving (days)")
     parser.addoption("--part", type=_part, metavar="N/M", help="run only each M-th test, beginning with the N-th")
     parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
 
@@ -107,6 +108,7 @@ def _turn(nodeid: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.long |= config.option.deep
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files that have the most tests
 
 
@@ -224,6 +226,12 @@ def _evidence(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
             else:
                 sums[name] += value
     return sums
+
+
+@pytest.fixture
+def depth(pytestconfig: pytest.Config) -> str:
+    """Which column of its table a slow test takes: that of --long or that of --deep."""
+    return "deep" if pytestconfig.getoption("--deep") else "long"
 
 
 @pytest.fixture

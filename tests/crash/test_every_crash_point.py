@@ -437,6 +437,13 @@ def _is_slow(history: str, rules: Rules) -> bool:
     return history not in IN_NEW_NAMES if rules is Rules.NEW_NAMES else rules is Rules.LOG_TREE and history in LONG
 
 
+# What the slow tests try, with --long and with --deep.
+MANY = {
+    "long": {"per_cut": 40, "again": 100, "per_recovery_cut": 4},
+    "deep": {"per_cut": 200, "again": 25, "per_recovery_cut": 6},
+}
+
+
 @pytest.mark.parametrize(
     ("history", "rules"),
     [
@@ -471,10 +478,8 @@ def test_a_live_process_takes_over_from_one_that_was_killed(history: History, re
 @pytest.mark.timeout(7200)
 @BY_RULES
 @BY_NAME
-def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property) -> None:
-    record(
-        Explorer(history, rules, per_cut=40, again=100, per_recovery_cut=4, thorough=True).explore(), record_property
-    )
+def test_many_more_survivors_of_every_power_cut(history: History, rules: Rules, record_property, depth: str) -> None:
+    record(Explorer(history, rules, **MANY[depth], thorough=True).explore(), record_property)
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ BY_RULES = pytest.mark.parametrize(
     ],
 )
 
+# What the slow tests try, with --long and with --deep.
+MANY = {"long": {"limit": 150, "per_cut": 10}, "deep": {"limit": 1000, "per_cut": 20}}
+
 
 @BY_RULES
 @BY_NAME
@@ -31,8 +34,8 @@ def test_whatever_interleaves_is_explained(scenario: Scenario, rules: Rules, rec
 @pytest.mark.timeout(7200)
 @BY_RULES
 @BY_NAME
-def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property) -> None:
-    _record(Interleaver(scenario, rules, limit=150, per_cut=10).explore(), record_property)
+def test_much_more_that_interleaves_is_explained(scenario: Scenario, rules: Rules, record_property, depth: str) -> None:
+    _record(Interleaver(scenario, rules, **MANY[depth]).explore(), record_property)
 
 
 def test_power_cuts_leave_every_kind_of_disk(record_property) -> None:

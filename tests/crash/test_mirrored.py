@@ -27,6 +27,8 @@ RULES = (
     (Rules.NEW_NAMES, "mirror first"),
 )
 LONGEST = "adopted get and reclaimed"
+# What the slow tests try, with --long and with --deep.
+MANY = {"long": {"per_cut": 16, "again": 100}, "deep": {"per_cut": 50, "again": 50}}
 
 BY_NAME = pytest.mark.parametrize("name", MIRRORED)
 BY_RULES = pytest.mark.parametrize("rules", Rules, ids=lambda rules: rules.value)
@@ -56,8 +58,10 @@ def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_prope
 @BY_SIDE
 @BY_RULES
 @BY_NAME
-def test_either_disk_is_enough_after_many_more_power_cuts(name: str, rules: Rules, side: str, record_property) -> None:
-    explorer = Explorer(MIRRORED[name], rules, per_cut=16, again=100, per_recovery_cut=4, disk=SIDES[side])
+def test_either_disk_is_enough_after_many_more_power_cuts(
+    name: str, rules: Rules, side: str, record_property, depth: str
+) -> None:
+    explorer = Explorer(MIRRORED[name], rules, **MANY[depth], per_recovery_cut=4, disk=SIDES[side])
     record(explorer.explore(), record_property)
 
 
