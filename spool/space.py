@@ -18,7 +18,7 @@ from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
-from spool.runtime import calls
+from spool.runtime import interrupts
 from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
@@ -236,7 +236,7 @@ class Space:
         own = Transaction(self._engine, noted=False)
         try:
             found = own.get_many(queue, max_messages, **options)
-            calls.deliver_pending_signals()  # from here on they are gone, even if the caller is interrupted
+            interrupts.deliver_pending_signals()  # from here on they are gone, even if the caller is interrupted
             own.commit()
         finally:
             own.abandon()
@@ -352,7 +352,7 @@ class Space:
         What was submitted is committed first. A transaction that is still open is rolled back by the next process that
         looks.
         """
-        with calls.deferred(self._store.guard.end):
+        with interrupts.deferred(self._store.guard.end):
             if not self._store.closed:
                 self._finish_submitted()
                 self._housekeeper.tidy_up()

@@ -30,7 +30,7 @@ from spool.transactions.validation import check_queue
 _AT_ONCE = 4_096
 
 # What to write for messages of a run: (batch, run, first ordinal, count).
-Do = Callable[[CommitBatch, Run, int, int], None]
+Edit = Callable[[CommitBatch, Run, int, int], None]
 
 
 def delete(draft: CommitBatch, run: Run, first: int, count: int) -> None:
@@ -38,26 +38,26 @@ def delete(draft: CommitBatch, run: Run, first: int, count: int) -> None:
     draft.remove(run.number, first, count, "deleted")
 
 
-def move_to(queue: str) -> Do:
+def move_to(queue: str) -> Edit:
     """Move messages to another queue, where they are ready at once unless they are delayed by a control field."""
 
-    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
+    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         draft.update(run.number, first, count, {"queue": queue, "attempts": 0})
 
-    return do
+    return edit
 
 
-def redrive_to(queue: str | None) -> Do:
+def redrive_to(queue: str | None) -> Edit:
     """Move messages to another queue, or each back to the queue that it came from, and count their tries anew."""
 
-    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
+    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
         changes = {"queue": target, "attempts": 0, "not_before": None}
         if run.attributes.get("origin_attempts"):
             changes["origin_attempts"] = 0
         draft.update(run.number, first, count, changes)
 
-    return do
+    return edit
 
 
 def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], bool]:
@@ -65,18 +65,18 @@ def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], b
     return lambda attributes: attributes.get("origin_queue") in queues
 
 
-def change_to(changes: Mapping[str, Any]) -> Do:
-    def do(draft: CommitBatch, run: Run, first: int, count: int) -> None:
+def change_to(changes: Mapping[str, Any]) -> Edit:
+    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
         draft.update(run.number, first, count, changes)
 
-    return do
+    return edit
 
 
 # -- one message ------------------------------------------------------------------------------------------------------
 
 
-def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> None:
-    """Apply `do` to the message with that id.
+def act_on(store: Store, undertaker: OrphanReaper, message_id: str, edit: Edit) -> None:
+    """Apply ``edit`` to the message with that id.
 
     Raises:
         BadMessageId: there is no such message.
@@ -97,7 +97,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, do: Do) -> N
         claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_journal, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
-        _commit(store, claimed, do)
+        _commit(store, claimed, edit)
     finally:
         claiming.release(store.shared.claims, claimed)
         groups.release()
@@ -130,8 +130,8 @@ class Bulk:
         return self.wanted.matches(attributes, committed_at, now) and self.possible(attributes)
 
 
-def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
-    """Apply `do` to all messages that match and are not held; return how many."""
+def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
+    """Apply ``edit`` to all messages that match and are not held; return how many."""
     page = store.check_usable()
     check_queue(store.settings, bulk.queue, page)
     store.view.follows = True
@@ -146,7 +146,7 @@ def act_on_all(store: Store, bulk: Bulk, do: Do) -> int:
             free = [piece for part in possible for piece in _free(store.view.prepared, part)]
         if not slices:
             return done
-        done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, do)
+        done += _count_unclaimed(store.shared.claims, free) if bulk.dry_run else _act(store, bulk, free, edit)
         if bulk.progress is not None:
             bulk.progress(done)
 
@@ -173,7 +173,7 @@ def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
     return total - sum(position in claimed for position in positions(wanted)) if claimed else total
 
 
-def _act(store: Store, bulk: Bulk, wanted: PositionRanges, do: Do) -> int:
+def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
     claimed: PositionRanges = []
     try:
         for number, first, count in wanted:
@@ -181,12 +181,12 @@ def _act(store: Store, bulk: Bulk, wanted: PositionRanges, do: Do) -> int:
         if not claimed:
             return 0
         revalidate(store, store.deadline())
-        return _commit(store, claimed, do, bulk)
+        return _commit(store, claimed, edit, bulk)
     finally:
         claiming.release(store.shared.claims, claimed)
 
 
-def _commit(store: Store, claimed: PositionRanges, do: Do, bulk: Bulk | None = None) -> int:
+def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None = None) -> int:
     draft, done = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
@@ -195,7 +195,7 @@ def _commit(store: Store, claimed: PositionRanges, do: Do, bulk: Bulk | None = N
                 run.queue.name == bulk.queue and bulk.matches(run.attributes, run.committed_at, now)
             ):
                 continue  # it was moved or changed since it was looked up
-            do(draft, run, first, count)
+            edit(draft, run, first, count)
             done += count
     if done:
         deadline = store.deadline()

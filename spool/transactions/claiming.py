@@ -14,7 +14,7 @@ from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.position import PositionRanges, positions, subtract
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
-from spool.runtime import calls
+from spool.runtime import interrupts
 from spool.runtime.clock import Clock, Deadline
 from spool.store.parts import View
 from spool.store.store import Store
@@ -152,7 +152,7 @@ def wait_for(
         return _repeat(store, wanted, attempt, deadline)
     polling = store.view.polling.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
-        calls.deliver_pending_signals()
+        interrupts.deliver_pending_signals()
         check()
         if deadline.remaining() <= 0:
             return attempt()

@@ -37,7 +37,7 @@ from spool.model.options import GetOptions, PutOptions
 from spool.model.position import PositionRanges, subtract
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
-from spool.runtime import calls
+from spool.runtime import interrupts
 from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
@@ -417,14 +417,14 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with calls.deferred(partial(leave, self)):
+        with interrupts.deferred(partial(leave, self)):
             enter(self)
             return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with calls.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
+        with interrupts.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
             try:
                 finish(self, kind, error)
             finally:

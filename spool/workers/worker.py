@@ -19,7 +19,7 @@ from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
-from spool.runtime.calls import deferred
+from spool.runtime.interrupts import deferred
 from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
