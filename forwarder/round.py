@@ -28,7 +28,7 @@ from spool.store.store import Store
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage, set_aside
 from spool.transactions.resolution import resolve_orphans
-from spool.workers.effects import Effect, Rules
+from spool.workers.effects import Effect, OutcomePolicy
 
 log = logging.getLogger("spool.forwarder")
 
@@ -129,8 +129,10 @@ def run_round(
         if full:
             return RoundResult({Effect.KEPT: len(held)}, full=full)
         config = space.queues()
-        rules = Rules(with_error_queue(store.settings.known.config, route.queue), dict(config), route.on_failure)
-        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, rules, held), tasks, calling)
+        policy = OutcomePolicy(
+            with_error_queue(store.settings.known.config, route.queue), dict(config), route.on_failure
+        )
+        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, policy, held), tasks, calling)
         with store.guard:
             try:
                 result = _commit(store, transaction, blocks)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from forwarder.failures import Failures
 from forwarder.services import Caller, Request, Service
 from forwarder.time_limits import Watchdog
-from spool.coordination.locks import in_hand_byte
+from spool.coordination.locks import call_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.model import codecs
 from spool.model.message import Message
@@ -22,7 +22,7 @@ from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
-from spool.workers.effects import Effect, Rules, record
+from spool.workers.effects import Effect, OutcomePolicy, record
 from spool.workers.outcome import Retried
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
@@ -42,7 +42,7 @@ class Chunk:
     path: str
     round_id: bytes
     service: Service
-    rules: Rules
+    policy: OutcomePolicy
     messages: list[HeldMessage]
     until: float = math.inf
     must_call: bool = True
@@ -50,7 +50,7 @@ class Chunk:
     @property
     def first_byte(self) -> int:
         """The first of the bytes whose locks tell which message's call is in progress."""
-        return in_hand_byte(self.round_id, *self.messages[0].position)
+        return call_byte(self.round_id, *self.messages[0].position)
 
 
 @dataclass
@@ -118,12 +118,12 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 effects[Effect.SET_ASIDE] += 1
                 continue
             watchdog.begin_call()
-            branch.take_in_hand(byte)
+            branch.begin_call(byte)
             try:
                 outcome = caller(Request(message, raw, unreadable))
             finally:
-                branch.put_down(byte)
-            effect, reason = record(branch.draft, chunk.rules, held, message, raw, outcome, time.time())
+                branch.end_call(byte)
+            effect, reason = record(branch.draft, chunk.policy, held, message, raw, outcome, time.time())
             effects[effect] += 1
             if reason:
                 block.failures.add(effect, reason)

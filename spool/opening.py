@@ -1,4 +1,4 @@
-"""Making a queue space, and opening one."""
+"""Make a queue space, and open one."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -49,7 +49,7 @@ from xa.codes import (
     XAER_RMFAIL,
     XAError,
 )  # fmt: skip
-from xa.states import BranchState, Call, after
+from xa.states import BranchState, Call, next_state
 
 _END_CALLS = {TMSUCCESS: Call.END_SUCCESS, TMFAIL: Call.END_FAIL, TMSUSPEND: Call.END_SUSPEND}
 
@@ -97,7 +97,7 @@ class ResourceManager:
             elif branch is None:
                 raise self._not_here(xid)
             else:
-                branch.state = after(branch.state, Call.JOIN if flags == TMJOIN else Call.RESUME)
+                branch.state = next_state(branch.state, Call.JOIN if flags == TMJOIN else Call.RESUME)
                 branch.associations += 1
             associate(self._store, branch.transaction)
         return XA_OK
@@ -132,7 +132,7 @@ class ResourceManager:
             if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
                 branch.associations -= 1  # others are still at it
             else:
-                branch.state = after(branch.state, call)
+                branch.state = next_state(branch.state, call)
                 branch.associations = max(0, branch.associations - 1)
             if call is Call.END_FAIL:
                 branch.transaction.set_rollback_only("its transaction manager said TMFAIL")
@@ -146,7 +146,7 @@ class ResourceManager:
         """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
         with self._mutex, _translated(XA_RBROLLBACK), self._store.guard:
             branch = self._known(xid)
-            state = after(branch.state, Call.PREPARE)
+            state = next_state(branch.state, Call.PREPARE)
             voted = False
             try:
                 voted = branch.transaction.prepare()
@@ -167,7 +167,7 @@ class ResourceManager:
             branch = self._branches.get(xid)
             if branch is not None:
                 call = Call.COMMIT_ONE_PHASE if flags == TMONEPHASE else Call.COMMIT
-                after(branch.state, call)
+                next_state(branch.state, call)
             if flags == TMONEPHASE:
                 return self._commit_one_phase(xid, branch)
             with _translated(XA_RETRY):
@@ -194,7 +194,7 @@ class ResourceManager:
         with self._mutex, _translated(XA_RETRY), self._store.guard:
             branch = self._branches.get(xid)
             if branch is not None:
-                after(branch.state, Call.ROLLBACK)
+                next_state(branch.state, Call.ROLLBACK)
                 if branch.state is not BranchState.PREPARED:
                     del self._branches[xid]
                     if branch.transaction.is_active:

@@ -54,8 +54,8 @@ _TABLE: dict[tuple[BranchState, Call], BranchState] = {
 }
 
 
-def after(state: BranchState, call: Call) -> BranchState:
-    """The state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state."""
+def next_state(state: BranchState, call: Call) -> BranchState:
+    """Return the state after a call that succeeds; XAError with XAER_PROTO if the call does not fit the state."""
     found = _TABLE.get((state, call))
     if found is None:
         fitting = ", ".join(sorted(c.value for s, c in _TABLE if s is state)) or "nothing any more"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.bodies import encoded
+from xaspool_scripts.bodies import as_json_fields
 from xaspool_scripts.common import Failure, complete_quarantined, json_option, note, opened, space_option
 from xaspool_scripts.options import confirmed, yes_option
 from xaspool_scripts.output import moment, pairs, printable, table, write_json
@@ -130,4 +130,4 @@ def _all(space: "Space") -> "list[QuarantinedFile]":
 
 
 def _object(file: "QuarantinedFile") -> dict[str, Any]:
-    return asdict(file) | encoded("beginning", file.beginning)
+    return asdict(file) | as_json_fields("beginning", file.beginning)

@@ -59,11 +59,11 @@ def message_object(message: "Message", *, body: bool = True) -> dict[str, Any]:
         if name != "body":
             fields[name] = field
         elif body:
-            fields |= {**encoded("body", message.body), **json_value(message)}
+            fields |= {**as_json_fields("body", message.body), **json_value(message)}
     return fields
 
 
-def encoded(name: str, raw: bytes) -> dict[str, str]:
+def as_json_fields(name: str, raw: bytes) -> dict[str, str]:
     """Return bytes for JSON as the fields `name` and `name`_encoding: text if they are UTF-8, otherwise base64."""
     try:
         text, encoding = raw.decode("utf-8"), "utf-8"

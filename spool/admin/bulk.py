@@ -75,7 +75,7 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 # -- one message ------------------------------------------------------------------------------------------------------
 
 
-def act_on(store: Store, undertaker: OrphanReaper, message_id: str, edit: Edit) -> None:
+def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with that id.
 
     Raises:
@@ -94,7 +94,7 @@ def act_on(store: Store, undertaker: OrphanReaper, message_id: str, edit: Edit) 
     wanted = Wanted(run.queue.name, message_id=message_id)
     claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, undertaker, wanted, page, deadline, _no_journal, groups)
+        claimed = claiming.claim(store, reaper, wanted, page, deadline, _no_journal, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)

@@ -61,7 +61,7 @@ def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] 
         SystemFailure: another process held the reclaim lock for the whole time.
     """
     check_stream(stream, "write")
-    with _nothing_reclaimed(store):
+    with _reclaim_blocked(store):
         settings, names = _snapshot(store)
         with tarfile.open(fileobj=stream, mode="w|gz" if compress else "w|") as archive:
             _add(archive, _BEGIN, json.dumps({"format": _FORMAT, "files": len(names)}).encode())
@@ -76,7 +76,7 @@ def export(store: Store, stream: BinaryIO, progress: Callable[[Progress], None] 
 
 
 @contextmanager
-def _nothing_reclaimed(store: Store) -> Iterator[None]:
+def _reclaim_blocked(store: Store) -> Iterator[None]:
     deadline = store.deadline()
     for _ in deadline.polls():
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as locked:

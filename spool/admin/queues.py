@@ -1,4 +1,4 @@
-"""Making, changing and deleting queues: edits of ``space.toml``, by one process at a time, durable when they return."""
+"""Make, change and delete queues: edits of ``space.toml``, by one process at a time, durable when they return."""
 
 import grp
 import logging
@@ -128,7 +128,7 @@ def delete_queue(store: Store, name: str) -> None:
         _check_unused(store.files.disk, store.view, name, known)
         return without_queue(text, name)
 
-    with editing(store), _nothing_comes(store):
+    with editing(store), _commits_blocked(store):
         edit_settings(store, edit)
         with suppress(OSError):  # a file is dropped in this instant: the next intake names it
             store.files.disk.remove_directory(f"{layout.DROP}/{name}")
@@ -163,7 +163,7 @@ def _puts(image: FileContents, queue: str) -> Iterator[int]:
 
 
 @contextmanager
-def _nothing_comes(store: Store) -> Iterator[None]:
+def _commits_blocked(store: Store) -> Iterator[None]:
     """Keep commits from getting a number, and branches from voting; afterwards each looks at the settings first."""
     with_number_lock(store.shared.control, store.deadline())
     try:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import spool.transactions.transaction
-from spool.aio.tasks import Threads, finish
+from spool.aio.tasks import Threads, wait_to_end
 from spool.engine import Engine
 from spool.errors import Empty
 from spool.model.message import Message
@@ -39,7 +39,7 @@ class Receiver:
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
         self._store.guard.check()
-        return _Taking(self.engine, self.threads, wanted).take()
+        return _GetAttempt(self.engine, self.threads, wanted).take()
 
     async def receive(self, wanted: Wanted, attempt: Callable[[], Awaitable[list[Message]]]) -> list[Message]:
         """Look; then, while there is none, wait for the queue's turn, and look whenever a message may have come."""
@@ -98,7 +98,7 @@ class Receiver:
         self._listener.shutdown(wait=False)
 
 
-class _Taking:
+class _GetAttempt:
     """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile."""
 
     def __init__(self, engine: Engine, threads: Threads, wanted: Wanted) -> None:
@@ -109,7 +109,7 @@ class _Taking:
         self.cancelled = self.begun = False
 
     async def take(self) -> list[Message]:
-        return await finish(self.threads.submit(self._claim), self._give_up)
+        return await wait_to_end(self.threads.submit(self._claim), self._give_up)
 
     def _give_up(self) -> bool:
         """Cancel the attempt; False if its commit has begun, which is then finished."""

@@ -26,7 +26,7 @@ class Closable(Protocol):
 S = TypeVar("S", bound=Closable)
 
 
-async def finish(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
+async def wait_to_end(work: "asyncio.Future[T]", give_up: Callable[[], bool] = lambda: False) -> T:
     """Wait for a thread's work and return its result.
 
     If the task is cancelled meanwhile, ``give_up`` is asked: True cancels the task at once; False lets it get the
@@ -80,7 +80,7 @@ class Threads:
     async def run_to_end(self, call: Callable[[], T], *, patient: bool = False) -> T:
         """Wait for the call. A task that is cancelled meanwhile hears the outcome, and is cancelled where it waits
         next."""
-        return await finish(self.submit(call, patient=patient))
+        return await wait_to_end(self.submit(call, patient=patient))
 
     def end(self) -> None:
         """End the threads: the space is closed."""

@@ -21,8 +21,8 @@ from spool.transactions.selection import Wanted
 from spool.workers.attempt import Attempt
 from spool.workers.call_threads import CallThreads
 from spool.workers.effects import Effect
-from spool.workers.once import SinglePass
 from spool.workers.outcome import Outcome, Retried, of_error, of_value
+from spool.workers.single_pass import SinglePass
 from spool.workers.worker import (
     ENDED,
     MOST_ABANDONED,

@@ -1,4 +1,4 @@
-"""The one seam to the operating system: every call that touches a space's files goes through ``Disk``."""
+"""The only way to the operating system: every call that touches a space's files goes through ``Disk``."""
 
 from spool.disk.disk import Disk
 

@@ -1,4 +1,4 @@
-"""Descriptors and forks.
+"""The tables of open descriptors, and what a fork does to them.
 
 The kernel releases a lock when its descriptor is closed, so the table of what a ``Disk`` has open decides what a close,
 a fork and a number that was used again mean for locks.

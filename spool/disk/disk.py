@@ -1,4 +1,4 @@
-"""The seam: every look at and every change of a space's files goes through one ``Disk``.
+"""``Disk``: every look at and every change of a space's files goes through it.
 
 Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
 this place and cut the power between any two calls. Paths are relative to the space's directory; handles

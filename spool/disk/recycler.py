@@ -1,4 +1,4 @@
-"""Consumed files, to be overwritten by next commits: making an inode and giving it blocks is half of a small commit.
+"""Consumed files, to be overwritten by next commits: a new inode and its blocks are half the cost of a small commit.
 
 No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
 and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;

@@ -20,10 +20,10 @@ from spool.coordination.locks import drop_folder_byte
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES
 from spool.disk.stat import FileIdentity
-from spool.intake import spares
+from spool.intake import safety_copies
 from spool.intake.directories import FIRST_PREFIX, CapturedFile, CaptureDirectories, queue_of
 from spool.intake.dropfile import is_unfinished
-from spool.intake.late import LateWrites, grown
+from spool.intake.late_writes import LateWrites, growth_reason
 from spool.intake.writers import Complete, Evidence
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
@@ -63,7 +63,7 @@ class Capture:
         """Move dropped files, by name, to a capture directory.
 
         Where renames are not ordered, a power cut could lose both names of a file: there the new name is durable before
-        the old one is removed, or a copy is (``spares``), and no other intake may look meanwhile.
+        the old one is removed, or a copy is (``safety_copies``), and no other intake may look meanwhile.
 
         Returns:
             Those that could be captured, and those of intakes that were found dead.
@@ -92,7 +92,7 @@ class Capture:
                 self._disk.link(file.first, file.path)
                 linked.append(file)
             except Unsupported:
-                spares.make(self._disk, file.first, file.folder)
+                safety_copies.make(self._disk, file.first, file.folder)
                 copied.append(file)
 
         for name, seen in arrivals:
@@ -118,8 +118,8 @@ class Capture:
                 lost.append(file)
         for folder in {file.folder for file in copied}:
             self._disk.flush_directory(folder)
-            for spare in spares.folders(self._disk, folder):
-                spares.remove(self._disk, spare)
+            for spare in safety_copies.folders(self._disk, folder):
+                safety_copies.remove(self._disk, spare)
         return lost
 
     def _capture_one(
@@ -151,7 +151,7 @@ class Capture:
     def _copied_names(self, queue: str) -> set[str]:
         """Return the names of files of which intakes have copies."""
         directories = [f"{layout.ACTIVE}/{name}" for name in self._directories.of_queue(queue)]
-        folders = [folder for directory in directories for folder in spares.folders(self._disk, directory)]
+        folders = [folder for directory in directories for folder in safety_copies.folders(self._disk, directory)]
         return {name for folder in folders for name in self._disk.names(folder)}
 
     def _is_captured(self, file: CapturedFile, identity: FileIdentity) -> bool:
@@ -178,7 +178,7 @@ class Capture:
             self._store.fail("taking dropped files", error)
 
     def remove(self, file: CapturedFile) -> None:
-        """Remove a file whose messages are committed; one that may still have a writer is watched first (``late``)."""
+        """Remove a file whose messages are committed; one that may still have a writer is watched (``late_writes``)."""
         try:
             if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
                 self._disk.unlink(file.path)
@@ -196,7 +196,7 @@ class Capture:
         if identity is None or seen.is_still(identity):
             self._disk.unlink(file.path)
         else:
-            self._set_aside(file.path, file.queue, grown(seen.identity.size, identity.size))
+            self._set_aside(file.path, file.queue, growth_reason(seen.identity.size, identity.size))
 
     # -- intakes that died --------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Capture:
         # A commit of the dead intake may be unpublished: settle every number before concluding that there is none.
         settle_all(self._store, self._store.deadline())
         catch_up(self._store)
-        self._settle_copies(queue, path)
+        self._recover_copies(queue, path)
         left = []
         for name in sorted(self._disk.names(path)):
             if is_unfinished(name) and not name.startswith(FIRST_PREFIX):  # it was not dropped
@@ -258,17 +258,17 @@ class Capture:
         self._directories.keep(directory)
         return left
 
-    def _settle_copies(self, queue: str, path: str) -> None:
-        """Finish the copies in a directory, while no other intake renames files of that folder."""
-        if not spares.folders(self._disk, path):
+    def _recover_copies(self, queue: str, path: str) -> None:
+        """Recover the copies in a directory, while no other intake renames files of that folder."""
+        if not safety_copies.folders(self._disk, path):
             return
         if queue in self._locked_folders:
-            spares.settle(self._disk, path, queue)
+            safety_copies.recover(self._disk, path, queue)
             return
         byte = drop_folder_byte(queue)
         self._store.shared.xids.lock(byte, self._store.deadline(), f"the folder {layout.DROP}/{queue}")
         try:
-            spares.settle(self._disk, path, queue)
+            safety_copies.recover(self._disk, path, queue)
         finally:
             self._store.shared.xids.unlock(byte)
 

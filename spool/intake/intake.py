@@ -2,7 +2,7 @@
 
 A file that is believed to be complete (see ``writers``) is *captured* first: no other process can open it by name any
 more (see ``capture``). Then one commit has its messages and the fact that it was captured. Only after that commit is
-the file removed, or watched for a while if it may still have a writer (see ``late``).
+the file removed, or watched for a while if it may still have a writer (see ``late_writes``).
 """
 
 import logging

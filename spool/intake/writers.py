@@ -3,7 +3,7 @@
 The kernel tells whether any program has a file open for writing, but only to the file's owner and to root (a lease,
 fcntl(2)). For another user's file there is weaker evidence: a rename into place that was seen (``renames``), or that
 the file has not changed for ``drop_settle`` seconds. A writer may pause for longer, so a file that was captured on the
-last evidence is watched afterwards (``late``). Without evidence, a file waits.
+last evidence is watched afterwards (``late_writes``). Without evidence, a file waits.
 """
 
 import enum

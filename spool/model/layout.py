@@ -1,4 +1,4 @@
-"""What is called what in a space's directory, in both directions."""
+"""The names of the files in a space's directory: made, and parsed."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -51,7 +51,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
 def _lacks_its_error_queue(settings: Settings, queue: str) -> bool:
     """Whether the queue names an error queue that is not there: expired messages stay, undelivered, until it is."""
     config = queue_config(settings.config, queue)
-    return _is_kept(config) and config.error_queue not in settings.config.queues
+    return _goes_to_error_queue(config) and config.error_queue not in settings.config.queues
 
 
 def _claim_expired(claims: Claims, view: View, clock: Clock, queue: str) -> PositionRanges:
@@ -81,7 +81,7 @@ def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Posit
             commit_batch(store, _removal_batch(config, gone), deadline, flush=False)
         except QueueNotFound:  # its error queue was deleted since the settings were read
             return 0
-        where = f"moved to {config.error_queue}" if _is_kept(config) else "dropped"
+        where = f"moved to {config.error_queue}" if _goes_to_error_queue(config) else "dropped"
         log.info("%s messages of queue %s were past their time, and %s", count, queue, where)
     return count
 
@@ -90,7 +90,7 @@ def _removal_batch(config: QueueConfig, gone: dict[int, PositionRanges]) -> Comm
     batch = CommitBatch()
     for attempts, ranges in gone.items():
         for number, first, count in ranges:
-            if _is_kept(config):
+            if _goes_to_error_queue(config):
                 changes = moved_to(config, attempts, "it was past its time") | {"why": "expired"}
                 batch.update(number, first, count, changes)
             else:
@@ -98,5 +98,5 @@ def _removal_batch(config: QueueConfig, gone: dict[int, PositionRanges]) -> Comm
     return batch
 
 
-def _is_kept(config: QueueConfig) -> bool:
+def _goes_to_error_queue(config: QueueConfig) -> bool:
     return config.error_queue is not None and config.on_expiry == "error"

@@ -1,4 +1,4 @@
-"""What the caller is in: the transaction that its puts and gets join, right for threads and for asyncio tasks.
+"""The transaction that the caller's puts and gets join, kept for each thread and each asyncio task.
 
 A copied context keeps pointing at a transaction that has ended, and is told so, instead of silently committing on its
 own.

@@ -88,12 +88,12 @@ class RemoteBranch:
                 continue
         raise CorruptedFile(f"{names[-1]} is missing")
 
-    def take_in_hand(self, byte: int) -> None:
-        """Show the coordinator that the message of this byte is being worked on (``in_hand_byte``)."""
+    def begin_call(self, byte: int) -> None:
+        """Show the coordinator that the call for the message of this byte is in progress (``call_byte``)."""
         self._store.files.disk.lock(self._store.shared.xids.handle, byte)
 
-    def put_down(self, byte: int) -> None:
-        """Show the coordinator that the message of this byte is not being worked on any more."""
+    def end_call(self, byte: int) -> None:
+        """Show the coordinator that the call has ended."""
         self._store.files.disk.unlock(self._store.shared.xids.handle, byte)
 
     @public_call("preparing a branch")

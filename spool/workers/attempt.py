@@ -19,7 +19,7 @@ from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.transaction import TransactionState
-from spool.workers.effects import Effect, Rules, record, settled
+from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Rejected, Retried, one_line
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
@@ -134,11 +134,11 @@ class Attempt:
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add what the outcome does to the branch, by the settings as they are now."""
         settings = self._store.settings.current()
-        rules = Rules(with_error_queue(settings.config, message.queue), settings.config.queues)
-        outcome = settled(rules, message, outcome)
+        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config.queues)
+        outcome = effective_outcome(policy, message, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
-        return record(branch.draft, rules, self._held, message, b"", outcome, self._store.clock.now())
+        return record(branch.draft, policy, self._held, message, b"", outcome, self._store.clock.now())
 
     def withdraw(self, reason: str) -> tuple[Effect, str]:
         """End it as failed, from another thread than the function's.

@@ -44,8 +44,8 @@ class Effect(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What the effects depend on: the queue's options and those of all queues.
+class OutcomePolicy:
+    """What decides the effects of an outcome: the queue's options and those of all queues.
 
     ``on_failure``: what to do with a failure that the service calls final: "reject" it, or "retry" as a failed try.
     """
@@ -56,37 +56,43 @@ class Rules:
 
 
 def record(
-    draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, raw: bytes, outcome: Outcome, now: float
+    batch: CommitBatch,
+    policy: OutcomePolicy,
+    held: HeldMessage,
+    message: Message,
+    raw: bytes,
+    outcome: Outcome,
+    now: float,
 ) -> tuple[Effect, str]:
     """Add what the outcome does to the branch; return what became of the message, and why if it failed.
 
     ``raw``: the body as stored. ``now``: seconds since the epoch, for delays.
     """
-    outcome = settled(rules, message, outcome)
+    outcome = effective_outcome(policy, message, outcome)
     if isinstance(outcome, Rejected):
-        return _reject(draft, rules, held, message, outcome), outcome.reason
+        return _reject(batch, policy, held, message, outcome), outcome.reason
     if isinstance(outcome, Retried):
-        return _retry(draft, rules, held, message, outcome, now), outcome.reason
+        return _retry(batch, policy, held, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
-        draft.put(outcome.queue, [raw], _passed_on(rules, outcome.queue, message, held.attributes))
+        batch.put(outcome.queue, [raw], _fields_for(policy, outcome.queue, message, held.attributes))
     elif message.reply_queue is not None:
-        _answer(draft, rules, message.reply_queue, message, outcome)
-    draft.remove(*held.position, 1, "dequeued")
+        _answer(batch, policy, message.reply_queue, message, outcome)
+    batch.remove(*held.position, 1, "dequeued")
     return Effect.DELIVERED, ""
 
 
-def settled(rules: Rules, message: Message, outcome: Outcome) -> Outcome:
-    """Return the outcome by the rules: an answer without a queue to go to is a failed try."""
-    if isinstance(outcome, Rejected) and rules.on_failure == "retry":
+def effective_outcome(policy: OutcomePolicy, message: Message, outcome: Outcome) -> Outcome:
+    """Return the outcome that counts by the policy: an answer without a queue to go to is a failed try."""
+    if isinstance(outcome, Rejected) and policy.on_failure == "retry":
         outcome = Retried(outcome.reason)
-    missing = _missing_queue(rules, message, outcome)
+    missing = _missing_queue(policy, message, outcome)
     if missing is not None:
         which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
         return Retried(f"the {which} {missing!r} does not exist: create it")
     return outcome
 
 
-def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | None:
+def _missing_queue(policy: OutcomePolicy, message: Message, outcome: Outcome) -> str | None:
     target = None
     if isinstance(outcome, Replied):
         target = message.reply_queue
@@ -94,15 +100,17 @@ def _missing_queue(rules: Rules, message: Message, outcome: Outcome) -> str | No
         target = outcome.queue
     elif isinstance(outcome, Rejected) and outcome.reply is not None:
         target = message.failure_queue
-    return target if target is not None and target not in rules.queues else None
+    return target if target is not None and target not in policy.queues else None
 
 
-def _reject(draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, outcome: Rejected) -> Effect:
+def _reject(
+    batch: CommitBatch, policy: OutcomePolicy, held: HeldMessage, message: Message, outcome: Rejected
+) -> Effect:
     """Put the reply into the failure queue and move the request to the error queue, each if it is set."""
     if outcome.reply is not None and message.failure_queue is not None:
-        _answer(draft, rules, message.failure_queue, message, outcome.reply)
-    if rules.queue.error_queue is not None:
-        draft.update(*held.position, 1, moved_to(rules.queue, message.attempts + 1, outcome.reason))
+        _answer(batch, policy, message.failure_queue, message, outcome.reply)
+    if policy.queue.error_queue is not None:
+        batch.update(*held.position, 1, moved_to(policy.queue, message.attempts + 1, outcome.reason))
     else:
         log.warning(
             "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
@@ -110,16 +118,16 @@ def _reject(draft: CommitBatch, rules: Rules, held: HeldMessage, message: Messag
             message.queue,
             outcome.reason,
         )
-        draft.remove(*held.position, 1, "failed")
+        batch.remove(*held.position, 1, "failed")
     return Effect.REJECTED
 
 
 def _retry(
-    draft: CommitBatch, rules: Rules, held: HeldMessage, message: Message, outcome: Retried, now: float
+    batch: CommitBatch, policy: OutcomePolicy, held: HeldMessage, message: Message, outcome: Retried, now: float
 ) -> Effect:
     if not outcome.counted:
         return Effect.KEPT
-    decided = outcome_of_failure(rules.queue, message.attempts, outcome.reason, now, outcome.delay)
+    decided = outcome_of_failure(policy.queue, message.attempts, outcome.reason, now, outcome.delay)
     if decided.changes is None:
         log.warning(
             "message %s of queue %s was dropped: %s (no error queue is set): %s",
@@ -128,13 +136,13 @@ def _retry(
             tries(message.attempts + 1),
             outcome.reason,
         )
-        draft.remove(*held.position, 1, "failed")
+        batch.remove(*held.position, 1, "failed")
         return Effect.DROPPED
-    draft.update(*held.position, 1, decided.changes)
+    batch.update(*held.position, 1, decided.changes)
     return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
 
 
-def _answer(draft: CommitBatch, rules: Rules, queue: str, request: Message, answer: Replied) -> None:
+def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Message, answer: Replied) -> None:
     """Put an answer, with the request's correlation id, or else its id, and its other travelling fields."""
     attributes: dict[str, Any] = {"correlation_id": request.correlation_id or request.id}
     for name in _TRAVELLING:
@@ -145,12 +153,12 @@ def _answer(draft: CommitBatch, rules: Rules, queue: str, request: Message, answ
         attributes["content_type"] = answer.content_type
     if answer.codec is not None:
         attributes["codec"] = answer.codec
-    draft.put(queue, [answer.body], with_first_delay(rules.queues[queue], attributes))
+    batch.put(queue, [answer.body], with_first_delay(policy.queues[queue], attributes))
 
 
-def _passed_on(rules: Rules, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_for(policy: OutcomePolicy, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the control fields for the next queue: without the tries, waits and place that belong to this one."""
     fields = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # it counts from the first put
         fields["expires_at"] = message.expires_at
-    return with_first_delay(rules.queues[queue], fields)
+    return with_first_delay(policy.queues[queue], fields)

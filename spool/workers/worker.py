@@ -26,8 +26,8 @@ from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
 from spool.workers.effects import Effect
 from spool.workers.functions import takes_a_message
-from spool.workers.once import SinglePass
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
+from spool.workers.single_pass import SinglePass
 
 log = logging.getLogger("spool")
 

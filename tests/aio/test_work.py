@@ -13,7 +13,7 @@ import spool
 import spool.aio
 from spool.aio import worker
 from spool.runtime.context import associated
-from spool.workers import attempt, once
+from spool.workers import attempt, single_pass
 
 WAIT = 60.0
 
@@ -221,7 +221,7 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
 
 
 def test_messages_under_way_are_not_among_those_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "MOST_FAILED", 3)
+    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
 
     async def story(space: spool.aio.Space) -> None:
         await space.put_many("orders", ["bad", "bad", *["good"] * 6])

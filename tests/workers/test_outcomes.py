@@ -10,7 +10,7 @@ import pytest
 import spool
 from spool.model import codecs
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.workers import once
+from spool.workers import single_pass
 from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
 from tests.workers.conftest import WAIT, counts, fail
@@ -299,7 +299,7 @@ def test_consume_may_be_left_after_a_commit(space: spool.Space) -> None:
 def test_a_run_in_which_too_many_fail_leaves_the_rest(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(once, "MOST_FAILED", 3)
+    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
     space.put_many("orders", range(5))
 
     def fail(message: spool.Message) -> None:
@@ -313,7 +313,7 @@ def test_a_run_in_which_too_many_fail_leaves_the_rest(
 def test_messages_under_way_are_not_among_those_that_failed(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(once, "MOST_FAILED", 3)
+    monkeypatch.setattr(single_pass, "MOST_FAILED", 3)
     space.put_many("orders", ["bad", "bad", *["good"] * 6])
     summary = space.work(
         "orders", lambda message: fail(message) if message.body == "bad" else None, once=True, threads=4

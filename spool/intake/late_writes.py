@@ -1,4 +1,4 @@
-"""What a writer adds to a dropped file after the file became messages.
+"""Late writes: what a writer adds to a dropped file after the file became messages.
 
 Where the kernel does not tell whether a file has a writer, a file that has not changed for long counts as complete
 (``writers``). Such a file is not removed after its commit. It stays in ``.late.<size>.<modified_ns>/`` of its capture
@@ -78,7 +78,7 @@ class LateWrites:
         if identity is None:
             return False
         if (identity.size, identity.modified_ns) != (file.size, file.modified_ns):
-            self._set_aside(file.path, file.queue, grown(file.size, identity.size))
+            self._set_aside(file.path, file.queue, growth_reason(file.size, identity.size))
         else:
             period = max(_WATCHED_SECONDS, self._store.settings.known.config.drop_settle)
             if abs(self._store.clock.now() - identity.changed_ns / 1e9) < period:
@@ -93,7 +93,7 @@ class LateWrites:
         self._files.clear()
 
 
-def grown(read: int, size: int) -> str:
+def growth_reason(read: int, size: int) -> str:
     """Return why a file is set aside that changed after it became messages."""
     if size > read:
         return (

@@ -1,4 +1,4 @@
-"""Copies that keep a dropped file while it is renamed, on file systems where renames are not ordered.
+"""Safety copies of dropped files while they are renamed, on file systems where renames are not ordered.
 
 There a power cut can lose both names of a file that is renamed. A file of this user gets its second name by a link; the
 kernel refuses that for files that this user does not own and cannot write (fs.protected_hardlinks). Such a file is
@@ -53,8 +53,8 @@ def folders(disk: Disk, directory: str) -> list[str]:
     return [folder for folder in (f"{directory}/{name}" for name in names) if _is_directory(disk, folder)]
 
 
-def settle(disk: Disk, directory: str, queue: str) -> None:
-    """Settle the copies of an intake that died: a copy becomes the captured file if its original is lost; otherwise it
+def recover(disk: Disk, directory: str, queue: str) -> None:
+    """Recover the copies of an intake that died: a copy becomes the captured file if its original is lost; otherwise it
     is removed. Durable when this returns."""
     left = folders(disk, directory)
     for folder in [folder for folder in left if _SPARE in folder]:
