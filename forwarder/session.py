@@ -1,4 +1,4 @@
-"""The Spark session that forwards: started without noise, here or on a cluster, and taken down with its Java.
+"""The Spark session that forwards: started without output, here or on a cluster, and ended together with its Java.
 
 How the processes hang together: the driver starts Java with a pipe to its standard input, Java starts one Python daemon
 with such a pipe, and the daemon forks the workers. Each process ends when its pipe is closed, so a killed driver leaves

@@ -53,7 +53,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     decisions = decide(evidence)
     early = [d for d in decisions if d.step in (Step.RETURN, Step.QUARANTINE)]
     for decision in early:
-        _do(store, decision, deadline)
+        _carry_out(store, decision, deadline)
     rebuild(store, alone=alone, opening=True)
     if alone:
         report.findings += _damage(store.view)
@@ -64,7 +64,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     decisions = decide(evidence, frozenset(store.view.index.adopted), _refused(evidence, store.view.index))
     for decision in decisions:
         if decision not in early:
-            _do(store, decision, deadline)
+            _carry_out(store, decision, deadline)
     report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
     report.in_doubt = sorted(map(str, store.view.prepared.images))
     report.published = store.view.index.applied
@@ -114,7 +114,7 @@ def _finish_numbers(store: Store, evidence: Evidence) -> None:
             store.shared.numbers.unlock(number)
 
 
-def _do(store: Store, decision: Decision, deadline: Deadline) -> None:
+def _carry_out(store: Store, decision: Decision, deadline: Deadline) -> None:
     """Carry out one decision. A failure is logged, and the next scan tries again; a failed flush stops the space."""
     try:
         _STEPS[decision.step](store, decision, deadline)

@@ -86,7 +86,7 @@ class ResourceManager:
         XAER_DUPID: the branch exists, here or in another process. XAER_OUTSIDE: the caller is in a transaction that
         is not under XA. XAER_PROTO: it is in a branch already, or the branch belongs to another process.
         """
-        xid = _checked(xid)
+        xid = _check_xid(xid)
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
         with self._mutex, _translated(), self._store.guard:
@@ -160,7 +160,7 @@ class ResourceManager:
 
     def commit(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
         """Phase two, or both in one (TMONEPHASE). XA_RETRY: it cannot finish now, and can be asked again."""
-        xid = _checked(xid)
+        xid = _check_xid(xid)
         if flags not in (TMNOFLAGS, TMONEPHASE):
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
         with self._mutex, _translated(), self._store.guard:
@@ -190,7 +190,7 @@ class ResourceManager:
 
     def rollback(self, xid: Xid) -> int:
         """Undo a branch, prepared or not."""
-        xid = _checked(xid)
+        xid = _check_xid(xid)
         with self._mutex, _translated(XA_RETRY), self._store.guard:
             branch = self._branches.get(xid)
             if branch is not None:
@@ -239,7 +239,7 @@ class ResourceManager:
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
         with self._mutex, _translated(), self._store.guard:
-            if not resolution.forget(self._store, _checked(xid), self._store.deadline()):
+            if not resolution.forget(self._store, _check_xid(xid), self._store.deadline()):
                 raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
 
@@ -252,7 +252,7 @@ class ResourceManager:
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _known(self, xid: Xid) -> _Branch:
-        branch = self._branches.get(_checked(xid))
+        branch = self._branches.get(_check_xid(xid))
         if branch is None:
             raise self._not_here(xid)
         return branch
@@ -277,7 +277,7 @@ class ResourceManager:
         self._told.discard(xid)
 
 
-def _checked(xid: Xid) -> Xid:
+def _check_xid(xid: Xid) -> Xid:
     try:
         return Xid.checked(*xid)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,6 @@
-"""How tasks get messages: a claim in a thread, and a wait that one task of a queue does for all.
+"""How tasks get messages: each claims in a thread; of the tasks that wait at one queue, one looks for all.
 
-Of the tasks that wait for a message of one queue, one looks for all: one that gets a message makes room for the next.
-One thread listens for commits, for all queues.
+A task that gets a message lets the next one look. One thread listens for commits, for all queues.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Locks between the processes that have a space open: held, never guessed from process ids.
+"""Locks between the processes that have a space open: a lock that is held proves a live process, a process id nothing.
 
 The kernel drops a lock when its process dies, however it dies. There are three mechanisms, one for each kind of thing:
 

@@ -1,4 +1,4 @@
-"""What `spool.create` and `spool.open` refuse of a file system, as far as it can be seen without a trial.
+"""What `spool.create` and `spool.open` check of a file system, without a trial, and refuse.
 
 `spool.admin.doctor` tries out the rest.
 """

@@ -1,4 +1,4 @@
-"""Capturing dropped files: moving them from ``drop/`` to where only their intake opens them by name.
+"""Capture of dropped files: they move from ``drop/`` to a directory where only their intake opens them by name.
 
 What an intake captured before it died belongs to the next intake that gets its directory: if a commit names the file,
 it is removed; otherwise it is read from where it lies, and never put back.
@@ -49,7 +49,7 @@ class Capture:
         report: Callable[[str, str], None],
         set_aside: Callable[[str, str, str], None],
     ) -> None:
-        self.late = LateWrites(store, set_aside)
+        self.late_writes = LateWrites(store, set_aside)
         self._store = store
         self._disk = store.files.disk
         self._queues = queues
@@ -183,7 +183,7 @@ class Capture:
             if file.seen is None or file.seen.evidence is Evidence.NO_WRITER:
                 self._disk.unlink(file.path)
             elif file.seen.evidence is Evidence.UNCHANGED:
-                self.late.keep(file.queue, file.path, file.seen.identity)
+                self.late_writes.watch(file.queue, file.path, file.seen.identity)
             else:
                 self._remove_renamed(file, file.seen)
         except FileNotFoundError:
@@ -240,7 +240,7 @@ class Capture:
         left = []
         for name in sorted(self._disk.names(path)):
             if is_unfinished(name) and not name.startswith(FIRST_PREFIX):  # it was not dropped
-                self.late.take_over(queue, f"{path}/{name}")
+                self.late_writes.take_over(queue, f"{path}/{name}")
                 continue
             meanwhile = name.startswith(FIRST_PREFIX)
             file = CapturedFile(queue, directory, name.removeprefix(FIRST_PREFIX), came_meanwhile=meanwhile)
@@ -330,5 +330,5 @@ class Capture:
     @public_call("finishing dropped files")
     def close(self) -> None:
         """Release the capture directories. What lies in them waits for the next intake."""
-        self.late.close()
+        self.late_writes.close()
         self._directories.release_all()

@@ -133,18 +133,20 @@ class CaptureDirectories:
     def release_unused(self) -> None:
         """Remove and unlock the empty directories to which no files go any more."""
         wanted = set(self._current.values())
-        self._held = [directory for directory in self._held if directory in wanted or not self._removed(directory)]
+        self._held = [
+            directory for directory in self._held if directory in wanted or not self._remove_if_empty(directory)
+        ]
 
     def release_all(self) -> None:
         """Unlock all directories, and remove those that are empty; the next intake finishes the others."""
         for directory in self._held:
-            if not self._removed(directory):
+            if not self._remove_if_empty(directory):
                 self.unlock(directory)
         self._held.clear()
         self._current.clear()
         self._used.clear()
 
-    def _removed(self, directory: str) -> bool:
+    def _remove_if_empty(self, directory: str) -> bool:
         """Remove and unlock a directory; False if it is not empty."""
         try:
             self._disk.remove_directory(f"{layout.ACTIVE}/{directory}")

@@ -258,7 +258,7 @@ class Intake:
 
     @public_call("looking at files that were taken")
     def _look_at_late(self) -> None:
-        self._capture.late.look()
+        self._capture.late_writes.check()
 
     # -- committing -------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class LateWrites:
         self._set_aside = set_aside
         self._files: list[_LateFile] = []
 
-    def keep(self, queue: str, path: str, read: FileIdentity) -> None:
+    def watch(self, queue: str, path: str, read: FileIdentity) -> None:
         """Watch a file whose messages are committed. ``read``: its identity when it was read."""
         directory, _, name = path.rpartition("/")
         folder = f"{directory}/.late.{read.size}.{read.modified_ns}"
@@ -69,11 +69,11 @@ class LateWrites:
                 self._disk.remove_directory(folder)
             self._files += [_LateFile(queue, folder, name, int(named[1]), int(named[2])) for name in names]
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Set aside each file that has changed; remove each that has not changed for long enough."""
-        self._files = [file for file in self._files if self._stays(file)]
+        self._files = [file for file in self._files if self._still_watched(file)]
 
-    def _stays(self, file: _LateFile) -> bool:
+    def _still_watched(self, file: _LateFile) -> bool:
         identity = self._disk.identity(file.path)
         if identity is None:
             return False

@@ -1,4 +1,4 @@
-"""Which dropped files were renamed into place, as the kernel reports it from the beginning of the watch on.
+"""Which dropped files were renamed into their folder, as the kernel (inotify) reports it.
 
 A rename is evidence that the file is complete: its writer gave it its name at the end. No other change is. In
 particular, a status that changed later than the bytes is none: a ``chmod``, or a second name, changes it while the

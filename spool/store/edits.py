@@ -1,4 +1,4 @@
-"""Edits of ``space.toml``: by one process at a time, durable when they return, and by hand.
+"""Edits of ``space.toml``, by a call or by hand: one call at a time, durable when it returns.
 
 The counters carry the version of the settings. Every process that has the space open reads the file again when the
 version is not the one that it has read; what people edit by hand is noticed by the housekeeping of any of them.

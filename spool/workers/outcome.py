@@ -1,4 +1,4 @@
-"""What one call of a service came to, as a value; and the two exceptions by which a Python function says so itself."""
+"""The outcome of one call of a service, as a value; and the two exceptions by which a Python function chooses it."""
 
 import math
 from dataclasses import dataclass

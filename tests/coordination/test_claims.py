@@ -52,7 +52,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         tx = doomed.transaction()
         tx.get("q")
         tx.put_many("q", [bytes(1 << 20)] * 20)
-        assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a note, and a branch that streams"
+        assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a claim journal, and a branch that streams"
         reap_orphans(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
         doomed._store.guard.close_at_once("it died")  # what the kernel does for a process that is killed

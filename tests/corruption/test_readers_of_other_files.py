@@ -1,4 +1,4 @@
-"""Whoever wrote a note, counters, settings or a dropped file, its reader takes it within the limits or says why not."""
+"""Readers of claim journals, counters, settings and dropped files accept what is within the limits, or say why not."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests.corruption.readers import (
     whole,
 )
 
-# -- notes and counters -----------------------------------------------------------------------------------------------
+# -- journals and counters --------------------------------------------------------------------------------------------
 
 
 @OPTIONS

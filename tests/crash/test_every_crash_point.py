@@ -330,7 +330,7 @@ WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
 
 def _group(space: spool.Space, ledger: Ledger) -> None:
     """Several branches and plain messages in one file: all of them, or none."""
-    acknowledged = spool.Transaction(space.engine, noted=False)  # (without notes of claims, for brevity)
+    acknowledged = spool.Transaction(space.engine, noted=False)  # (without claim journals, for brevity)
     forwarded = spool.Transaction(space.engine, noted=False)
     acknowledged.get("a")
     forwarded.get("a")

@@ -382,7 +382,7 @@ def test_a_space_that_was_to_be_closed_is_closed_at_whichever_line_it_came(
 
 
 def test_a_transaction_that_was_open_keeps_no_descriptor(memory: Path) -> None:
-    """Its note of claims and its file are closed with the space, whatever becomes of the transaction."""
+    """Its claim journal and its file are closed with the space, whatever becomes of the transaction."""
     furnish(memory / "space")
     before = descriptors()
     space, _ = opened(memory / "space")

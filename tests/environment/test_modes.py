@@ -40,7 +40,7 @@ def live(root: Path, flush: str, look: Callable[[], None]) -> None:
     look()
     with space.transaction() as tx:
         tx.get("a")
-        look()  # a note of the claim
+        look()  # a journal of the claim
         tx.rollback()
     manager = xa.ResourceManager(space)
     for outcome in (manager.commit, manager.rollback):

@@ -274,7 +274,7 @@ def test_what_is_planted_in_run_while_it_is_in_use_is_refused_by_name(
 
 def _use_all_claim_files(root: Path) -> None:
     with spool.open(root) as space, space.transaction() as tx:
-        tx.get("a")  # its note names an owner, who holds a byte in each
+        tx.get("a")  # its journal names an owner, which holds a byte in each
 
 
 # -- what turns into something else while it is looked at --------------------------------------------------------------

@@ -356,7 +356,7 @@ def _partly(world: World) -> list[World]:
     return [submitted, submitted.got("a"), submitted.got("a", 2).put("b", "reply"), world.got("a")]
 
 
-# A try that cannot be recorded is not counted, and one whose note cannot be removed may count twice; nothing else.
+# A try that cannot be recorded is not counted, and one whose journal cannot be removed may count twice; nothing else.
 FAIL = Step(_fail, _same, _perhaps_moved, unsure=True)
 FAIL_AGAIN = Step(_fail, _moved, _perhaps_moved, unsure=True)
 

@@ -71,7 +71,7 @@ def _round(space: spool.Space) -> None:
 
 
 def _claims(space: spool.Space) -> None:
-    """A claim, its note, and the beginning of a large branch."""
+    """A claim, its journal, and the beginning of a large branch."""
     tx = space.transaction()
     tx.get("a")
     tx._branch.lock_xid()

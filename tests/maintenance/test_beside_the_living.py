@@ -92,7 +92,7 @@ def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spoo
 def test_a_death_is_counted_once_though_two_find_the_note(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    """While one counts, another leaves the note to it."""
+    """While one process counts, another leaves the journal to it."""
     counting, disk = watched
     doomed, its_disk = processes.open()
     wanted = doomed.put("orders", "one")
@@ -124,7 +124,7 @@ def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space,
 def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    """A note is never flushed."""
+    """A claim journal is never flushed."""
     doomed, disk = watched
     first, second = doomed.put("orders", "one"), doomed.put("orders", "two")
     transaction = doomed.transaction()
