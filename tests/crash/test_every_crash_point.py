@@ -490,9 +490,9 @@ def test_many_more_survivors_of_a_takeover(history: History, rules: Rules, recor
     record(Explorer(history, rules, per_recovery_cut=10, thorough=True).explore_takeovers(), record_property)
 
 
-def record(tally: Tally, record_property) -> None:
+def record(tally: Tally, record_property, what: str = "crash tests") -> None:
     """How much was looked at, into the report of the tests and (with -s or -rP) onto the screen."""
     assert tally.states >= tally.cuts / 2, tally
     for name, value in vars(tally).items():
-        record_property(f"crash tests: {name}", dict(value) if isinstance(value, Counter) else value)
+        record_property(f"{what}: {name}", dict(value) if isinstance(value, Counter) else value)
     print(f"{tally.states} disks after {tally.cuts} cuts, {tally.recoveries} cut recoveries")

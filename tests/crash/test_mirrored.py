@@ -26,6 +26,7 @@ RULES = (
     (Rules.LOG_TREE, "mirror last"),
     (Rules.NEW_NAMES, "mirror first"),
 )
+WITH_A_MIRROR = "crash tests with a mirror"
 LONGEST = "adopted get and reclaimed"
 # What the slow tests try, with --long and with --deep.
 MANY = {"long": {"per_cut": 16, "again": 100}, "deep": {"per_cut": 50, "again": 50}}
@@ -45,12 +46,14 @@ BY_SIDE = pytest.mark.parametrize("side", SIDES)
 )
 def test_either_disk_is_enough_after_every_power_cut(name: str, rules: Rules, side: str, record_property) -> None:
     explorer = Explorer(MIRRORED[name], rules, per_cut=1, again=FEW[name], disk=SIDES[side])
-    record(explorer.explore(), record_property)
+    record(explorer.explore(), record_property, WITH_A_MIRROR)
 
 
 @pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])
 def test_what_a_live_process_finishes_reaches_the_mirror(name: str, record_property) -> None:
-    record(Explorer(MIRRORED[name], Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property)
+    record(
+        Explorer(MIRRORED[name], Rules.ORDERED, per_recovery_cut=1).explore_takeovers(), record_property, WITH_A_MIRROR
+    )
 
 
 @pytest.mark.slow
@@ -62,7 +65,7 @@ def test_either_disk_is_enough_after_many_more_power_cuts(
     name: str, rules: Rules, side: str, record_property, depth: str
 ) -> None:
     explorer = Explorer(MIRRORED[name], rules, **MANY[depth], per_recovery_cut=4, disk=SIDES[side])
-    record(explorer.explore(), record_property)
+    record(explorer.explore(), record_property, WITH_A_MIRROR)
 
 
 @pytest.mark.slow
@@ -70,4 +73,4 @@ def test_either_disk_is_enough_after_many_more_power_cuts(
 @BY_RULES
 @BY_NAME
 def test_whatever_a_live_process_finishes_reaches_the_mirror(name: str, rules: Rules, record_property) -> None:
-    record(Explorer(MIRRORED[name], rules, per_recovery_cut=4).explore_takeovers(), record_property)
+    record(Explorer(MIRRORED[name], rules, per_recovery_cut=4).explore_takeovers(), record_property, WITH_A_MIRROR)
