@@ -177,6 +177,19 @@ def test_a_file_with_a_number_to_come_that_has_come_when_it_is_mended_stays(
     assert [message.body for message in space.browse("orders")] == ["one", "two", "three"]
 
 
+def test_a_file_with_the_next_number_to_come_when_it_is_mended_is_a_dead_writers(
+    space: spool.Space, watched: Watched
+) -> None:
+    """One may have died between the rename to it and the store of the number."""
+    repairing, disk = watched
+    space.put("orders", "one")
+    disk.close(disk.create(layout.committed(3)))
+    disk.before("names", lambda: space.put("orders", "two"), layout.QUARANTINE)
+    repairing.check(repair=True)
+    assert not disk.waits_for("names")
+    assert ["its writer died" in finding.detail for finding in space.quarantined()] == [True]
+
+
 def test_no_number_is_given_out_while_a_file_with_a_number_to_come_is_moved(
     space: spool.Space, watched: Watched
 ) -> None:

@@ -27,8 +27,10 @@ def upper(message):
     with open("armed") as file:
         pid, call, n = json.load(file)
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}"]
-    strace = subprocess.Popen(
-        ["strace", "-f", "-o", "/dev/null", *kill, "-p", str(pid or os.getpid())], stderr=subprocess.PIPE
+    strace = subprocess.Popen(  # in a session of its own: Spark ends this group by SIGHUP, and strace may hang then
+        ["strace", "-f", "-o", "/dev/null", *kill, "-p", str(pid or os.getpid())],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     strace.stderr.readline()  # it is attached
     return message.body.upper()

@@ -245,9 +245,9 @@ def test_check_finds_no_fault_with_what_is_reclaimed_while_it_looks(space: spool
 def test_check_finds_no_file_missing_that_is_reclaimed_while_it_looks(space: spool.Space, watched: Watched) -> None:
     checker, disk = watched
     space.put("orders", "one")
-    disk.before("names", lambda: take_and_reclaim(space), layout.ACTIVE)
+    disk.before("exclusively", lambda: take_and_reclaim(space), layout.RECLAIM_LOCK)
     assert checker.check() == []
-    assert not disk.waits_for("names")
+    assert not disk.waits_for("exclusively")
 
 
 def test_nobody_reclaims_while_a_check_counts_files(space: spool.Space, watched: Watched) -> None:

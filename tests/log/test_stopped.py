@@ -59,6 +59,16 @@ def test_a_space_that_has_stopped_says_so(
         processes.space()
 
 
+def test_an_opener_of_a_space_that_has_stopped_changes_nothing(processes: Processes, space: spool.Space) -> None:
+    prepare(space)
+    disk = processes.disk()
+    disk.damage(layout.prepared(XID), 20)
+    space.engine.store.stop()
+    with pytest.raises(SpaceStopped):
+        processes.space()
+    assert disk.exists(layout.prepared(XID))
+
+
 @BY_CALL
 def test_a_space_that_is_closed_says_so(space: spool.Space, call: Callable[[spool.Space], object]) -> None:
     space.close()
