@@ -12,7 +12,7 @@ from recovery.problem import Problem, Remedy, distinct
 from spool.admin.findings import Finding
 from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
-from spool.disk.content import keep_directory
+from spool.disk.content import keep_directory, opened
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
@@ -83,22 +83,16 @@ def _apply_remedy(store: Store, problem: Problem) -> str:
 
 
 def _truncate(store: Store, problem: Problem) -> str:
-    handle = store.files.disk.open(problem.finding.name, write=True)
-    try:
+    with opened(store.files.disk, problem.finding.name, write=True) as handle:
         store.files.disk.truncate(handle, read_header(store.files.disk, handle).size)
         store.files.disk.flush(handle)
-    finally:
-        store.files.disk.close(handle)
     return "cut to its length"
 
 
 def _write_number(store: Store, problem: Problem) -> str:
-    handle = store.files.disk.open(problem.finding.name, write=True)
-    try:
+    with opened(store.files.disk, problem.finding.name, write=True) as handle:
         store.files.disk.write_at(handle, *stamp(problem.number))
         store.files.disk.flush(handle)
-    finally:
-        store.files.disk.close(handle)
     return "its number was written again"
 
 

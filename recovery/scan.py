@@ -6,6 +6,7 @@ from recovery.repair import repair
 from spool.admin.findings import Finding, Kind, RecoveryReport
 from spool.coordination.counters import Counters
 from spool.coordination.locks import xid_byte
+from spool.disk.content import opened
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import SpoolError
@@ -135,11 +136,8 @@ def _return_to_prepared(store: Store, decision: Decision, deadline: Deadline) ->
         store.files.disk.unlink(source)
         return
     store.files.disk.rename(source, target)
-    handle = store.files.disk.open(target, write=True)
-    try:
+    with opened(store.files.disk, target, write=True) as handle:
         store.files.disk.make_durable(handle, layout.PREPARED)
-    finally:
-        store.files.disk.close(handle)
 
 
 def _quarantine(store: Store, decision: Decision, deadline: Deadline) -> None:

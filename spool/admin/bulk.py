@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.admin.holders import claimed_positions
 from spool.coordination.claims import Claims
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
@@ -168,7 +167,7 @@ def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: in
 
 def _count_unclaimed(claims: Claims, wanted: PositionRanges) -> int:
     """Count the messages that could be claimed now, without taking a lock."""
-    claimed = claimed_positions(claims)
+    claimed = claims.positions()
     total = sum(count for _, _, count in wanted)
     return total - sum(position in claimed for position in positions(wanted)) if claimed else total
 

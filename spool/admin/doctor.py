@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 
 from spool.disk.advice import advice
-from spool.disk.content import new_file, write_new
+from spool.disk.content import new_file, opened, read_start, write_new
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, PASSAGE_MODE, Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import APART, check_kind, misplacement
@@ -200,11 +200,7 @@ def _file(disk: Disk, name: str, data: bytes = b"") -> str:
 
 
 def _content(disk: Disk, name: str) -> bytes:
-    handle = disk.open(name)
-    try:
-        return disk.read_at(handle, 0, 100)
-    finally:
-        disk.close(handle)
+    return read_start(disk, name, 100)
 
 
 def _names(disk: Disk, clock: Clock, trial: str) -> str:
@@ -280,17 +276,13 @@ def _flushes(disk: Disk, clock: Clock, trial: str) -> str:
 def _byte_locks(disk: Disk, clock: Clock, trial: str) -> str:
     name = _file(disk, f"{trial}/one/bytes")
     _prove_exclusion(disk, lambda: disk.open(name, write=True), disk.lock, "a locked byte was locked again")
-    first, second = disk.open(name, write=True), disk.open(name, write=True)
-    try:
+    with opened(disk, name, write=True) as first, opened(disk, name, write=True) as second:
         if not all(disk.lock(handle, 1, shared=True) for handle in (first, second)):
             raise _Refused("a lock cannot be shared: choose another file system")
         if not disk.lock(second, 2**62):
             raise _Refused("a byte far behind the end cannot be locked: choose another file system")
         if disk.some_lock(first, 2**62, 1) != (2**62, 1):
             raise _Refused("a byte that is locked looks free: choose another file system")
-    finally:
-        disk.close(first)
-        disk.close(second)
     return "one descriptor or process at a time holds a lock, and its end frees the lock"
 
 

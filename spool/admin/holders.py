@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.coordination.claims import Claims
 from spool.coordination.locks import LockFile, xid_byte
 from spool.disk.disk import Disk
 from spool.model.message import message_id
@@ -53,7 +52,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
 
     Prepared branches are those of the last listing.
     """
-    claimed = claimed_positions(shared.claims)
+    claimed = shared.claims.positions()
     held_by = {position: Holder(HELD) for position in claimed}
     if claimed:
         _add_journaled(disk, shared.xids, claimed, held_by)
@@ -63,14 +62,6 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
             pid, program = header.writer.get("pid"), header.writer.get("program")
             held_by[position] = Holder(IN_DOUBT, str(xid), _int_or_none(pid), _str_or_none(program), header.time)
     return held_by
-
-
-def claimed_positions(claims: Claims) -> set[Position]:
-    """Return the messages that any process has claimed, this one included."""
-    claimed = {Position(*place) for place in claims.held_ranges()}
-    for number, first, count in claims.held_elsewhere():
-        claimed.update(Position(number, ordinal) for ordinal in range(first, first + count))
-    return claimed
 
 
 def _add_journaled(disk: Disk, xids: LockFile, claimed: Iterable[Position], held_by: dict[Position, Holder]) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from spool.admin.findings import Finding, Kind
 from spool.coordination.locks import drop_folder_byte
-from spool.disk.content import copy
+from spool.disk.content import copy, unlink_if_there
 from spool.disk.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.quarantine import IS_MESSAGES, MAX_REASON_BYTES, REASON_SUFFIX, stem_of
@@ -210,8 +210,7 @@ def _no_intake_at(store: Store, queue: str) -> Iterator[None]:
 
 
 def _forget_reason(disk: Disk, path: str) -> None:
-    if disk.exists(path + REASON_SUFFIX):
-        disk.unlink(path + REASON_SUFFIX)
+    unlink_if_there(disk, path + REASON_SUFFIX)
     disk.flush_directory(layout.QUARANTINE)
 
 

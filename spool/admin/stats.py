@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.admin.holders import claimed_positions
 from spool.coordination.claims import Claims
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
@@ -78,7 +77,7 @@ def _of(counts: Counter[Run], line: Queue) -> int:
 
 def _claimed(claims: Claims, view: View) -> Counter[Run]:
     """Count the claimed messages of each run, of all processes."""
-    return _per_run(view, claimed_positions(claims))
+    return _per_run(view, claims.positions())
 
 
 def _held_in_doubt(view: View) -> Counter[Run]:

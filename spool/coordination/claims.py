@@ -15,6 +15,7 @@ from spool.disk.stat import FileIdentity
 from spool.errors import SpaceStopped
 from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
+from spool.model.position import Position, PositionRanges, positions
 
 _NONE: Set[int] = frozenset()
 
@@ -107,9 +108,9 @@ class Claims:
         """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
         return owner != self.owner and self.disk.some_lock(self._handle(number), owner, 1) is None
 
-    def held_elsewhere(self) -> list[tuple[int, int, int]]:
-        """Return (number, first, count) of every claim of other processes, for statistics."""
-        found = []
+    def held_elsewhere(self) -> PositionRanges:
+        """Return every claim of other processes."""
+        found: PositionRanges = []
         for index in range(CLAIM_FILES):
             handle, unseen = self._handle(index), [(1 << ORDINAL_BITS, 2**63 - 1)]
             while unseen:
@@ -123,12 +124,15 @@ class Claims:
 
     def numbers(self) -> set[int]:
         """Return the numbers of the commits of which any process has claimed messages."""
-        return {number for number, _ in self.held_ranges()} | {number for number, _, _ in self.held_elsewhere()}
+        return {number for number, _ in self._held_here()} | {number for number, _, _ in self.held_elsewhere()}
 
-    def held_ranges(self) -> list[tuple[int, int]]:
-        """Return (number, ordinal) of every claim of this process."""
+    def positions(self) -> set[Position]:
+        """Return the messages that any process has claimed, this one included."""
+        return {*self._held_here(), *positions(self.held_elsewhere())}
+
+    def _held_here(self) -> list[Position]:
         with self._mutex:
-            return [(number, ordinal) for number, held in self._held.items() for ordinal in held]
+            return [Position(number, ordinal) for number, held in self._held.items() for ordinal in held]
 
     def _handle(self, number: int) -> int:
         index = number % CLAIM_FILES

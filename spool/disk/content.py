@@ -3,12 +3,22 @@
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import zip_longest
 
 from spool.disk.disk import Disk
 
 _CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def opened(disk: Disk, name: str, *, write: bool = False) -> Iterator[int]:
+    """Open a file, and close it at the end."""
+    handle = disk.open(name, write=write)
+    try:
+        yield handle
+    finally:
+        disk.close(handle)
 
 
 @contextmanager
@@ -19,6 +29,20 @@ def new_file(disk: Disk, name: str) -> Iterator[int]:
         yield handle
     finally:
         disk.close(handle)
+
+
+def open_first(disk: Disk, names: Iterable[str]) -> int | None:
+    """Open the first of these names that is there; a file may move from one to the next at any time."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            return disk.open(name)
+    return None
+
+
+def read_start(disk: Disk, name: str, length: int) -> bytes:
+    """Return a file's first bytes: at most so many."""
+    with opened(disk, name) as handle:
+        return disk.read_at(handle, 0, length)
 
 
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -51,7 +75,7 @@ def write_new(disk: Disk, name: str, data: bytes, *, durable: bool) -> None:
 
 def copy(disk: Disk, source: str, target: str) -> None:
     """Copy a file to a new name, durable when this returns; FileExistsError if the name is taken."""
-    with _opened(disk, source) as read, new_file(disk, target) as written:
+    with opened(disk, source) as read, new_file(disk, target) as written:
         write_chunks(disk, written, chunks(disk, read))
         disk.make_durable(written, directory_of(target))
 
@@ -71,7 +95,7 @@ def replace(disk: Disk, name: str, pieces: Iterable[bytes], temporary: str) -> N
 
 def replace_by_copy(disk: Disk, name: str, temporary: str) -> None:
     """Give a name the same bytes on a new inode, durable when this returns; see ``replace``."""
-    with _opened(disk, name) as handle:
+    with opened(disk, name) as handle:
         replace(disk, name, chunks(disk, handle), temporary)
 
 
@@ -81,11 +105,17 @@ def unlink_if_there(disk: Disk, name: str) -> None:
         disk.unlink(name)
 
 
+def unlink_unless_gone(disk: Disk, name: str) -> None:
+    """Remove a file that another process may remove at the same time."""
+    with suppress(FileNotFoundError):
+        disk.unlink(name)
+
+
 def same_bytes(disk: Disk, one: str, other: str) -> bool:
     """Whether two files hold the same bytes; False also if one of the two cannot be opened."""
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         try:
-            handles = [opened.enter_context(_opened(disk, name)) for name in (one, other)]
+            handles = [stack.enter_context(opened(disk, name)) for name in (one, other)]
         except OSError:
             return False
         return all(a == b for a, b in zip_longest(*(chunks(disk, handle) for handle in handles)))
@@ -101,12 +131,3 @@ def keep_directory(disk: Disk, name: str) -> None:
 def directory_of(name: str) -> str:
     """Return the directory that a path of the space names a file in."""
     return name.rpartition("/")[0]
-
-
-@contextmanager
-def _opened(disk: Disk, name: str) -> Iterator[int]:
-    handle = disk.open(name)
-    try:
-        yield handle
-    finally:
-        disk.close(handle)

@@ -8,10 +8,9 @@ hence only files that carry their own number and have one name are recycled.
 import os
 import threading
 from bisect import bisect_left
-from contextlib import suppress
 from typing import NamedTuple
 
-from spool.disk.content import unlink_if_there, write_new
+from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk
 from spool.disk.quarantine import quarantine
 from spool.model import layout
@@ -141,8 +140,7 @@ class Recycler:
         for spare in sorted(filter(None, map(_parse, self.disk.names(layout.FREE)))):
             kept += weight(spare.name)
             if kept > QUIET_BYTES:
-                with suppress(FileNotFoundError):  # another process has just taken it
-                    self.disk.unlink(f"{layout.FREE}/{spare.name}")
+                unlink_unless_gone(self.disk, f"{layout.FREE}/{spare.name}")  # another process may just have taken it
         self.refresh()
 
     def clear(self, *, everything: bool) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from spool.disk.content import opened
 from spool.disk.quarantine import quarantine
 from spool.disk.stat import FileIdentity
 from spool.errors import BadMessageId, Full, InvalidArgument, MessageInUse, NotOpen
@@ -334,12 +335,9 @@ class Intake:
         """Return the file's bytes, and its identity after the read."""
         most = self._store.settings.known.config.max_body_bytes
         limit = max(most, _BATCH_BYTES)
-        handle = self._disk.open(file.path)
-        try:
+        with opened(self._disk, file.path) as handle:
             data = self._disk.read_at(handle, 0, limit + 1)
             identity = self._disk.handle_identity(handle)
-        finally:
-            self._disk.close(handle)
         if len(data) > limit:
             raise InvalidArgument(f"it is larger than the space's max_body_bytes, {most}")
         return data, identity

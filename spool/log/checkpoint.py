@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from spool.coordination.counters import Counters
-from spool.disk.content import unlink_if_there, write_new
+from spool.disk.content import read_start, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.format.header import SectionEntry
 from spool.index.commit import FileRef, Retention
@@ -76,11 +76,7 @@ def _read(disk: Disk) -> dict[str, Any] | None:
     identity = disk.identity(layout.CHECKPOINT)
     if identity is None or not identity.is_plain or identity.size > _MAX_BYTES:
         return None
-    handle = disk.open(layout.CHECKPOINT)
-    try:
-        data = disk.read_at(handle, 0, identity.size)
-    finally:
-        disk.close(handle)
+    data = read_start(disk, layout.CHECKPOINT, identity.size)
     if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         return None
     state: dict[str, Any] = msgpack.unpackb(data[4:], strict_map_key=False)

@@ -177,11 +177,7 @@ class Compactor:
 
     def _held(self) -> set[Position]:
         """Return the messages that a process has claimed or a prepared branch holds."""
-        claims = self.store.shared.claims
-        held = {Position(number, ordinal) for number, ordinal in claims.held_ranges()}
-        for number, first, count in claims.held_elsewhere():
-            held.update(Position(number, ordinal) for ordinal in range(first, first + count))
-        return held | set(self.store.view.prepared.held)
+        return self.store.shared.claims.positions() | set(self.store.view.prepared.held)
 
 
 def _extents(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import Any, NamedTuple, Self
 
 from spool.coordination.counters import Counters
+from spool.disk.content import unlink_unless_gone
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.recycler import weight
 from spool.errors import NotOpen, SpoolError
@@ -245,7 +246,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     for number, xids in adopted.items():
         for place, xid in enumerate(xids, 1):
             for name in (layout.prepared(xid), layout.committed(number, place)):
-                _unlink(files.disk, name)
+                unlink_unless_gone(files.disk, name)
     if adopted:
         files.disk.flush_directory(layout.COMMITTED)
         files.disk.flush_directory(layout.PREPARED)
@@ -260,7 +261,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
             given.append(spare)
             room -= weight(spare)
         else:
-            _unlink(files.disk, name)
+            unlink_unless_gone(files.disk, name)
     files.disk.flush_directory(layout.COMMITTED)
     if given and not files.disk.ordered:
         files.disk.flush_directory(layout.FREE)
@@ -269,13 +270,6 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
         for number in batch:
             if number in view.index.files:  # an index that was rebuilt meanwhile has not seen it
                 view.index.forget(number)
-
-
-def _unlink(disk: Disk, name: str) -> None:
-    try:
-        disk.unlink(name)
-    except FileNotFoundError:
-        pass
 
 
 # -- the digest of reclaimed numbers -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.coordination.locks import NUMBER, xid_byte
+from spool.disk.content import opened, unlink_unless_gone
 from spool.disk.disk import Disk
 from spool.errors import NO_ROOM, SystemFailure
 from spool.format.writer import writer_name
@@ -146,13 +147,10 @@ def _is_regular(disk: Disk, name: str) -> bool:
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal, without a torn end. One that is gone has no owner and no ranges."""
     try:
-        handle = disk.open(layout.note(xid))
+        with opened(disk, layout.note(xid)) as handle:
+            data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     except FileNotFoundError:
         return JournalContents(0, [])
-    try:
-        data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
-    finally:
-        disk.close(handle)
     journal = JournalContents(0, [])
     unpacker = msgpack.Unpacker(max_buffer_size=0, max_array_len=6, max_map_len=0)
     unpacker.feed(data)
@@ -208,7 +206,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
         for name in (layout.note(xid), layout.active(xid)):
-            _unlink(store.files.disk, name)
+            unlink_unless_gone(store.files.disk, name)
         return True
     finally:
         store.shared.xids.unlock(byte)
@@ -247,13 +245,6 @@ def reap_orphans(store: Store, deadline: Deadline) -> None:
         ):
             continue
         try:
-            _unlink(store.files.disk, f"{layout.ACTIVE}/{name}")
+            unlink_unless_gone(store.files.disk, f"{layout.ACTIVE}/{name}")
         finally:
             store.shared.xids.unlock(xid_byte(branch))
-
-
-def _unlink(disk: Disk, name: str) -> None:
-    try:
-        disk.unlink(name)
-    except FileNotFoundError:
-        pass

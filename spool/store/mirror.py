@@ -8,10 +8,9 @@ the mirror up to date first.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 
-from spool.disk.content import chunks, new_file, unlink_if_there, write_chunks
+from spool.disk.content import chunks, new_file, open_first, opened, read_start, unlink_if_there, write_chunks
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.reader import read_header
@@ -66,14 +65,11 @@ class Mirror:
         """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed."""
         name = layout.committed(number)
         try:
-            handle = self.source.open(name)
-            try:
+            with opened(self.source, name) as handle:
                 adopts = read_header(self.source, handle).adopts
-            finally:
-                self.source.close(handle)
             for place, adoption in enumerate(adopts, 1):
                 there = layout.committed(number, place)
-                source = self._open_first(layout.prepared(adoption.xid), there)
+                source = open_first(self.source, (layout.prepared(adoption.xid), there))
                 if source is not None:  # else it was reclaimed, and its head not yet
                     self._copy(source, there)
             if adopts:
@@ -96,13 +92,6 @@ class Mirror:
         finally:
             self.source.close(source)
         self.disk.rename(temporary, target)
-
-    def _open_first(self, *names: str) -> int | None:
-        """Open the first of the space's files that is there; names in the order in which a file moves."""
-        for name in names:
-            with suppress(FileNotFoundError):
-                return self.source.open(name)
-        return None
 
     def forget(self, adopted: Mapping[int, int]) -> None:
         """Remove the files of commits before they are removed from the space, durable when this returns.
@@ -148,14 +137,7 @@ class Mirror:
         if not both:
             return
         newest = max(both)
-        headers = []
-        for disk, name in ((self.source, f"{layout.COMMITTED}/{newest}"), (self.disk, newest)):
-            handle = disk.open(name)
-            try:
-                headers.append(disk.read_at(handle, 0, 4096))
-            finally:
-                disk.close(handle)
-        if headers[0] != headers[1]:
+        if read_start(self.source, f"{layout.COMMITTED}/{newest}", 4096) != read_start(self.disk, newest, 4096):
             raise InvalidArgument(
                 f"{self.disk.root} holds another {newest} than the space: it is the mirror of another space, or was "
                 "changed; empty it, or name another directory in space.toml"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spool.coordination.counters import Counters, Page
 from spool.disk import Disk
-from spool.disk.content import replace, unlink_if_there
+from spool.disk.content import read_start, replace, unlink_if_there
 from spool.errors import InvalidArgument, NotASpace
 from spool.model import layout
 from spool.model.settings import SpaceConfig
@@ -80,13 +80,9 @@ def read_settings(disk: Disk) -> SpaceConfig:
 def read_settings_text(disk: Disk) -> str:
     """Read the text of the settings. NotASpace without a file; InvalidArgument if it is no text."""
     try:
-        handle = disk.open(layout.SETTINGS)
+        data = read_start(disk, layout.SETTINGS, MAX_SETTINGS_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise NotASpace(_no_settings(disk)) from None
-    try:
-        data = disk.read_at(handle, 0, MAX_SETTINGS_BYTES + 1)
-    finally:
-        disk.close(handle)
     try:
         if len(data) > MAX_SETTINGS_BYTES:
             raise ValueError(f"it has more than {MAX_SETTINGS_BYTES} bytes")

@@ -8,6 +8,7 @@ branch rolls it back.
 from typing import NamedTuple
 
 from spool.coordination.locks import coordinator_byte, xid_byte
+from spool.disk.content import open_first
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.format.batch import CommitBatch
@@ -77,16 +78,11 @@ class RemoteBranch:
         if fresh and key in self._handles:
             self._store.files.disk.close(self._handles.pop(key))
         if key not in self._handles:
-            self._handles[key] = self._open_first(message.names)
+            handle = open_first(self._store.files.disk, message.names)
+            if handle is None:
+                raise CorruptedFile(f"{key} is missing")
+            self._handles[key] = handle
         return self._handles[key]
-
-    def _open_first(self, names: tuple[str, ...]) -> int:
-        for name in names:
-            try:
-                return self._store.files.disk.open(name)
-            except FileNotFoundError:
-                continue
-        raise CorruptedFile(f"{names[-1]} is missing")
 
     def begin_call(self, byte: int) -> None:
         """Show the coordinator that the call for the message of this byte is in progress (``call_byte``)."""
