@@ -40,8 +40,7 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> dict[str, QueueStats]:
     """Return the figures of the named queues, as of now."""
-    catch_up(store)
-    list_prepared(store)
+    catch_up(store, list_prepared(store))  # in this order: a branch that is committed meanwhile is counted once
     with store.view.mutex:
         now = store.clock.now()
         claimed = _claimed(store.shared.claims, store.view)

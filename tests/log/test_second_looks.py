@@ -5,7 +5,9 @@ from unittest import mock
 import pytest
 
 import spool
+from spool.admin import stats
 from spool.admin.findings import Kind
+from spool.coordination.counters import Page
 from spool.errors import BadMessageId
 from spool.log import visibility
 from spool.maintenance.reclaim import reclaim
@@ -14,6 +16,7 @@ from spool.model.position import Position
 from spool.policies import capacity
 from spool.store.edits import notice_edits
 from spool.store.settings import read_settings_text, write_settings
+from spool.store.store import Store
 from spool.transactions import resolution, two_phase
 from spool.transactions.delivery import peek
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
@@ -41,6 +44,37 @@ def test_what_another_process_put_is_there_for_every_question(space: spool.Space
         assert (other.stats()["orders"].ready, other.stats()["orders"].claimed) == (3, 1)
         transaction.rollback()
     assert [other.get("orders").body for _ in range(4)] == ["one", "two", "three", "four"]
+
+
+def test_what_others_do_while_a_message_expires_counts(
+    processes: Processes, space: spool.Space, watched: Watched
+) -> None:
+    counting, disk = watched
+    space.put("orders", "short", time_to_live=1)
+    processes.machine.clock.sleep(2)
+
+    def come_too() -> None:
+        space.put("orders", "long")
+        prepare(space)
+
+    disk.before("create", come_too, layout.ACTIVE)
+    found = counting.stats("orders")
+    assert not disk.waits_for("create")
+    assert (found.ready, found.in_doubt, found.expired) == (1, 1, 1)
+
+
+def test_a_branch_that_is_committed_while_messages_are_counted_counts(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_first(store: Store) -> Page:
+        commit(space)
+        return list_prepared(store)
+
+    prepare(space)
+    list_prepared = stats.list_prepared
+    monkeypatch.setattr(stats, "list_prepared", commit_first)
+    found = other.stats("orders")
+    assert (found.ready, found.in_doubt) == (1, 0)
 
 
 def test_what_another_process_s_branch_holds_is_hidden_from_every_question(
