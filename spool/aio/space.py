@@ -2,7 +2,7 @@
 
 The engine is the same. A put joins the queue of what is committed next, and the loop is told once of all that a commit
 did, not once for each message. What reads, locks or waits for the disk is done in a thread (``tasks``). Of the tasks
-that wait for a message of one queue, one looks for all (``receiving``).
+that wait for a message of one queue, one looks for all (``receiver``).
 
 A task that is cancelled loses no message: before its commit has begun nothing has happened; once it has, it comes to
 its end, and a get returns, and is cancelled where the task waits next. (A put that is cancelled then may be there.)
@@ -27,7 +27,7 @@ from spool.admin.export import Progress
 from spool.admin.findings import RecoveryReport
 from spool.admin.listing import QueueEntry
 from spool.admin.stats import QueueStats
-from spool.aio.receiving import Receiver
+from spool.aio.receiver import Receiver
 from spool.aio.tasks import Opening, Threads
 from spool.aio.transaction import Transaction
 from spool.aio.worker import TaskWorker

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 import spool.transactions.transaction
-from spool.aio.receiving import Receiver, get_now
+from spool.aio.receiver import Receiver, get_now
 from spool.model.message import Message
 from spool.model.options import GetOptions, PutOptions
 from spool.model.xid import Xid

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import spool.space
-from spool.aio.receiving import Receiver
+from spool.aio.receiver import Receiver
 from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
 from spool.transactions.claiming import IDLE_SECONDS
