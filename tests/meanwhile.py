@@ -92,6 +92,11 @@ class Processes:
         disk = Meanwhile(self.machine)
         return spool.open(ROOT, disk=disk, clock=self.machine.clock), disk
 
+    def lose_a_writer(self) -> None:
+        """Its process dies between its number and its flush."""
+        self._doomed, disk = self.open()
+        disk.dies_before("make_durable", lambda: self._doomed.put("orders", "one"), layout.COMMITTED)
+
     def newest(self) -> int:
         """The highest number in committed/."""
         found = (layout.parse_committed(name) for name in SimulatedDisk(self.machine).names(layout.COMMITTED))

@@ -12,8 +12,8 @@ import pytest
 import spool
 import spool.aio
 from spool.aio import worker
-from spool.runtime.context import associated
 from spool.workers import attempt, single_pass
+from tests.workers.conftest import stuck_in_its_transaction
 
 WAIT = 60.0
 
@@ -203,15 +203,8 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
     async def story(space: spool.aio.Space) -> None:
         await space.put("orders", "x")
         called: list[threading.Thread] = []
-
-        def function(message: spool.Message) -> None:
-            called.append(threading.current_thread())
-            found = associated(space._store)
-            assert found is not None
-            with found._lock:
-                go_on.wait(WAIT)
-
-        await space.work("orders", function, once=True, timeout=0.05)
+        stuck = stuck_in_its_transaction(space._store, called, go_on)
+        await space.work("orders", stuck, once=True, timeout=0.05)
         assert (await space.stats("orders")).claimed == 1
         go_on.set()
         called[0].join(WAIT)

@@ -13,22 +13,6 @@ from tests.meanwhile import XID, Processes, Watched, commit, prepare
 VOTE = layout.prepared(XID)
 
 
-@pytest.fixture
-def processes() -> Processes:
-    return Processes()
-
-
-@pytest.fixture
-def space(processes: Processes) -> spool.Space:
-    return processes.space()
-
-
-@pytest.fixture
-def watched(processes: Processes, space: spool.Space) -> Watched:
-    """A process to which things happen."""
-    return processes.open()
-
-
 def repair(space: spool.Space) -> list[tuple[Kind, str]]:
     """What was damaged and is still."""
     return [(one.kind, one.name) for one in space.check(repair=True) if one.kind is Kind.DAMAGED and not one.action]

@@ -1,5 +1,7 @@
 """What an administrator did in quarantine stays done, whatever a power cut leaves."""
 
+from collections.abc import Iterator
+from itertools import count
 from unittest import mock
 
 import pytest
@@ -57,23 +59,27 @@ def test_what_was_deleted_is_gone(rules: Rules) -> None:
         assert names(survivor) == set(), survivor.story
 
 
-@BY_RULES
-def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
-    step = 0
-    while True:
+def cut_at_each_step(rules: Rules, *, foreign: bool = False) -> Iterator[Machine]:
+    """Machines on which the file was being restored when the power failed."""
+    for step in count(1):
         machine, space = with_one_set_aside(rules)
-        step += 1
+        machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = foreign
         machine.crash_at(len(machine.trace) + step)
         try:
             space.restore_quarantined(ENTRY)
         except PowerCut:
-            pass
+            yield machine
         else:
-            break
+            assert step > 5
+            return
+
+
+@BY_RULES
+def test_no_power_cut_loses_a_file_that_is_being_restored(rules: Rules) -> None:
+    for machine in cut_at_each_step(rules):
         for survivor in survivors(machine, rules, limit=20, seed=1):
             whole = [data for path, _, data in survivor.image.files if path.endswith(NAME)]
             assert b"bad" in whole, survivor.story
-    assert step > 5
 
 
 def intake_after(machine: Machine) -> spool.Space:
@@ -87,23 +93,11 @@ def intake_after(machine: Machine) -> spool.Space:
 @pytest.mark.parametrize("foreign", [False, True], ids=["own", "of another user"])
 def test_a_file_whose_restoring_died_at_any_step_lies_in_quarantine_once(foreign: bool) -> None:
     """The intake finds it bad again, so it comes back to quarantine if it was put back; it is never there twice."""
-    step = 0
-    while True:
-        machine, space = with_one_set_aside(Rules.STRICT)
-        machine.find(f"{layout.QUARANTINE}/{ENTRY}").foreign = foreign
-        step += 1
-        machine.crash_at(len(machine.trace) + step)
-        try:
-            space.restore_quarantined(ENTRY)
-        except PowerCut:
-            pass
-        else:
-            break
+    for machine in cut_at_each_step(Rules.STRICT, foreign=foreign):
         disk = intake_after(machine)._store.files.disk
         found = [name for name in disk.names(layout.QUARANTINE) if name.startswith(ENTRY)]
-        assert len([name for name in found if not name.endswith(".txt")]) == 1, (step, found)
+        assert len([name for name in found if not name.endswith(".txt")]) == 1, found
         assert disk.names(f"{layout.DROP}/orders") == []
-    assert step > 5
 
 
 def restoring_died(*, foreign: bool = False) -> tuple[Machine, spool.Space]:

@@ -76,8 +76,7 @@ def test_a_number_is_not_published_before_those_of_living_writers(space: spool.S
 def test_who_finishes_a_number_looks_whether_another_did(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    doomed, its_disk = processes.open()
-    its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
+    processes.lose_a_writer()
     slow, disk = watched
     disk.before("lock", lambda: space.put("orders", "two"))
     settle_all(slow._store, slow._store.deadline())

@@ -120,8 +120,7 @@ def test_a_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(space: 
 def test_a_dead_writer_s_commit_is_not_published_in_a_space_that_has_stopped_meanwhile(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
-    doomed, its_disk = processes.open()
-    its_disk.dies_before("make_durable", lambda: doomed.put("orders", "one"), layout.COMMITTED)
+    processes.lose_a_writer()
     finisher, disk = watched
     disk.before("rename", space._store.stop, layout.ACTIVE)
     with pytest.raises((SpaceStopped, CommitUnknown)):

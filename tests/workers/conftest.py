@@ -1,13 +1,15 @@
 """What the tests of ``space.work`` share: a space, a clock that can be moved, and functions that fail or hang."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import spool
 from spool.runtime.clock import Clock
+from spool.runtime.context import associated
+from spool.store.store import Store
 from spool.workers import worker
 from spool.workers.worker import Worker
 
@@ -58,6 +60,21 @@ def hang() -> Iterator[threading.Event]:
 
 def fail(message: spool.Message) -> None:
     raise ValueError("no such article")
+
+
+def stuck_in_its_transaction(
+    store: Store, called: list[threading.Thread], go_on: threading.Event
+) -> Callable[[spool.Message], None]:
+    """A function that is inside a call of its transaction until ``go_on`` is set. ``called``: gets its thread."""
+
+    def function(message: spool.Message) -> None:
+        called.append(threading.current_thread())
+        found = associated(store)
+        assert found is not None
+        with found._lock:
+            go_on.wait(WAIT)
+
+    return function
 
 
 def counts(summary: worker.WorkSummary) -> dict[str, int]:

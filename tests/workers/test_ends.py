@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import spool
-from spool.runtime.context import associated
 from spool.workers import attempt
 from spool.workers import worker as work_module
 from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
-from tests.workers.conftest import WAIT, SteppedClock, counts, fail
+from tests.workers.conftest import WAIT, SteppedClock, counts, fail, stuck_in_its_transaction
 
 # -- the time limit ---------------------------------------------------------------------------------------------------
 
@@ -89,15 +88,7 @@ def test_a_call_inside_its_transaction_that_was_given_up_is_ended_when_its_funct
     monkeypatch.setattr(attempt, "_WAIT_FOR_END_SECONDS", 0.01)
     space.put("orders", "x")
     called: list[threading.Thread] = []
-
-    def function(message: spool.Message) -> None:
-        called.append(threading.current_thread())
-        found = associated(space._store)
-        assert found is not None
-        with found._lock:
-            hang.wait(WAIT)
-
-    summary = space.work("orders", function, once=True, timeout=0.01)
+    summary = space.work("orders", stuck_in_its_transaction(space._store, called, hang), once=True, timeout=0.01)
     assert (summary.abandoned, space.stats("orders").claimed) == (1, 1)
     hang.set()
     called[0].join(WAIT)
