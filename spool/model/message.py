@@ -343,7 +343,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(k, str) and isinstance(v, str) and k for k, v in headers.items()
     ):
-        raise InvalidArgument("headers map names to texts, e.g. {'tenant': 'acme'}")
+        raise InvalidArgument(f"headers is a map of names to texts, e.g. {{'tenant': 'acme'}}, not {shown(headers)}")
     for one in (*headers, *headers.values()):
         _storable("a header", one)
     return dict(headers)

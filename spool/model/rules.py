@@ -1,4 +1,9 @@
-"""What values may be: one set of checks for options, for messages, and for what is read from files. Pure."""
+"""What values may be: one set of checks for options, for messages, and for what is read from files. Pure.
+
+An error of an argument has one form in the whole project, which programs rely on to name an option instead: the name,
+what it takes, and what was given, ``threads is a whole number from 1 to 1000, not 0``.
+A text that has no name of its own is refused by what it is not, ``'x' is not an xid, which is written …``.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

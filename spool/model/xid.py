@@ -55,11 +55,11 @@ class Xid(NamedTuple):
         """Return the xid that ``str()`` gave this text, else ValueError."""
         match = _NAME.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not an xid: it is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
+            raise ValueError(f"{text!r} is not an xid, which is written format.gtrid.bqual, e.g. 0.b3JkZXI.MQ")
         try:
             xid = cls.checked(int(match[1]), _decode(match[2]), _decode(match[3]))
         except binascii.Error:
-            raise ValueError(f"{text!r} is not an xid: its parts are unpadded base64url") from None
+            raise ValueError(f"{text!r} is not an xid, whose parts are unpadded base64url") from None
         if str(xid) != text:  # base64 has spare bits: two texts must not name one branch
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid

@@ -129,7 +129,7 @@ def too_large(max_reply: int) -> Rejected:
 def bounded(delay: float) -> float:
     """Return a delay in seconds, at most ``LONGEST_DELAY``. Raises InvalidArgument if it is below 0 or not a number."""
     if not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
-        raise InvalidArgument(f"a delay is a number of seconds from 0, not {shown(delay)}")
+        raise InvalidArgument(f"delay is a number of seconds from 0, not {shown(delay)}")
     return float(min(delay, LONGEST_DELAY))
 
 

@@ -18,6 +18,7 @@ from spool.admin.stats import QueueStats
 from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.message import Message
+from spool.model.rules import Rule, check, whole
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.runtime.interrupts import deferred
 from spool.text import no_queue, shown
@@ -401,9 +402,9 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
     """Raise QueueNotFound or InvalidArgument if no message can be handled with these arguments."""
     check_timeout(timeout, "a number of seconds for a call, or None for any")
     if timeout is not None and timeout <= 0:
-        raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {timeout!r}")
+        raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {shown(timeout)}")
     if not callable(function):
-        raise InvalidArgument(f"function must be callable with a message; it is {shown(function)}")
+        raise InvalidArgument(f"function is what can be called with a message, not {shown(function)}")
     if not takes_a_message(function):
         raise InvalidArgument(
             f"function {shown(function)} cannot be called with a message alone: give it one parameter"
@@ -416,8 +417,7 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 def check_at_once(name: str, count: object) -> None:
     """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_AT_ONCE:
-        raise InvalidArgument(f"{name} is a whole number from 1 to {MOST_AT_ONCE}, not {count!r}")
+    check(name, count, Rule(f"a whole number from 1 to {MOST_AT_ONCE}", lambda value: whole(value, MOST_AT_ONCE, 1)))
 
 
 def too_many_hang(count: int, queue: str) -> SystemFailure:
