@@ -146,8 +146,14 @@ class Space:
             else:
                 self._engine.group_commit.commit(request)
                 ids = request.ids
-        self._housekeeper.committed()
+        self._after_commit()
         return ids
+
+    def _after_commit(self) -> None:
+        """Tell the housekeeper of a commit, if there may be something for it to do."""
+        known, index = self._store.settings.known, self._store.view.index
+        if index.applied >= self._housekeeper.next_look or known.config.marked:
+            self._housekeeper.committed()
 
     def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages in a transaction of their own."""
@@ -240,7 +246,7 @@ class Space:
             own.commit()
         finally:
             own.abandon()
-        self._housekeeper.committed()
+        self._after_commit()
         return found
 
     @public_call("beginning a transaction")

@@ -7,6 +7,7 @@ should the header turn out larger than the room, the sections move to a second f
 import logging
 import os
 import sys
+from typing import Any
 
 from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
@@ -26,6 +27,17 @@ _PADDED_BYTES = 4 << 10
 def writer_name() -> dict[str, object]:
     """Describe the writing process for a file's header. It is information only: nothing depends on it."""
     return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
+
+
+def new_header(time: float, durable_mark: int, **fields: Any) -> Header:
+    """Make the header of a new file, without a number.
+
+    Args:
+        time: seconds since the epoch.
+        durable_mark: the durable number of any counters page that was read; an older one is as true.
+        fields: further fields of ``Header``.
+    """
+    return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark, **fields)
 
 
 class CommitFileWriter:

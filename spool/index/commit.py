@@ -25,8 +25,7 @@ class FileRef(NamedTuple):
     checksum: int
 
 
-@dataclass(slots=True)
-class Part:
+class Part(NamedTuple):
     """One file of a commit: its header and tables, without bodies. ``first``: the ordinal, in the commit, of the file's
     first message."""
 
@@ -39,8 +38,7 @@ class Part:
         return FileRef(number, self.adoption, self.xid, self.image.header.checksum)
 
 
-@dataclass(slots=True)
-class Commit:
+class Commit(NamedTuple):
     """All files of one sequence number: its own, then the adopted branches.
 
     ``damage``: (file, what is wrong with it) for each file that could not be read whole.
@@ -48,7 +46,7 @@ class Commit:
 
     number: int
     parts: list[Part]
-    damage: list[tuple[str, str]] = field(default_factory=list)
+    damage: list[tuple[str, str]]
 
     @property
     def time(self) -> float:

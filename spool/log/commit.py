@@ -31,15 +31,15 @@ from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceSt
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.table import Table, targets_of
-from spool.format.writer import CommitFileWriter
+from spool.format.writer import CommitFileWriter, new_header
 from spool.index.commit import Commit, Part
-from spool.log.sequence import highest_issued, publish, settle_all, with_number_lock
-from spool.log.visibility import apply_own, catch_up
+from spool.log.sequence import highest_issued, settle_all, settle_to, with_number_lock
+from spool.log.visibility import catch_up, keep_own
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.settings import Settings
-from spool.store.store import Store
+from spool.store.store import WAIT_SECONDS, Store
 
 # Called under the number lock, with the settings as they are then; raises if the commit must not happen.
 Check = Callable[[Settings], object]
@@ -49,8 +49,8 @@ def commit(
     store: Store,
     file: CommitFileWriter,
     batch: CommitBatch,
-    deadline: Deadline,
     *,
+    seconds: float | None = WAIT_SECONDS,
     check: Check | None = None,
     flush: bool = True,
     page: Page | None = None,
@@ -59,6 +59,8 @@ def commit(
     """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
 
     Args:
+        seconds: how long a lock that is not free is waited for; None: without a limit. No wait counts the time that a
+            large file, a full disk or the flush took.
         check: what must still be so when the file gets its number.
         flush: False publishes the commit without a flush: a power cut may forget it.
         page: the counters, if the caller has just read them.
@@ -72,19 +74,18 @@ def commit(
         #    at its own number: its end is written in step 3, behind ``check``.
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
-        deadline = store.deadline(deadline.seconds)  # a large file, or a full disk, may have taken long
-        number = _issue(store, file, batch, deadline, check)  # steps 2 to 6
+        number = _issue(store, file, batch, seconds, check)  # steps 2 to 6
     except BaseException:
         file.abandon()
         raise
     try:
-        # 7. Flush it, here and in the mirror. From here on a closed space ends no wait: others wait for this number.
+        # 7. Flush it, here and in the mirror.
         if store.files.mirror is None:
             _flush(store.files.disk, file, flush=flush)
         else:
             store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
-        publish(store, number, deadline._replace(check=None), flushed=flush)
+        _publish(store, number, seconds, flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: no process may take this file for a whole one
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
@@ -95,38 +96,44 @@ def commit(
     finally:
         store.shared.numbers.unlock(number)
         file.close()
-    # 9. Apply it to the index of this process. It is done, whatever becomes of that.
-    apply_own(store, _as_read(number, file, batch))
+    # 9. Keep what it did: the next look of this process applies it, behind the commits of others.
+    keep_own(store, _as_read(number, file, batch))
     return number
 
 
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
-def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: Deadline, check: Check | None) -> int:
+def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None) -> int:
     """Give the file its number; this process holds the number's byte when this returns."""
-    # 2. One process at a time, from the last look at what is there to the name of the file.
-    with_number_lock(store.shared.control, deadline)
+    # 2. One process at a time, from the last look at what is there to the name of the file. (Here and below, a deadline
+    #    is made only where a lock is not free.)
+    if not store.shared.control.try_lock(NUMBER):
+        with_number_lock(store.shared.control, store.deadline(seconds))
     try:
         # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``. If it
         #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
-        page = store.check_usable()
+        store.guard.check()
+        page = store.shared.counters.read().check()
         settings = store.settings.known
         if page.settings_cells != settings.cells:
             settings = store.settings.current(page)
         check_targets(settings, file.tables)
         if batch.supersedes:
-            settle_all(store, deadline)
+            settle_all(store, store.deadline(seconds))
             catch_up(store)
         if check is not None:
             check(settings)
         if batch.supersedes:
             write(store, file, batch, page)
         # 4. Hold the byte of the next number.
-        number = highest_issued(store.files.disk, page) + 1
+        number = page.issued + 1
+        if store.files.disk.exists(layout.COMMITTED_FILE % number):  # its writer died between steps 5 and 6
+            number = highest_issued(store.files.disk, page) + 1
         if number > layout.MAX_NUMBER:
             raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
-        store.shared.numbers.lock(number, deadline, f"the number {number}")
+        if not store.shared.numbers.try_lock(number):
+            store.shared.numbers.lock(number, store.deadline(seconds), f"the number {number}")
         try:
             # 5. Stamp the file with it, and rename the file: it is committed if its bytes reach the disk.
             file.stamp(number)
@@ -143,6 +150,18 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, deadline: D
         return number
     finally:
         store.shared.control.unlock(NUMBER)
+
+
+def _publish(store: Store, number: int, seconds: float | None, *, flushed: bool) -> None:
+    """Publish the number behind all earlier ones. Caller holds its byte. Rule 2.
+
+    Other processes wait for it, so the close of the space does not end the wait.
+    """
+    page = store.shared.counters.read().check()
+    if page.published < number - 1:
+        page = settle_to(store, number - 1, store.deadline(seconds)._replace(check=None), page)
+    if page.published < number:  # never back, whatever happened to run/
+        store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
 def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
@@ -172,8 +191,13 @@ def write(
             number it is told from its old content after a power cut.
         page, flush, make_room: see ``commit``.
     """
-    header = store.header(
-        page, branches=batch.branches, adopts=tuple(batch.adopts), supersedes=batch.supersedes, flushed=flush
+    header = new_header(
+        store.clock.now(),
+        (page or store.shared.counters.read()).durable,
+        branches=batch.branches,
+        adopts=tuple(batch.adopts),
+        supersedes=batch.supersedes,
+        flushed=flush,
     )
     pool = store.files.recycler if recycle else None
     try:
@@ -199,7 +223,7 @@ def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
     for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, image))
-    return Commit(number, parts)
+    return Commit(number, parts, [])
 
 
 # -- commits of the engine's own ---------------------------------------------------------------------------------------
@@ -232,6 +256,6 @@ def commit_batch(
     Arguments and errors as of ``commit``.
     """
     with own_file(store.files.disk, store.shared.xids, deadline) as file:
-        number = commit(store, file, batch, deadline, check=check, flush=flush)
+        number = commit(store, file, batch, seconds=deadline.seconds, check=check, flush=flush)
     catch_up(store)
     return number

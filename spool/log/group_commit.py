@@ -220,10 +220,9 @@ class GroupCommit:
         """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._file_name())
         batch = batch_of(requests)
-        deadline = self.store.deadline()
         check = partial(self._check_room, requests)
         try:
-            commit(self.store, file, batch, deadline, check=check, page=requests[-1].page, make_room=self._make_room)
+            commit(self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room)
         except BaseException:
             self._forget_name()
             raise

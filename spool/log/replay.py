@@ -13,6 +13,7 @@ from spool.errors import CorruptedFile
 from spool.format.header import Adoption
 from spool.format.reader import FileContents, image_of
 from spool.format.schema import TOTALS_FACT
+from spool.format.writer import new_header
 from spool.index.commit import Commit, Part
 from spool.index.index import Index
 from spool.model import layout
@@ -60,8 +61,10 @@ def read_commit(
     if wrong is not None and not last_resort:
         return None
     if image is None:
-        nothing = Part(0, None, 0, FileContents(store.header(), ()))
-        return None if wrong is None else Commit(number, [nothing], [(name, wrong)])
+        if wrong is None:
+            return None
+        empty = new_header(store.clock.now(), store.shared.counters.read().durable)
+        return Commit(number, [Part(0, None, 0, FileContents(empty, ()))], [(name, wrong)])
     commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
     torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
     if torn and not kept(store.files.disk, name):

@@ -20,6 +20,7 @@ from spool.disk.quarantine import quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
 from spool.format.header import encode_header, stamp
 from spool.format.reader import prove
+from spool.format.writer import new_header
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -47,13 +48,6 @@ def highest_issued(disk: Disk, page: Page) -> int:
     while disk.exists(layout.COMMITTED_FILE % (number + 1)):
         number += 1
     return number
-
-
-def publish(store: Store, number: int, deadline: Deadline, *, flushed: bool) -> None:
-    """Wait until all earlier numbers are published, then publish this one. Caller holds the number's byte. Rule 2."""
-    page = settle_to(store, number - 1, deadline)
-    if page.published < number:  # never back, whatever happened to run/
-        store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
 def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
@@ -147,7 +141,7 @@ def _is_whole(disk: Disk, number: int) -> bool:
 def write_empty(store: Store, number: int) -> None:
     """Write a commit that does nothing. Caller holds the number's byte, or keeps reclaim from a published number."""
     xid = new_local_xid()
-    encoded = bytearray(encode_header(store.header()))
+    encoded = bytearray(encode_header(new_header(store.clock.now(), store.shared.counters.read().durable)))
     offset, stamped = stamp(number)
     encoded[offset : offset + len(stamped)] = stamped
     name = layout.copy(xid)

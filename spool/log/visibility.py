@@ -39,8 +39,8 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
-# Commits of this process that are kept until the commits before them are applied.
-_MAX_OWN = 64
+# Commits of this process that are kept until a look applies them; one of many messages is applied at once.
+MOST_OWN, MOST_OWN_MESSAGES = 16, 1024
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -156,23 +156,34 @@ def _follow_settings(view: View, settings: Settings) -> None:
         view.settings = settings
 
 
-def apply_own(store: Store, commit: Commit) -> None:
-    """Apply a commit that this process has just published.
+def keep_own(store: Store, commit: Commit) -> None:
+    """Keep what a commit that this process has just published did, for the next look, which need not read its file.
 
-    If commits of other processes before it are not applied yet, it is kept in ``view.own`` until they are: a process
-    that only puts need not read what others wrote. Errors are logged: the commit is done.
+    So a process that only puts neither reads what others wrote nor sorts what it wrote itself. When many are kept, they
+    are applied, or, where a commit of another process comes before them, the oldest are dropped.
     """
-    try:
-        with store.view.mutex:
-            if commit.number == store.view.index.applied + 1:
-                if not apply(store.files, store.view.prepared, store.view.index, commit):
+    view = store.view
+    with view.mutex:
+        if commit.number <= view.index.applied:
+            return  # another thread was faster, and has read it
+        view.own[commit.number] = commit
+        if len(view.own) >= MOST_OWN or commit.parts[0].image.header.messages >= MOST_OWN_MESSAGES:
+            apply_own(store)
+            while len(view.own) >= MOST_OWN:
+                del view.own[next(iter(view.own))]
+
+
+def apply_own(store: Store) -> None:
+    """Apply the kept commits that follow what is applied. Errors are logged: the commits are done."""
+    view = store.view
+    with view.mutex:
+        while (following := view.own.pop(view.index.applied + 1, None)) is not None:
+            try:
+                if not apply(store.files, view.prepared, view.index, following):
                     rebuild(store)
-            elif commit.number > store.view.index.applied:
-                store.view.own[commit.number] = commit
-                if len(store.view.own) > _MAX_OWN:
-                    del store.view.own[next(iter(store.view.own))]
-    except (OSError, SpoolError) as error:  # the commit is done, whatever happens to this look
-        log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
+            except (OSError, SpoolError) as error:
+                log.warning("commit %s is done, but this process cannot see it yet: %s", following.number, error)
+                return
 
 
 def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:

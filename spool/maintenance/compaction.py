@@ -276,7 +276,7 @@ class _Compaction:
                 return 0
             self.store.files.disk.flush(file.handle)  # the bulk, before others have to wait for it
             batch.supersedes = tuple(sorted({extent.run.file.number for extent in self.extents}))
-            commit(self.store, file, batch, deadline, check=lambda _: self._exclude_changed(batch))
+            commit(self.store, file, batch, check=lambda _: self._exclude_changed(batch))
         return 1
 
     def _add(self, batch: CommitBatch, section: list[Extent], reading: FileCache) -> None:

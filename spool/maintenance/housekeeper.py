@@ -14,7 +14,7 @@ from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
-from spool.log.visibility import apply_up_to
+from spool.log.visibility import apply_own, apply_up_to
 from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import reclaim
@@ -39,15 +39,17 @@ class Housekeeper:
         restored, extent = store.view.index.restored, self._extent()
         self._saved = Extent(restored, extent.files, extent.segments if restored else 0)
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
+        self.next_look = 0  # ``committed`` finds nothing to do before this number is applied, but for marks
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
 
     def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
-        """Wake the thread if there is something for it to do. Called behind each commit of this process."""
+        """Wake the thread if there is something for it to do. Called behind commits of this process."""
         if self._store.settings.known.config.marked and self._beside:
             self._wake.set()
         index = self._store.view.index
+        self.next_look = index.applied + schedule.RECLAIM_LARGE_EVERY_COMMITS
         since = index.applied - self._reclaimed_at
         many = since >= every and len(index.idle) >= every
         if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
@@ -66,6 +68,7 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().stopped:
                 return
+            apply_own(self._store)
             self._check_marks()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)

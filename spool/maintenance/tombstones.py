@@ -63,7 +63,7 @@ def _merge(store: Store, numbers: list[int]) -> None:
             batch.remove(number, first, count, why)
         for key, (_, value, expiry) in facts.items():
             batch.fact(key, value, expiry)
-        commit(store, file, batch, deadline, check=check)
+        commit(store, file, batch, check=check)
 
 
 def _is_mergeable(index: Index, number: int) -> bool:

@@ -19,8 +19,6 @@ from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
 from spool.errors import SpoolError
-from spool.format.header import Header
-from spool.format.writer import writer_name
 from spool.index import Index
 from spool.model import layout
 from spool.runtime.clock import Clock, Deadline
@@ -93,23 +91,6 @@ class Store:
         if isinstance(error, FlushFailed):
             self.stop()
         return as_spoken(self.files.disk, doing, error)
-
-    # -- headers ------------------------------------------------------------------------------------------------------
-
-    def header(self, page: Page | None = None, **fields: object) -> Header:
-        """Make the header of a new file, without a number.
-
-        Args:
-            page: the counters, if the caller has read them; an older durable mark is as true.
-            fields: further fields of ``Header``.
-        """
-        return Header(
-            number=0,
-            time=self.clock.now(),
-            writer=writer_name(),
-            durable_mark=(page or self.shared.counters.read()).durable,
-            **fields,  # type: ignore[arg-type]
-        )
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------

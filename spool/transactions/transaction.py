@@ -314,9 +314,8 @@ class Transaction:
 
     def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
         """Commit the file to which it was written already, because it is large."""
-        store, deadline = self._store, self._store.deadline()
-        room = quota.room_for(store, lambda: file.tables)
-        self.number = commit(store, file, self._branch.draft, deadline, check=room, page=page)
+        room = quota.room_for(self._store, lambda: file.tables)
+        self.number = commit(self._store, file, self._branch.draft, check=room, page=page)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:

@@ -133,7 +133,7 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
             settle_and_catch_up(store, deadline)
             check_adoption(store.view, settings, file.tables, unchecked)
 
-    return commit(store, file, batch, deadline, check=check)
+    return commit(store, file, batch, seconds=deadline.seconds, check=check)
 
 
 def commit_prepared(

@@ -87,11 +87,12 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
     page = commit_queue.page
     settings = store.settings.known
     if page is None or queue not in settings.config.queues:
-        page = store.check_usable()
+        store.guard.check()
         try:
+            page = store.shared.counters.read().check()
             settings = check_queue(store.settings, queue, page)
         except OSError as error:
-            store.fail("reading the settings", error)
+            store.fail("reading the counters and settings", error)
         commit_queue.page = page
     attributes = described(store, settings, queue, options)
     return PutRequest(page, queue, encoded(bodies, content_type, attributes, settings.config.max_body_bytes))

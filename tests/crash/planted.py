@@ -50,11 +50,11 @@ _LOOKS = "catch_up(store, settle_all(store, deadline, list_prepared(store)))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
 BUGS = (
-    Bug("numbers issued without their lock", sequence.with_number_lock,
+    Bug("numbers issued without their lock", commit._issue,
         (
             (
-                'control.lock(NUMBER, deadline, "the lock on commit numbers")',
-                "control._held.add(NUMBER)",
+                "if not store.shared.control.try_lock(NUMBER):",
+                "store.shared.control._held.add(NUMBER)\n    if False:",
             ),
         ),
         "commits beside takes"),
@@ -99,8 +99,8 @@ FINISHED_AS_IT_LIES = Bug(
 )  # fmt: skip
 
 OUT_OF_ORDER = Bug(
-    "numbers published out of order", sequence.publish,
-    (("page = settle_to(store, number - 1, deadline)", "page = store.shared.counters.read()"),), "commits beside looks",
+    "numbers published out of order", commit._publish,
+    (("page.published < number - 1", "False"),), "commits beside looks",
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,

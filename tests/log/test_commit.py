@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import spool
+from spool.coordination.locks import NUMBER
 from spool.disk.disk import FlushFailed
 from spool.format.writer import CommitFileWriter
-from spool.log import sequence
 from spool.model import layout
-from spool.runtime.clock import Deadline
-from spool.store.store import Store
+from spool.store.store import WAIT_SECONDS
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.shown import bodies
@@ -155,22 +154,20 @@ def test_what_supersedes_is_written_behind_the_last_look(watched: tuple[spool.Sp
 def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[spool.Space], object]
 ) -> None:
-    """A slow write leaves a put all its time to wait for commits before it."""
-    clock, left = SimulatedClock(), []
-    complete, publish = CommitFileWriter.complete, sequence.publish
+    """A slow write leaves a put all its time to wait for the number lock, which another process holds."""
+    clock, complete = SimulatedClock(), CommitFileWriter.complete
 
     def slowly(self: CommitFileWriter, *arguments: Any) -> object:
         clock.time += 60.0
         return complete(self, *arguments)
 
-    def watched(store: Store, number: int, deadline: Deadline, **options: Any) -> None:
-        left.append(deadline.remaining())
-        publish(store, number, deadline, **options)
-
-    with spool.create(tmp_path / "space", clock=clock) as space:
+    with spool.create(tmp_path / "space", clock=clock) as space, spool.open(tmp_path / "space") as other:
         space.create_queue("orders")
         monkeypatch.setattr(CommitFileWriter, "complete", slowly)
-        monkeypatch.setattr("spool.log.commit.publish", watched)
-        put(space)
-    assert left
-    assert min(left) > 29.0
+        other._store.shared.control.lock(NUMBER, other._store.deadline(), "the number lock")
+        begun = clock.time
+        with pytest.raises(spool.TransactionTimeout):
+            put(space)
+        assert clock.time - begun > 60.0 + WAIT_SECONDS - 1.0
+        other._store.shared.control.unlock(NUMBER)
+        assert space.stats("orders").ready == 0

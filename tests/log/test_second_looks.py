@@ -256,7 +256,7 @@ def test_check_looks_at_what_another_process_put_a_moment_ago(
     processes: Processes, space: spool.Space, other: spool.Space
 ) -> None:
     space.put("orders", "one")
-    name = layout.committed(space._store.view.index.applied)
+    name = layout.committed(space._store.shared.counters.read().published)
     processes.disk().damage(name)
     assert [(finding.kind, finding.name) for finding in other.check()] == [(Kind.DAMAGED, name)]
 

@@ -391,6 +391,7 @@ def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(
 
 def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
     fill(space, many=2)
+    catch_up(space._store)
     sources = space._store.files.cache
     (run, other) = space._store.view.index.messages.queue("orders").ready
     with pytest.raises(CorruptedFile):
@@ -434,7 +435,7 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spoo
 
         def dying(*args: object, **options: object) -> int:
             with (
-                mock.patch("spool.log.commit.publish", side_effect=WaitExpired("it died")),
+                mock.patch("spool.log.commit._publish", side_effect=WaitExpired("it died")),
                 pytest.raises(spool.CommitUnknown),
             ):
                 other.get("orders", message_id=ids[100])
