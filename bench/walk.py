@@ -72,7 +72,8 @@ class Tracer:
 
     def _enter(self, frame: FrameType) -> None:
         walk, caller = self.walk, self._stack[-1] if self._stack else None
-        name = frame.f_globals.get("__name__", "")
+        generated = frame.f_code.co_filename.startswith("<")  # by a dataclass, say: no code that a reader reads
+        name = "" if generated else frame.f_globals.get("__name__", "")
         module = name.removeprefix("spool.") if name.startswith("spool.") else None
         self._stack.append(module or caller)
         walk.frames += 1

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.workers.outcome import describe, one_line
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class _Bridge:
         self._reader.start()
         try:
             launch: Any = launch_gateway  # it has no types
-            with interrupts.deferred():  # otherwise a Java process could be left that no code refers to
+            with calls.deferred():  # otherwise a Java process could be left that no code refers to
                 self._gateway = launch(spark_conf, {"stdout": writable, "stderr": writable, "start_new_session": True})
         finally:
             os.close(writable)

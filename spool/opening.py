@@ -17,7 +17,7 @@ from spool.model import layout
 from spool.model.options import SpaceOptions
 from spool.model.settings import space_config
 from spool.model.settings_file import parse, render_new
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.clock import Clock
 from spool.space import Space
 from spool.store.parts import Files
@@ -63,7 +63,7 @@ def create(
         InvalidArgument: an option has a value that is not allowed.
     """
     config = space_config(options, {})
-    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("making the queue space"):
+    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("making the queue space"):
         if disk.exists(layout.SETTINGS):
             raise SpaceExists(f"{disk.root} holds a queue space already: open it, or choose another directory")
         check_kind(disk, config.network_file_system)
@@ -99,7 +99,7 @@ def import_space(
         CorruptedFile: the export is damaged.
     """
     export.check_stream(file, "read")
-    with _directory(path, disk) as disk, interrupts.deferred(disk.close_all), _os_errors("importing the queue space"):
+    with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         check_stages(disk)
@@ -201,7 +201,7 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
         raise NotASpace(f"{root} is not a directory: make a queue space there with: spool-admin init {quoted(root)}")
     with _os_errors("opening the queue space"):
         disk = disk or Disk(root)
-    with interrupts.deferred(disk.close_all), _os_errors("opening the queue space"):
+    with calls.deferred(disk.close_all), _os_errors("opening the queue space"):
         return _opened(disk, clock or Clock())
 
 

@@ -18,11 +18,13 @@ from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
 from spool.text import shown
+from spool.transactions.claiming import check_wanted
+from spool.transactions.delivery import get_alone
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import check_time_limit, listed, put_request
 from spool.workers.worker import Worker, WorkSummary, working_space
@@ -239,13 +241,8 @@ class Space:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
-        own = Transaction(self._engine, noted=False)
-        try:
-            found = own.get_many(queue, max_messages, **options)
-            interrupts.deliver_pending_signals()  # from here on they are gone, even if the caller is interrupted
-            own.commit()
-        finally:
-            own.abandon()
+        # From the commit on the messages are gone, even if the caller is interrupted: signals are delivered before it.
+        found = get_alone(self._engine, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
         self._after_commit()
         return found
 
@@ -358,7 +355,7 @@ class Space:
         What was submitted is committed first. A transaction that is still open is rolled back by the next process that
         looks.
         """
-        with interrupts.deferred(self._store.guard.end):
+        with calls.deferred(self._store.guard.end):
             if not self._store.closed:
                 self._finish_submitted()
                 self._housekeeper.tidy_up()

@@ -35,9 +35,16 @@ def put(path: Path, opened: ExitStack) -> Action:
 def get(path: Path, opened: ExitStack) -> Action:
     space = opened.enter_context(spool.open(path))
     space.put("orders", b"one")
-    with spool.open(path) as other:
-        other.put("orders", b"two")  # something to catch up with
-    return lambda: space.get("orders")
+    with spool.open(path) as other, other.transaction() as held:
+        other.put_many("orders", [b"two", b"three"], transaction=None)  # something to catch up with
+        held.get("orders")  # so that there is an owner of claims
+
+    def alone_and_in_a_transaction() -> None:
+        space.get("orders", timeout=5)
+        with space.transaction() as transaction:
+            transaction.get("orders")
+
+    return alone_and_in_a_transaction
 
 
 def two_phases(path: Path, opened: ExitStack) -> Action:

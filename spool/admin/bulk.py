@@ -23,7 +23,7 @@ from spool.policies.claim_journal import OrphanReaper
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
-from spool.transactions.selection import GroupLocks, Wanted
+from spool.transactions.claiming import GroupLocks, Wanted
 from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096
@@ -82,7 +82,6 @@ def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> N
         MessageInUse: a transaction holds it.
     """
     page = store.check_usable()
-    deadline = store.deadline()
     store.view.follows = True
     catch_up(store, page)
     with store.view.mutex:
@@ -93,17 +92,13 @@ def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> N
     wanted = Wanted(run.queue.name, message_id=message_id)
     claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, reaper, wanted, page, deadline, _no_journal, groups)
+        claimed = claiming.claim(store, reaper, wanted, page, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)
     finally:
         claiming.release(store.shared.claims, claimed)
         groups.release()
-
-
-def _no_journal(_: PositionRanges) -> None:
-    """Write no claim journal: these claims are no tries."""
 
 
 # -- many -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import spool.transactions.transaction
@@ -15,8 +16,9 @@ from spool.engine import Engine
 from spool.errors import Empty
 from spool.model.message import Message
 from spool.runtime.calls import public_call
-from spool.transactions.claiming import IDLE_SECONDS, pause_seconds
-from spool.transactions.selection import Wanted
+from spool.transactions.claiming import Wanted
+from spool.transactions.delivery import get_alone
+from spool.transactions.waiting import IDLE_SECONDS, pause_seconds
 
 _PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
 
@@ -97,37 +99,42 @@ class Receiver:
         self._listener.shutdown(wait=False)
 
 
+class _Cancelled(Exception):
+    """The task was cancelled before the commit of its get began."""
+
+
 class _GetAttempt:
     """One attempt to get messages: claimed in a thread, and committed unless the task was cancelled meanwhile."""
 
     def __init__(self, engine: Engine, threads: Threads, wanted: Wanted) -> None:
-        self.engine = engine
-        self.threads = threads
-        self.wanted = wanted
-        self.mutex = threading.Lock()
-        self.cancelled = self.begun = False
+        self._engine = engine
+        self._store = engine.store
+        self._threads = threads
+        self._wanted = replace(wanted, timeout=0)  # the task waits, and no thread
+        self._mutex = threading.Lock()
+        self._cancelled = self._begun = False
 
     async def take(self) -> list[Message]:
-        return await wait_to_end(self.threads.submit(self._claim), self._give_up)
+        return await wait_to_end(self._threads.submit(self._get), self._give_up)
 
     def _give_up(self) -> bool:
         """Cancel the attempt; False if its commit has begun, which is then finished."""
-        with self.mutex:
-            self.cancelled = not self.begun
-        return self.cancelled
+        with self._mutex:
+            self._cancelled = not self._begun
+        return self._cancelled
 
-    def _claim(self) -> list[Message]:
-        own = spool.transactions.transaction.Transaction(self.engine, noted=False)
+    @public_call("getting messages")
+    def _get(self) -> list[Message]:
         try:
-            found = get_now(own, self.wanted)
-            with self.mutex:
-                if self.cancelled:
-                    return []
-                self.begun = True
-            own.commit()
-            return found
-        finally:
-            own.abandon()
+            return get_alone(self._engine, self._wanted, self._begin_commit)
+        except _Cancelled:
+            return []
+
+    def _begin_commit(self) -> None:
+        with self._mutex:
+            if self._cancelled:
+                raise _Cancelled
+            self._begun = True
 
 
 def get_now(transaction: "spool.transactions.transaction.Transaction", wanted: Wanted) -> list[Message]:

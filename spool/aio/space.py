@@ -37,7 +37,8 @@ from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptions, SpaceOptions
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
-from spool.transactions.validation import check_wanted, listed, put_request
+from spool.transactions.claiming import check_wanted
+from spool.transactions.validation import listed, put_request
 from spool.workers.worker import WorkSummary
 
 _BROWSED_AT_ONCE = 64

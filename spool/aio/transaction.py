@@ -11,10 +11,10 @@ from spool.aio.receiver import Receiver, get_now
 from spool.model.message import Message
 from spool.model.options import GetOptions, PutOptions
 from spool.model.xid import Xid
-from spool.transactions.selection import Wanted
+from spool.transactions.claiming import Wanted, check_wanted
 from spool.transactions.transaction import enter, leave, mark_lost
 from spool.transactions.transaction import finish as finish_transaction
-from spool.transactions.validation import check_wanted, listed
+from spool.transactions.validation import listed
 
 
 class Transaction:

@@ -16,8 +16,8 @@ import spool.space
 from spool.aio.receiver import Receiver
 from spool.errors import Empty, TransactionTimeout
 from spool.model.message import Message
-from spool.transactions.claiming import IDLE_SECONDS
-from spool.transactions.selection import Wanted
+from spool.transactions.claiming import Wanted
+from spool.transactions.waiting import IDLE_SECONDS
 from spool.workers.attempt import Attempt
 from spool.workers.call_threads import CallThreads
 from spool.workers.effects import Effect

@@ -3,7 +3,7 @@
 A process that publishes a commit writes to ``run/counters``, and the kernel notifies those that watch the file. One
 watch serves all threads of an open space: one thread listens, the others wait for what it is told. A notification is a
 hint and no promise: events may be lost, or never come, so a call that waits looks by itself now and then (see
-``claiming.wait_for``).
+``waiting.wait_for``).
 """
 
 import threading

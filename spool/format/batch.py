@@ -6,7 +6,7 @@ to disk while it is written.
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from spool.errors import SystemFailure
 from spool.format.header import SECTION_MESSAGES, Adoption, BranchEntry, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING, MOST_ADDRESSED
-from spool.format.table import SECTION_BYTES, Table, body_head, encode_table
+from spool.format.table import SECTION_BYTES, CompactedTable, Table, body_head
 from spool.model.layout import MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 
@@ -30,6 +30,25 @@ class Section:
     table: Table
     entry: SectionEntry
     parts: list[bytes]
+
+
+def encode_table(table: Table) -> bytes:
+    # What is searched by key comes first: it is found without unpacking the rest.
+    compacted: dict[str, Any] = {}
+    if isinstance(table, CompactedTable):
+        compacted = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    return msgpack.packb(
+        {
+            **compacted,
+            "queues": table.queues,
+            "attributes": table.attributes,
+            "runs": table.runs,
+            "lengths": table.lengths.tolist(),
+            "checksums": table.checksums.tolist(),
+            "commands": table.commands,
+            "facts": table.facts,
+        }
+    )
 
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
@@ -265,6 +284,16 @@ class CommitBatch:
         """Return a body that is still in memory (not yet in a closed section), else None."""
         place = ordinal - (self.messages - len(self._bodies))
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
+
+
+def targets_of(tables: Iterable[Table]) -> Iterator[str]:
+    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
+    for table in tables:
+        if not isinstance(table, CompactedTable):
+            yield from table.queues
+        for command in table.commands:
+            if command[0] == "update" and "queue" in command[4]:
+                yield command[4]["queue"]
 
 
 def is_large(messages: int, size: int) -> bool:

@@ -6,8 +6,7 @@ a checksum that the reader already trusts.
 
 import errno
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from spool.disk.disk import Disk
@@ -69,9 +68,12 @@ def open_file(disk: Disk, name: str) -> int:
     try:
         return disk.open(name)
     except OSError as error:
-        if error.errno not in NO_FILE:
-            raise
-        raise CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") from None
+        raise cannot_open(name, error) from None
+
+
+def cannot_open(name: str, error: OSError) -> OSError | CorruptedFile:
+    """Return the error of an open as a reader is to see it: CorruptedFile if the name is not a regular file's."""
+    return CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") if error.errno in NO_FILE else error
 
 
 def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None) -> FileContents | None:
@@ -99,30 +101,6 @@ class BodyPlace(NamedTuple):
     offset: int
     length: int
     checksum: int
-
-
-def read_bodies(
-    disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
-) -> list[bytes]:
-    """Read the bodies of neighbouring messages, given the offsets of their ends, in as few reads as possible.
-
-    Raises CorruptedFile if a body does not match its checksum.
-    """
-    bodies: list[bytes] = []
-    at = 0
-    while at < len(ends):
-        start = ends[at] - lengths[at]
-        stop = max(at + 1, bisect_right(ends, start + _CHUNK_BYTES))
-        data = disk.read_at(handle, start, ends[stop - 1] - start)
-        places = zip(ends[at:stop], lengths[at:stop], strict=True)
-        piece = [data[end - length - start : end - start] for end, length in places]
-        if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
-            raise CorruptedFile(
-                f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
-            )
-        bodies += piece
-        at = stop
-    return bodies
 
 
 def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:

@@ -3,7 +3,6 @@
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
@@ -92,35 +91,6 @@ class CompactedTable(Table):
             ends = [begins[run] + counts[run] for run in order]
             self._places = Places(starts, ends, order, list(accumulate(counts, initial=0)))
         return self._places
-
-
-def targets_of(tables: Iterable[Table]) -> Iterator[str]:
-    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
-    for table in tables:
-        if not isinstance(table, CompactedTable):
-            yield from table.queues
-        for command in table.commands:
-            if command[0] == "update" and "queue" in command[4]:
-                yield command[4]["queue"]
-
-
-def encode_table(table: Table) -> bytes:
-    # What is searched by key comes first: it is found without unpacking the rest.
-    compacted: dict[str, Any] = {}
-    if isinstance(table, CompactedTable):
-        compacted = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
-    return msgpack.packb(
-        {
-            **compacted,
-            "queues": table.queues,
-            "attributes": table.attributes,
-            "runs": table.runs,
-            "lengths": table.lengths.tolist(),
-            "checksums": table.checksums.tolist(),
-            "commands": table.commands,
-            "facts": table.facts,
-        }
-    )
 
 
 def body_head(length: int) -> bytes:

@@ -5,16 +5,19 @@ every read compares a checksum: the header's with that of the ``FileRef``, a tab
 """
 
 import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
 from spool.format.header import Header, SectionEntry
-from spool.format.reader import BodyPlace, FileContents, body_place, open_file, read_bodies, read_header
+from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open, read_header
 from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
 from spool.model import layout
 
+_CHUNK_BYTES = 1 << 20  # of bodies, in one read
 _MAX_OPEN = 32
 _MAX_TABLES = 512
 _MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
@@ -110,8 +113,9 @@ class FileCache:
 
     def bodies(self, file: FileRef, section: int, row: int, count: int) -> list[bytes]:
         """Return ``count`` neighbouring bodies, from a section's ``row`` on."""
-        table, rows = self.table(file, section), slice(row, row + count)
-        ends = table.ends(self._entry(file, section))
+        table, entry, rows = self.table(file, section), self._entry(file, section), slice(row, row + count)
+        alone = len(table.lengths) == 1  # as most sections of a queue's own are: then nothing is to be computed
+        ends: Sequence[int] = (entry.offset + entry.size,) if alone else table.ends(entry)
         for fresh in (False, True):
             try:
                 handle = self._file(file, fresh)
@@ -152,9 +156,11 @@ class FileCache:
         prepared = None if file.xid is None else layout.prepared(file.xid)
         for place in (name,) if prepared is None else (prepared, name, prepared):
             try:
-                return open_file(self.disk, place)
+                return self.disk.open(place)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise cannot_open(place, error) from None
         raise CorruptedFile(f"{name}: it is missing")
 
     def close(self) -> None:
@@ -172,3 +178,27 @@ class FileCache:
 
 def _name(file: FileRef) -> str:
     return layout.committed(file.number, file.adoption)
+
+
+def read_bodies(
+    disk: Disk, handle: int, ends: Sequence[int], lengths: Sequence[int], checksums: Sequence[int]
+) -> list[bytes]:
+    """Read the bodies of neighbouring messages, given the offsets of their ends, in as few reads as possible.
+
+    Raises CorruptedFile if a body does not match its checksum.
+    """
+    bodies: list[bytes] = []
+    at = 0
+    while at < len(ends):
+        start = ends[at] - lengths[at]
+        stop = max(at + 1, bisect_right(ends, start + _CHUNK_BYTES))
+        data = disk.read_at(handle, start, ends[stop - 1] - start)
+        places = zip(ends[at:stop], lengths[at:stop], strict=True)
+        piece = [data[end - length - start : end - start] for end, length in places]
+        if list(map(zlib.crc32, piece)) != list(checksums[at:stop]):
+            raise CorruptedFile(
+                f"a body between the offsets {start} and {start + len(data)} does not match its checksum"
+            )
+        bodies += piece
+        at = stop
+    return bodies

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -53,11 +53,6 @@ class Commit(NamedTuple):
         """When it was committed, in seconds since the epoch."""
         return self.parts[0].image.header.time
 
-    @property
-    def adopted(self) -> list[Xid]:
-        adopts = self.parts[0].image.header.adopts
-        return [adoption.xid for adoption in adopts] if adopts else []
-
 
 # -- what is kept of its files ----------------------------------------------------------------------------------------
 
@@ -101,26 +96,7 @@ class Retention:
     facts: int = 0
     damaged: bool = False
     foldable: bool = False
-    tally: Mapping[str, list[int]] = field(default_factory=lambda: _NO_TALLY)
-
-    def add_target(self, number: int) -> None:
-        """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
-        if number not in self.targets:
-            self.targets = {*self.targets, number} if len(self.targets) < 2 else self._with_target(number)
-
-    def _with_target(self, number: int) -> Set[int]:
-        targets = self.targets if isinstance(self.targets, set) else set(self.targets)
-        targets.add(number)
-        return targets
-
-    def count(self, queue: str, what: int, count: int) -> None:
-        """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
-        if not self.tally and what == ENQUEUED:
-            self.tally = _enqueued(queue, count)
-            return
-        if not isinstance(self.tally, dict):  # it is shared
-            self.tally = {name: list(counts) for name, counts in self.tally.items()}
-        self.tally.setdefault(queue, [0, 0, 0, 0])[what] += count
+    tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one for all
 
     def still_superseding(self, files: Mapping[int, "Retention"]) -> bool:
         """Return whether a commit that this one supersedes has files; forget those that have none."""
@@ -128,11 +104,6 @@ class Retention:
             there = array("Q", (number for number in self.supersedes if number in files))
             self.supersedes = there or None
         return self.supersedes is not None
-
-
-@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others
-def _enqueued(queue: str, count: int) -> Mapping[str, list[int]]:
-    return MappingProxyType({queue: [count, 0, 0, 0]})
 
 
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:

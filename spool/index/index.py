@@ -9,7 +9,9 @@ A message is found by its position, which never changes; the file in which it li
 
 from array import array
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Any
 
 from spool.format.header import SectionEntry
@@ -31,6 +33,7 @@ from spool.index.queue import Queue
 from spool.index.run import Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
+from spool.model.message import updated
 from spool.model.position import Position, PositionRanges
 from spool.model.settings import QueueConfig
 from spool.model.xid import Xid
@@ -74,13 +77,14 @@ class Index:
     def apply(self, commit: Commit) -> None:
         """Apply the next commit: its messages, then its commands, then its facts."""
         header = commit.parts[0].image.header
-        state = self.files[commit.number] = Retention(tuple(commit.adopted))
+        state = self.files[commit.number] = Retention(tuple([adoption.xid for adoption in header.adopts]))
         for xid in state.adopted:
             self.adopted[xid] = commit.number
         for name, wrong in commit.damage:
             self.mark_damaged(commit.number, name, wrong)
         for part in commit.parts:
-            self._add_messages(commit, part, state)
+            if part.image.header.messages:
+                self._add_messages(commit, part, state)
         for part in commit.parts:
             for table in part.image.tables:
                 for command in table.commands:
@@ -126,7 +130,7 @@ class Index:
             runs.append(run)
             messages.link(run)
             self._account(queue, state, count, run.bytes_of(ordinal, count))
-            state.count(queue.name, ENQUEUED, count)
+            _count(state, queue.name, ENQUEUED, count)
             ordinal += count
 
     def _account(self, queue: Queue, state: Retention, count: int, size: int) -> None:
@@ -150,7 +154,7 @@ class Index:
             return  # read together with the messages that it is about
         target, first, count = command[1:4]
         if target != number:
-            state.add_target(target)
+            _add_target(state, target)
         ordinal, end = first, first + count
         while ordinal < end:
             if name == "remove":
@@ -161,17 +165,17 @@ class Index:
                 run, stop = self.messages.materialize(target, ordinal, end)
                 if run is not None:
                     if run.file.number != number:
-                        state.add_target(run.file.number)
+                        _add_target(state, run.file.number)
                     self._update(run, ordinal, stop - ordinal, command[4])
             ordinal = stop
 
     def _count_removal(self, state: Retention, number: int, queue: Queue, file: int, why: str, count: int) -> None:
         """Count messages that commit ``number`` removed from the files of commit ``file``."""
         if file != number:
-            state.add_target(file)
+            _add_target(state, file)
         what = _COUNTED_AS.get(why)
         if what is not None:
-            self.files[file].count(queue.name, what, count)
+            _count(self.files[file], queue.name, what, count)
         if what == DEQUEUED:
             queue.served += count
 
@@ -186,7 +190,8 @@ class Index:
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:
             queue, file = messages.queues[run.queue.name], run.file.number
-            size = run.bytes_of(ordinal, stop - ordinal)
+            lengths = run.lengths
+            size = lengths * (stop - ordinal) if type(lengths) is int else run.bytes_of(ordinal, stop - ordinal)
             messages.remove_range(run, ordinal, stop)
         else:
             segment, piece, stop = messages.piece_at(number, ordinal, stop)
@@ -217,8 +222,8 @@ class Index:
         state, size = self.files[run.file.number], run.bytes_of(ordinal, count)
         if queue is not old:
             if changes.get("failure_reason"):
-                state.count(old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
-            state.count(queue.name, ENQUEUED, count)
+                _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
+            _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
             rest = run.tail(ordinal + count)
@@ -246,7 +251,7 @@ class Index:
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                state.add_target(old[0])  # otherwise the old fact would be back once this file is gone
+                _add_target(state, old[0])  # otherwise the old fact would be back once this file is gone
         if value is not None:
             self.keep_fact(key, number, value, expiry)
             state.facts += 1
@@ -310,7 +315,7 @@ class Index:
             old.superseded_by = number
             if folds:
                 for target in old.targets:
-                    state.add_target(target)
+                    _add_target(state, target)
                 old.targets = frozenset()
         state.supersedes = array("Q", there) or None
 
@@ -428,27 +433,31 @@ class Index:
         return sums
 
 
-# A time that is set replaces one that was relative to the commit.
-_RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
+def _add_target(state: Retention, number: int) -> None:
+    """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
+    if number in state.targets:
+        return
+    if len(state.targets) < 2:
+        state.targets = {*state.targets, number}
+        return
+    if not isinstance(state.targets, set):  # it is shared
+        state.targets = set(state.targets)
+    state.targets.add(number)
 
 
-def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message's control fields after an update.
+def _count(state: Retention, queue: str, what: int, count: int) -> None:
+    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
+    if not state.tally and what == ENQUEUED:
+        state.tally = _enqueued(queue, count)
+        return
+    if not isinstance(state.tally, dict):  # it is shared
+        state.tally = {name: list(counts) for name, counts in state.tally.items()}
+    state.tally.setdefault(queue, [0, 0, 0, 0])[what] += count
 
-    None removes a time. ``queue`` and ``why`` are the command's own; in another queue, the message has no place at the
-    top or before another message.
-    """
-    fields = {**attributes, **changes}
-    for name, relative in _RELATIVE.items():
-        if name in changes:
-            fields.pop(relative, None)
-            if changes[name] is None:
-                del fields[name]
-    if fields.pop("queue", None) is not None:
-        fields.pop("top", None)
-        fields.pop("before", None)
-    fields.pop("why", None)
-    return fields
+
+@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others
+def _enqueued(queue: str, count: int) -> Mapping[str, list[int]]:
+    return MappingProxyType({queue: [count, 0, 0, 0]})
 
 
 def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:

@@ -28,13 +28,13 @@ from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
-from spool.format.batch import CommitBatch
+from spool.format.batch import CommitBatch, targets_of
 from spool.format.reader import FileContents
-from spool.format.table import Table, targets_of
+from spool.format.table import Table
 from spool.format.writer import CommitFileWriter, new_header
 from spool.index.commit import Commit, Part
 from spool.log.sequence import highest_issued, settle_all, settle_to, with_number_lock
-from spool.log.visibility import catch_up, keep_own
+from spool.log.visibility import MOST_OWN, apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -97,10 +97,11 @@ def commit(
         store.shared.numbers.unlock(number)
         file.close()
     # 9. Keep what it did: the next look of this process applies it, behind the commits of others.
-    keep_own(store, _as_read(number, file, batch))
+    _keep(store, _as_read(number, file, batch))
     return number
 
 
+_MOST_OWN_MESSAGES = 1024  # a commit of this process with as many is applied at once
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
@@ -224,6 +225,20 @@ def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, image))
     return Commit(number, parts, [])
+
+
+def _keep(store: Store, commit: Commit) -> None:
+    """Keep what a commit of this process did, for its next look, which need not read the file.
+
+    So a process that only puts neither reads what others wrote nor sorts what it wrote itself. When many are kept, they
+    are applied, or, where a commit of another process comes before them, the oldest are dropped.
+    """
+    view = store.view
+    with view.mutex:
+        if commit.number > view.index.applied:  # else another thread was faster, and has read it
+            view.own[commit.number] = commit
+            if len(view.own) >= MOST_OWN or commit.parts[0].image.header.messages >= _MOST_OWN_MESSAGES:
+                apply_own(store)
 
 
 # -- commits of the engine's own ---------------------------------------------------------------------------------------

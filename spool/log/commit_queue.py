@@ -17,9 +17,9 @@ from typing import Any
 
 from spool.coordination.counters import Page
 from spool.errors import NotOpen
-from spool.format.batch import CommitBatch
-from spool.format.table import targets_of
+from spool.format.batch import CommitBatch, targets_of
 from spool.log.quota import Usage, UsageByQueue, change_by
+from spool.model.position import PositionRanges
 from spool.store.store import Store
 
 # What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.
@@ -29,6 +29,7 @@ MOST_TOGETHER, MOST_TOGETHER_BYTES = 65_536, 16 << 20
 CLOSED = "the space is closed: open it again"
 
 LOOK_SECONDS = 0.05
+_RANGE_BYTES = 32  # about what a range takes in a file
 # The leader thread lets the threads that the last commits woke come again for so long at most: about half a flush.
 LINGER_SECONDS = 0.0002
 
@@ -119,6 +120,30 @@ class PutRequest(CommitRequest):
         self.branch, self.first = batch.shared_branch()
         for bodies, attributes in self.groups:
             batch.put(self.queue, bodies, attributes)
+
+
+class RemovalRequest(CommitRequest):
+    """Claimed messages that leave their queue. ``ranges``: (number, first ordinal, count)."""
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, page: Page | None, ranges: PositionRanges) -> None:
+        super().__init__(page, 0, _RANGE_BYTES * len(ranges))
+        self.ranges = ranges
+
+    @property
+    def empty(self) -> bool:
+        return not self.ranges
+
+    def usage(self, store: Store) -> UsageByQueue:
+        batch = CommitBatch()
+        self.append_to(batch)
+        return change_by(store.view, batch.tables)
+
+    def append_to(self, batch: CommitBatch) -> None:
+        batch.shared_branch()
+        for number, first, count in self.ranges:
+            batch.remove(number, first, count, "dequeued")
 
 
 class BranchRequest(CommitRequest):

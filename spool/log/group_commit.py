@@ -26,7 +26,7 @@ from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
 from spool.log.exit import finish_at_exit
 from spool.model.xid import Xid, new_local_xid
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -75,7 +75,7 @@ class GroupCommit:
             raise request.error
 
     def _check_interrupts(self) -> None:
-        interrupts.deliver_pending_signals()
+        calls.deliver_pending_signals()
         self.store.guard.check()
 
     # -- for callers that do not ------------------------------------------------------------------------------------

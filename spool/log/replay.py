@@ -121,11 +121,11 @@ def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
     """Mark adopted branches as damage that were not found anywhere, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
-    for place, xid in enumerate(commit.adopted, 1):
+    for place, adoption in enumerate(commit.parts[0].image.header.adopts, 1):
         name = layout.committed(commit.number, place)
         if place in there or name in named or being_reclaimed(disk, index, commit.number) or kept(disk, name):
             continue
-        index.mark_damaged(commit.number, name, f"branch {xid} is missing")
+        index.mark_damaged(commit.number, name, f"branch {adoption.xid} is missing")
 
 
 def being_reclaimed(disk: Disk, index: Index, number: int) -> bool:

@@ -39,12 +39,11 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
-# Commits of this process that are kept until a look applies them; one of many messages is applied at once.
-MOST_OWN, MOST_OWN_MESSAGES = 16, 1024
+MOST_OWN = 16  # commits of this process that are kept until a look applies them
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
-def revalidate(store: Store, deadline: Deadline) -> None:
+def revalidate(store: Store, deadline: Deadline | None = None) -> None:
     """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
 
     One read of the counters answers all three questions: the process that held the message stored what it did before it
@@ -53,7 +52,10 @@ def revalidate(store: Store, deadline: Deadline) -> None:
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
     """
-    catch_up(store, settle_all(store, deadline, list_prepared(store)))
+    page = list_prepared(store).check()
+    if page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1)):
+        page = settle_all(store, deadline or store.deadline(), page)  # a number was issued that is not published yet
+    catch_up(store, page)
 
 
 # -- prepared branches ------------------------------------------------------------------------------------------------
@@ -156,25 +158,11 @@ def _follow_settings(view: View, settings: Settings) -> None:
         view.settings = settings
 
 
-def keep_own(store: Store, commit: Commit) -> None:
-    """Keep what a commit that this process has just published did, for the next look, which need not read its file.
-
-    So a process that only puts neither reads what others wrote nor sorts what it wrote itself. When many are kept, they
-    are applied, or, where a commit of another process comes before them, the oldest are dropped.
-    """
-    view = store.view
-    with view.mutex:
-        if commit.number <= view.index.applied:
-            return  # another thread was faster, and has read it
-        view.own[commit.number] = commit
-        if len(view.own) >= MOST_OWN or commit.parts[0].image.header.messages >= MOST_OWN_MESSAGES:
-            apply_own(store)
-            while len(view.own) >= MOST_OWN:
-                del view.own[next(iter(view.own))]
-
-
 def apply_own(store: Store) -> None:
-    """Apply the kept commits that follow what is applied. Errors are logged: the commits are done."""
+    """Apply the commits of this process that are kept and follow what is applied; drop the oldest if many are left.
+
+    Errors are logged: the commits are done.
+    """
     view = store.view
     with view.mutex:
         while (following := view.own.pop(view.index.applied + 1, None)) is not None:
@@ -184,15 +172,18 @@ def apply_own(store: Store) -> None:
             except (OSError, SpoolError) as error:
                 log.warning("commit %s is done, but this process cannot see it yet: %s", following.number, error)
                 return
+        while len(view.own) >= MOST_OWN:
+            del view.own[next(iter(view.own))]
 
 
 def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:
     """Apply a commit that was just published. False: the index must be rebuilt. Caller holds the mutex."""
     for part in commit.parts:
-        files.cache.remember(part.file_ref(commit.number), part.image)
+        if part.image.header.messages:
+            files.cache.remember(part.file_ref(commit.number), part.image)
     done = _applied(files, index, commit)
-    for xid in commit.adopted:
-        prepared.decided(xid)
+    for adoption in commit.parts[0].image.header.adopts:
+        prepared.decided(adoption.xid)
     return done
 
 
@@ -294,7 +285,7 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
                 break
             if not _applied(store.files, index, commit):
                 return False
-            heads += [commit] if alone and commit.adopted else []
+            heads += [commit] if alone and commit.parts[0].image.header.adopts else []
         if stuck is None:
             index.applied = last
             for head in heads:

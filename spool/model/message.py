@@ -5,7 +5,7 @@ message keeps that mapping and answers from it, so that taking a thousand messag
 fields.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -62,9 +62,9 @@ class Message:
         self, id: str, queue: str, body: Any, enqueued_at: float, position: Position, attributes: Mapping[str, Any]
     ) -> None:
         first = position.ordinal - int(id[-8:], 16)
-        _set_origin(self, Origin(id[:-8], first, queue, position.number, enqueued_at, attributes))
-        _set_ordinal(self, position.ordinal)
-        _set_body(self, body)
+        set_origin(self, Origin(id[:-8], first, queue, position.number, enqueued_at, attributes))
+        set_ordinal(self, position.ordinal)
+        set_body(self, body)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a message is frozen: {name} cannot be set")
@@ -199,21 +199,9 @@ class Message:
 
 
 # The slots' own setters: the class refuses assignment, and object.__setattr__ takes three times as long.
-_new = Message.__new__
-_set_origin, _set_ordinal, _set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
-
-
-def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
-    """Make messages from that ordinal of a commit on. They share their origin, so each costs little more than its
-    body."""
-    found = []
-    for place, body in enumerate(bodies, ordinal):
-        message = _new(Message)
-        _set_origin(message, origin)
-        _set_ordinal(message, place)
-        _set_body(message, body)
-        found.append(message)
-    return found
+# A message is frozen: these alone, which cost no call of Python, fill a new one.
+new_message = partial(Message.__new__, Message)
+set_origin, set_ordinal, set_body = (Message.__dict__[name].__set__ for name in ("_origin", "_ordinal", "body"))
 
 
 def due_time(attributes: Mapping[str, Any], committed_at: float) -> float | None:
@@ -352,3 +340,26 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
 def headers_bytes(headers: Mapping[str, str]) -> int:
     """Return how many bytes all names and values have together."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
+# A time that is set replaces one that was relative to the commit.
+_RELATIVE = {"not_before": "delay", "expires_at": "time_to_live"}
+
+
+def updated(attributes: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message's control fields after an update.
+
+    None removes a time. ``queue`` and ``why`` are the command's own; in another queue, the message has no place at the
+    top or before another message.
+    """
+    fields = {**attributes, **changes}
+    for name, relative in _RELATIVE.items():
+        if name in changes:
+            fields.pop(relative, None)
+            if changes[name] is None:
+                del fields[name]
+    if fields.pop("queue", None) is not None:
+        fields.pop("top", None)
+        fields.pop("before", None)
+    fields.pop("why", None)
+    return fields

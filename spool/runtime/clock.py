@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from spool.errors import SystemFailure
-from spool.runtime import interrupts
+from spool.runtime import calls
 
 POLL_MIN_SECONDS = 0.00005
 POLL_MAX_SECONDS = 0.005
@@ -69,7 +69,7 @@ class Deadline(NamedTuple):
         pause = POLL_MIN_SECONDS
         while (left := self.remaining()) > 0:
             happened = pause_for(min(pause, left))
-            interrupts.deliver_pending_signals()
+            calls.deliver_pending_signals()
             if self.check is not None:
                 self.check()
             yield True

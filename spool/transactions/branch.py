@@ -30,7 +30,7 @@ from spool.runtime.clock import WaitExpired
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
-from spool.transactions.selection import GroupLocks
+from spool.transactions.claiming import GroupLocks
 
 log = logging.getLogger("spool")
 

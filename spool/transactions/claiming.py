@@ -1,38 +1,117 @@
-"""Claiming messages: choose what looks free, lock it, look again, and wait for messages that are to come.
+"""Claiming messages: choose what looks free, lock it, and look again.
 
-The second look keeps rule 4 of docs/architecture.md: a claim counts only if the message is still free once everything
-is known that was published, or prepared, before the claim was locked.
+Chosen twice: before the claim, among what looks free; and after it, among what was claimed. The second look keeps rule
+4 of docs/architecture.md: a claim counts only if the message is still free once everything is known that was published,
+or prepared, before the claim was locked.
+
+Messages of one group are delivered one transaction at a time and in order; groups are delivered side by side. A queue
+that is ``ordered`` is one group. A group is held as a byte lock, from the claim of its first message to the end of the
+transaction, so the kernel releases it when the process dies. By its id or correlation id a message is taken out of
+order, but never while another transaction holds its group.
 """
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Set
+from dataclasses import dataclass
 
 from spool.coordination.claims import Claims
 from spool.coordination.counters import Page
-from spool.errors import MessageInUse
+from spool.coordination.locks import LockFile, group_byte
+from spool.errors import InvalidArgument, MessageInUse
+from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
-from spool.model.position import PositionRanges, positions, subtract
+from spool.model.message import parse_message_id
+from spool.model.position import Position, PositionRanges, append, positions, subtract
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
-from spool.runtime import interrupts
-from spool.runtime.clock import Clock, Deadline
-from spool.store.parts import View
+from spool.runtime.clock import Clock
+from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
+from spool.text import shown
 from spool.transactions.resolution import resolve_orphans
-from spool.transactions.selection import (
-    GroupLocks,
-    PositionSet,
-    Wanted,
-    candidates,
-    groups_of,
-    is_there,
-    still_there,
-)
+from spool.transactions.validation import check_queue, check_timeout
 
-# The longest time that a waiting thread relies on notifications alone. Ctrl-C, and closing the space, wait as long.
-IDLE_SECONDS = 0.1
-# The shortest time between two attempts of a thread that was notified and found nothing.
-BUSY_SECONDS = 0.002
+PositionSet = set[tuple[int, int]]
+GroupName = tuple[str, str]  # queue, group
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
+
+    ``timeout``: seconds to wait; None: for ever. ``spread``: at most one message of each group, since the messages will
+    not be handled in order. ``passed``: messages that are not wanted.
+    """
+
+    queue: str
+    count: int = 1
+    message_id: str | None = None
+    correlation_id: str | None = None
+    timeout: float | None = 0
+    spread: bool = False
+    passed: Set[tuple[int, int]] = frozenset()
+
+    @property
+    def by_key(self) -> bool:
+        return self.message_id is not None or self.correlation_id is not None
+
+
+def check_wanted(
+    queue: str,
+    count: int,
+    *,
+    timeout: float | None = 0,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
+) -> Wanted:
+    """Check the arguments of a get: how many messages at most, and ``GetOptions``."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
+    if type(timeout) is not int or timeout:
+        check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
+    wanted = Wanted(queue, count, message_id, correlation_id, timeout)
+    if wanted.by_key and timeout != 0:
+        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
+    if message_id is not None and correlation_id is not None:
+        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+    return wanted
+
+
+check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
+
+
+class GroupLocks:
+    """The groups that one transaction holds. ``claims``: the list in which the transaction keeps its claims. (The
+    branch itself would be a reference cycle, which lives until Python's collector runs.)"""
+
+    __slots__ = ("_claims", "_held", "_locks", "names")
+
+    def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
+        self._locks = locks
+        self._claims = claims
+        self._held: dict[GroupName, int] = {}
+        self.names: Collection[GroupName] = self._held.keys()
+
+    def claimed(self) -> PositionSet:
+        """Return the positions of all messages that the transaction has claimed."""
+        return set(positions(self._claims))
+
+    def acquire(self, name: GroupName) -> bool:
+        """Lock a group; False if another transaction holds it."""
+        if name in self._held:
+            return True
+        byte = group_byte(*name)
+        if not self._locks.try_lock(byte):
+            return False
+        self._held[name] = byte
+        return True
+
+    def release(self, but: Collection[GroupName] = ()) -> None:
+        """Unlock all groups but these."""
+        for name in [name for name in self._held if name not in but]:
+            self._locks.unlock(self._held.pop(name))
+
+
+# -- claiming ----------------------------------------------------------------------------------------------------------
 
 
 def claim(
@@ -40,40 +119,44 @@ def claim(
     reaper: OrphanReaper,
     wanted: Wanted,
     page: Page,
-    deadline: Deadline,
-    journal: Callable[[PositionRanges], None],
     groups: GroupLocks,
+    journal: Callable[[PositionRanges], None] | None = None,
 ) -> PositionRanges:
     """Claim messages that are free, in the queue's order.
 
     Args:
         page: the counters, just read.
-        journal: called with claims as soon as they are locked.
         groups: the group locks of the transaction; those of claimed messages stay locked.
+        journal: called with claims as soon as they are locked.
 
     Returns:
         The claims; [] if there is nothing free now.
 
     Raises:
+        QueueNotFound: there is no such queue.
+        WaitExpired: a writer that lives did not publish its number in time.
         MessageInUse: the message was asked for by id, and another transaction holds it.
     """
+    settings = store.settings.known
+    if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
+        check_queue(store.settings, wanted.queue, page)
     store.view.follows = True
     catch_up(store, page)
     list_prepared(store, page)  # without it, messages of a branch that was rolled back since would look held
     queue = store.view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.expiring:
-        expire(store, wanted.queue, deadline)
+        expire(store, wanted.queue, store.deadline())
     skip: PositionSet = set(wanted.passed)
     before, kept = tuple(groups.names), PositionRanges()
     try:
         while not kept:
             got = _claim_free(store.shared.claims, store.view, store.clock, wanted, skip, groups)
             if got:
-                kept = _confirm(store, reaper, wanted, got, deadline, journal, groups)
+                kept = _confirm(store, reaper, wanted, got, groups, journal)
                 continue
             seen = store.view.index.applied
             # Prepared branches of a coordinator that died held messages, or a commit came during the attempt.
-            if resolve_orphans(store, deadline) or store.view.index.applied > seen:
+            if resolve_orphans(store, store.deadline()) or store.view.index.applied > seen:
                 continue
             if wanted.message_id is not None and is_there(store.view, store.clock, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
@@ -107,15 +190,17 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, deadline: Deadline,
-    journal: Callable[[PositionRanges], None], groups: GroupLocks,
+    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, groups: GroupLocks,
+    journal: Callable[[PositionRanges], None] | None,
 ) -> PositionRanges:  # fmt: skip
     """Look again at locked messages (rule 4): return those that are free, release the others."""
     try:
-        journal(got)
-        for number in {number for number, _, _ in got}:
-            reaper.count_orphans_tries(number, deadline)
-        revalidate(store, deadline)
+        if journal is not None:
+            journal(got)
+        if store.shared.counters.read().owner:  # else no transaction has a journal
+            for number in {number for number, _, _ in got}:
+                reaper.count_orphans_tries(number, store.deadline())
+        revalidate(store)
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)
     except BaseException:
@@ -132,68 +217,179 @@ def release(claims: Claims, ranges: PositionRanges) -> None:
         claims.release(number, first, count)
 
 
-# -- waiting ----------------------------------------------------------------------------------------------------------
+# -- before the claim -------------------------------------------------------------------------------------------------
 
 
-def wait_for(
-    store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], deadline: Deadline, groups: GroupLocks,
-    check: Callable[[], object],
-) -> PositionRanges:  # fmt: skip
-    """Repeat an attempt until it claims something or the deadline passes.
+def candidates(
+    claims: Claims, view: View, clock: Clock, wanted: Wanted, missing: int, skip: PositionSet, groups: GroupLocks
+) -> PositionRanges:
+    """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
+    found: PositionRanges = []
+    for run, first, count in _asked_for(view, clock, wanted):
+        if run.attributes or not run.queue.is_plain:
+            group, backwards = run.group, run.backwards
+        else:
+            group, backwards = None, False
+        claimed = claims.held(run.number)
+        if group is not None:
+            if groups.acquire((wanted.queue, group)):
+                missing -= _add_of_group(claims, view, clock, wanted, (run, first, count), missing, skip, groups, found)
+        elif not (claimed or skip or view.prepared.held or backwards):
+            added = min(count, missing)
+            if found:
+                append(found, run.number, first, added)
+            else:
+                found = [(run.number, first, added)]
+            missing -= added
+        else:
+            ordinals = range(first, first + count)
+            for ordinal in reversed(ordinals) if backwards else ordinals:
+                if _is_free(claims, view.prepared, run.number, ordinal, skip):
+                    append(found, run.number, ordinal, 1)
+                    missing -= 1
+                    if not missing:
+                        break
+        if not missing:
+            return found
+    return found
 
-    Of the threads of this process that wait for one queue, one at a time repeats its attempts; the others wait for its
-    lock, so that a commit wakes one thread and not all. ``check`` is called meanwhile; it raises if waiting has become
-    pointless.
+
+def _add_of_group(
+    claims: Claims,
+    view: View,
+    clock: Clock,
+    wanted: Wanted,
+    asked: tuple[Run, int, int],
+    missing: int,
+    skip: PositionSet,
+    groups: GroupLocks,
+    found: PositionRanges,
+) -> int:
+    """Add messages of a group that this transaction holds to ``found``; return how many.
+
+    They come behind those that it has claimed already. A message that is not free keeps all behind it waiting.
     """
-    got = attempt()
-    if got or deadline.remaining() <= 0:
-        return got
-    if groups.names:  # what comes may be free for this transaction alone: it looks for itself
-        return _repeat(store, wanted, attempt, deadline)
-    polling = store.view.polling.setdefault(wanted.queue, threading.Lock())
-    while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
-        interrupts.deliver_pending_signals()
-        check()
-        if deadline.remaining() <= 0:
-            return attempt()
-    try:
-        return _repeat(store, wanted, attempt, deadline)
-    finally:
-        polling.release()
+    run, first, count = asked
+    claimed = groups.claimed()
+    added = 0
+    members = (
+        ((run.number, ordinal) for ordinal in range(first, first + count))
+        if wanted.by_key
+        else _in_group_order(view, clock, wanted.queue, run.group)
+    )
+    for position in members:
+        if position in claimed and not wanted.spread:
+            continue
+        if not _is_free(claims, view.prepared, *position, skip):
+            if wanted.by_key:
+                continue
+            break
+        append(found, *position, 1)
+        added += 1
+        if added == missing or wanted.spread:
+            break
+    return added
 
 
-def _repeat(store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], deadline: Deadline) -> PositionRanges:
-    """Attempt when something was published, and now and then, since not every message that becomes free is published,
-    and a notification may be lost."""
-    notifier = store.shared.notifier
-    seen, notified = notifier.generation, False
-
-    def pause_for(short: float) -> bool:
-        nonlocal seen, notified
-        if notified:  # and nothing was free: in a busy space, not every commit is worth an attempt of every waiter
-            store.clock.sleep(min(BUSY_SECONDS, deadline.remaining()))
-        seconds = min(pause_seconds(store.view, store.clock, wanted, short), deadline.remaining())
-        notified = notifier.wait(seen, seconds, seconds_without_inotify=short)
-        seen = notifier.generation
-        return notified
-
-    for _ in deadline.polls(pause_for=pause_for):
-        got = attempt()
-        if got:
-            return got
-    return []
+def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> Iterator[tuple[int, int]]:
+    """Yield the positions of a group's messages, in the order of delivery, up to the first one that has expired."""
+    assert group is not None
+    now = clock.now()
+    for run in view.index.messages.queue(queue).in_group(group):
+        if run.is_expired(now):
+            return  # those behind it wait until it is removed
+        for ordinal in run.ordinals:
+            yield run.number, ordinal
 
 
-def pause_seconds(view: View, clock: Clock, wanted: Wanted, short: float) -> float:
-    """Return how many seconds to wait for a notification after an attempt that claimed nothing.
+def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: int, skip: PositionSet) -> bool:
+    position = (number, ordinal)
+    return ordinal not in claims.held(number) and position not in skip and position not in prepared.held
 
-    A message that is there, but held by a claim or a prepared branch, can become free without one: its holder dies, or
-    releases what it has only looked at. So the next attempt comes after ``short`` seconds. A delayed message becomes
-    due at a known time. Everything else is published: then the wait is long, and its end matters only for a lost
-    notification, Ctrl-C and a closed space.
-    """
-    if is_there(view, clock, wanted):
-        return short
+
+def _asked_for(view: View, clock: Clock, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
+    """Yield runs with what is asked for of them, as (run, first ordinal, count), in the order of delivery."""
+    messages, now = view.index.messages, clock.now()
+    if wanted.message_id is not None:
+        position = messages.position_of(*parse_message_id(wanted.message_id))
+        run = None if position is None else messages.find(position)
+        if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_expired(now):
+            yield run, position.ordinal, 1
+        return
+    # By its correlation id, as by its id, a delayed message is taken at once.
+    by_key = wanted.correlation_id
+    for run in messages.in_order(wanted.queue, now) if by_key is None else messages.correlated(wanted.queue, by_key):
+        if run.expires is None or run.expires > now:
+            yield run, run.first, run.end - run.first
+
+
+def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
+    """Return whether there is such a message, free or held."""
     with view.mutex:
-        due = None if wanted.by_key else view.index.messages.queue(wanted.queue).next_due()
-    return IDLE_SECONDS if due is None else max(short, min(IDLE_SECONDS, due - clock.now()))
+        return any(True for _ in _asked_for(view, clock, wanted))
+
+
+# -- after the claim --------------------------------------------------------------------------------------------------
+
+
+def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, groups: GroupLocks) -> PositionRanges:
+    """Return what of the claimed messages ``got`` may be delivered, in order. Caller holds the mutex (rule 4)."""
+    kept: PositionRanges = []
+    now = clock.now()
+    for number, first, count in got:
+        ordinal = first
+        pieces: PositionRanges = []
+        while ordinal < first + count:
+            run, stop = view.index.messages.run_from(number, ordinal, first + count)
+            if (
+                run is not None
+                and run.queue.name == wanted.queue
+                and (wanted.by_key or run.due is None or run.due <= now)
+                and (run.expires is None or run.expires > now)
+            ):
+                if not (pieces or view.prepared.held):
+                    pieces = [(number, ordinal, stop - ordinal)]
+                elif not view.prepared.held:
+                    append(pieces, number, ordinal, stop - ordinal)
+                else:
+                    for one in range(ordinal, stop):
+                        if (number, one) not in view.prepared.held:
+                            append(pieces, number, one, 1)
+            ordinal = stop
+        kept += pieces
+    return _without_overtakers(view, clock, wanted, kept, groups) if groups.names and not wanted.by_key else kept
+
+
+def _without_overtakers(
+    view: View, clock: Clock, wanted: Wanted, kept: PositionRanges, groups: GroupLocks
+) -> PositionRanges:
+    """Return the messages but those that are not next in their group: one before them came back meanwhile."""
+    claimed, next_ones, wrong = groups.claimed(), set(positions(kept)), set[Position]()
+    for _, group in groups_of(view, kept):
+        allowed = set()
+        for position in _in_group_order(view, clock, wanted.queue, group):
+            if position in next_ones:
+                allowed.add(position)
+            elif position not in claimed:
+                break
+        wrong.update(one for one in next_ones if _group(view, one) == group and one not in allowed)
+    right: PositionRanges = []
+    for position in positions(kept):
+        if position not in wrong:
+            append(right, *position, 1)
+    return right if wrong else kept
+
+
+def groups_of(view: View, ranges: PositionRanges) -> set[GroupName]:
+    """Return the groups of the messages that are there."""
+    names = set()
+    for position in positions(ranges):
+        run = view.index.messages.find(position)
+        if run is not None and run.group is not None:
+            names.add((run.queue.name, run.group))
+    return names
+
+
+def _group(view: View, position: Position) -> str | None:
+    run = view.index.messages.find(position)
+    return None if run is None else run.group

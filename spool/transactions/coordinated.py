@@ -17,11 +17,12 @@ from spool.model.xid import Xid
 from spool.policies.retries import add_failure_outcome
 from spool.runtime.calls import public_call
 from spool.store.settings import Settings
-from spool.transactions import claiming, delivery, two_phase
+from spool.transactions import delivery, two_phase
 from spool.transactions.branch import Branch
+from spool.transactions.claiming import check_wanted
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.transaction import Transaction, TransactionState, mark_lost
-from spool.transactions.validation import check_wanted
+from spool.transactions.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -78,8 +79,7 @@ class CoordinatedTransaction(Transaction):
             return self._claim(wanted)
 
         with self._lock:
-            deadline = self._store.deadline(timeout)
-            got = claiming.wait_for(self._store, wanted, attempt, deadline, self._branch.groups, check_both)
+            got = wait_for(self._store, wanted, self._store.clock.monotonic(), attempt, self._branch.groups, check_both)
             self._branch.claims += got
             return delivery.held_messages(self._store, got)
 

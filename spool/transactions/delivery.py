@@ -1,25 +1,39 @@
-"""Delivering claimed messages: from a claim to the message with its body; and showing messages without a claim.
+"""Delivering messages: from a claim to the message with its body; gets of their own; showing without a claim.
 
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
 
+from spool.coordination.counters import Page
 from spool.disk.quarantine import quarantine_bytes
-from spool.errors import BadMessageId, CorruptedFile, SystemFailure, UnknownCodec
+from spool.engine import Engine
+from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.format.reader import BodyPlace
 from spool.index.run import Run
 from spool.log.commit import commit_batch
+from spool.log.commit_queue import RemovalRequest
 from spool.log.visibility import catch_up
 from spool.model import codecs, layout
-from spool.model.message import Message, Origin, message_id, neighbours, parse_message_id
-from spool.model.position import Position, PositionRanges, positions
-from spool.runtime.clock import Deadline
+from spool.model.message import (
+    Message,
+    Origin,
+    message_id,
+    new_message,
+    parse_message_id,
+    set_body,
+    set_ordinal,
+    set_origin,
+)
+from spool.model.position import Position, PositionRanges, positions, subtract
+from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
+from spool.transactions.claiming import GroupLocks, Wanted, claim, release
+from spool.transactions.waiting import wait_for
 
 # The advice about a damaged message that was shown and not claimed.
 WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, with the reason"
@@ -53,7 +67,7 @@ def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
             branch_id, ordinal = store.view.index.messages.branch_of(position)
-            file, row = run.file, run.row_of(position.ordinal)
+            file, row = run.file, position.ordinal - run.base
             name = layout.committed(file.number, file.adoption)
             found.append(
                 HeldMessage(
@@ -69,7 +83,72 @@ def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
 # -- with bodies ------------------------------------------------------------------------------------------------------
 
 
-def messages(store: Store, ranges: PositionRanges, deadline: Deadline) -> tuple[list[Message], PositionRanges]:
+def get_alone(engine: Engine, wanted: Wanted, may_commit: Callable[[], object]) -> list[Message]:
+    """Get messages in no transaction: claim them, read them, and commit their removal.
+
+    Args:
+        may_commit: called before the commit; what it raises gives the messages back.
+
+    Raises:
+        As ``Space.get_many``. Whatever fails counts no try.
+    """
+    store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
+    page: Page | None = None
+
+    def attempt() -> PositionRanges:
+        nonlocal page
+        store.guard.check()
+        page = store.shared.counters.read().check()
+        got = claim(store, engine.orphan_reaper, wanted, page, groups)
+        if not got:
+            store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+        return got
+
+    try:
+        found, claimed = receive(store, wanted, attempt, groups, store.guard.check)
+        may_commit()
+        engine.group_commit.commit(RemovalRequest(page, claimed))
+        return found
+    except WaitExpired as error:
+        raise TransactionTimeout(f"{error}; nothing was taken") from None
+    finally:
+        if not store.guard.closed:  # else the next process that opens the space finds what this one held
+            release(store.shared.claims, claimed)
+            if groups.names:
+                groups.release()
+
+
+def receive(
+    store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], groups: GroupLocks, check: Callable[[], object]
+) -> tuple[list[Message], PositionRanges]:
+    """Wait for messages, claim and read them. Arguments as of ``wait_for``.
+
+    Returns:
+        Them, and their claims.
+
+    Raises:
+        Empty: there is none within the time.
+    """
+    begun = store.clock.monotonic()
+    while True:
+        got = attempt() if wanted.timeout == 0 else wait_for(store, wanted, begun, attempt, groups, check)
+        if not got:
+            raise Empty(f"queue {wanted.queue} has no message that can be taken now")
+        try:
+            found, bad = messages(store, got)
+        except BaseException as error:
+            release(store.shared.claims, got)
+            if isinstance(error, OSError):
+                store.fail(f"reading messages of queue {wanted.queue}", error)
+            raise
+        if bad:
+            release(store.shared.claims, bad)
+            got = subtract(got, bad)
+        if found:
+            return found, got
+
+
+def messages(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
     """Return the claimed messages, and the claims of those that are not delivered.
 
     A message is not delivered if its body is damaged (then it goes to quarantine), or if it comes after one that no
@@ -88,7 +167,7 @@ def messages(store: Store, ranges: PositionRanges, deadline: Deadline) -> tuple[
                 try:
                     found += read_messages(store, number, ordinal, 1)
                 except CorruptedFile as error:
-                    set_aside(store, Position(number, ordinal), str(error), deadline)
+                    set_aside(store, Position(number, ordinal), str(error), store.deadline())
                     bad.append((number, ordinal, 1))
                 except UnknownCodec:
                     if not found:
@@ -117,7 +196,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
 
 
 def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool) -> list[Message]:
-    raws = store.files.cache.bodies(run.file, run.section, run.row_of(ordinal), count)
+    raws = store.files.cache.bodies(run.file, run.section, ordinal - run.base, count)
     branch_id, in_branch = store.view.index.messages.branch_of(Position(run.number, ordinal))
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
@@ -134,6 +213,19 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool
                 raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
             bodies.append(raw)
     return neighbours(origin, ordinal, bodies)
+
+
+def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
+    """Make messages from that ordinal of a commit on. They share their origin, so each costs little more than its
+    body."""
+    found = []
+    for place, body in enumerate(bodies, ordinal):
+        message = new_message()
+        set_origin(message, origin)
+        set_ordinal(message, place)
+        set_body(message, body)
+        found.append(message)
+    return found
 
 
 def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,7 +251,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         name = layout.committed(run.file.number, run.file.adoption)
         described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
-            described["body"] = store.files.cache.unproven(run.file, run.section, run.row_of(position.ordinal))
+            described["body"] = store.files.cache.unproven(run.file, run.section, position.ordinal - run.base)
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"

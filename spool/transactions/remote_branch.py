@@ -12,11 +12,11 @@ from spool.disk.content import open_first
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
 from spool.format.batch import CommitBatch
-from spool.format.reader import read_bodies
 from spool.format.writer import CommitFileWriter
+from spool.index.body_files import read_bodies
 from spool.log.commit import write
 from spool.model.xid import BRANCH_ID_BYTES, Xid
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
 from spool.store.store import attach_store
@@ -49,7 +49,7 @@ class RemoteBranch:
         self.draft.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
         disk = Disk(path)
-        with interrupts.deferred(disk.close_all):
+        with calls.deferred(disk.close_all):
             self._store = attach_store(disk, Clock())
             self._store.check_usable()
             self._check_coordinator()

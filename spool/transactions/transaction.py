@@ -21,7 +21,6 @@ from spool.coordination.counters import Page
 from spool.engine import Engine
 from spool.errors import (
     CommitUnknown,
-    Empty,
     NotOpen,
     ProtocolError,
     TransactionRolledBack,
@@ -34,18 +33,18 @@ from spool.log.commit_queue import BranchRequest, CommitRequest
 from spool.log.futures import Promises
 from spool.model.message import Message
 from spool.model.options import GetOptions, PutOptions
-from spool.model.position import PositionRanges, subtract
+from spool.model.position import PositionRanges
 from spool.model.xid import Xid
 from spool.policies.deduplication import check_single
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
-from spool.transactions.selection import Wanted
-from spool.transactions.validation import check_queue, check_wanted, described, encoded, listed
+from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.validation import check_queue, described, encoded, listed
 
 
 class TransactionState(enum.Enum):
@@ -186,40 +185,20 @@ class Transaction:
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """Take up to ``max_messages`` messages, at least one. Options and errors as of ``Space.get``."""
         wanted = check_wanted(queue, max_messages, **options)
-        deadline = self._store.deadline(wanted.timeout)
         with self._lock:
-            while True:
-                got = claiming.wait_for(
-                    self._store, wanted, lambda: self._claim(wanted), deadline, self._branch.groups, self._check_active
-                )
-                if not got:
-                    raise Empty(f"queue {queue} has no message that can be taken now")
-                try:
-                    found, bad = self._messages(queue, got)
-                except BaseException:
-                    claiming.release(self._store.shared.claims, got)
-                    raise
-                if bad:
-                    claiming.release(self._store.shared.claims, bad)
-                self._branch.take(subtract(got, bad) if bad else got)
-                if found:
-                    return found
-
-    def _messages(self, queue: str, got: PositionRanges) -> tuple[list[Message], PositionRanges]:
-        """Return the messages that were claimed, and the claims of those that were damaged."""
-        try:
-            return delivery.messages(self._store, got, self._store.deadline())
-        except OSError as error:
-            self._store.fail(f"reading messages of queue {queue}", error)
+            found, got = delivery.receive(
+                self._store, wanted, lambda: self._claim(wanted), self._branch.groups, self._check_active
+            )
+            self._branch.take(got)
+            return found
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
         """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
-        page, _ = self._check_queue(wanted.queue)
+        page, branch = self._check_active(), self._branch
         try:
             got = claiming.claim(
-                self._store, self._engine.orphan_reaper, wanted, page, self._store.deadline(),
-                self._branch.record_claims, self._branch.groups,
-            )  # fmt: skip
+                self._store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.record_claims
+            )
         except WaitExpired as error:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
@@ -416,14 +395,14 @@ class Transaction:
     # -- with ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with interrupts.deferred(partial(leave, self)):
+        with calls.deferred(partial(leave, self)):
             enter(self)
             return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with interrupts.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
+        with calls.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
             try:
                 finish(self, kind, error)
             finally:

@@ -17,7 +17,6 @@ from spool.model.settings import BEFORE, TOP, QueueConfig, SpaceConfig, check_qu
 from spool.store.settings import Settings, SettingsReader
 from spool.store.store import Store
 from spool.text import no_queue, shown
-from spool.transactions.selection import Wanted
 
 
 def check_queue(reader: SettingsReader, queue: str, page: Page) -> Settings:
@@ -55,29 +54,6 @@ def check_timeout(seconds: object, what: str) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidArgument(f"timeout is {what}, not {shown(seconds)}")
-
-
-def check_wanted(
-    queue: str,
-    count: int,
-    *,
-    timeout: float | None = 0,
-    message_id: str | None = None,
-    correlation_id: str | None = None,
-) -> Wanted:
-    """Check the arguments of a get: how many messages at most, and ``GetOptions``."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
-    check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
-    wanted = Wanted(queue, count, message_id, correlation_id, timeout)
-    if wanted.by_key and timeout != 0:
-        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
-    if message_id is not None and correlation_id is not None:
-        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
-    return wanted
-
-
-check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
 
 
 def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:

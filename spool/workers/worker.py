@@ -20,7 +20,7 @@ from spool.errors import InvalidArgument, ProtocolError, SystemFailure, Transact
 from spool.model.message import Message
 from spool.model.rules import Rule, check, whole
 from spool.model.settings import QueueConfig, check_queue_name
-from spool.runtime.interrupts import deferred
+from spool.runtime.calls import deferred
 from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout

@@ -15,7 +15,7 @@ import spool
 from spool.disk import Disk
 from spool.model import layout
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock
-from spool.transactions.claiming import IDLE_SECONDS
+from spool.transactions.waiting import IDLE_SECONDS
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock

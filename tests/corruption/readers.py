@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, settings
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
 from spool.format.header import SECTION_MESSAGES, BranchEntry, Header, SectionEntry, decode_header
-from spool.format.reader import FileContents, image_of, prove, read_bodies
+from spool.format.reader import FileContents, image_of, prove
 from spool.format.table import Table, bodies_bytes, decode_table
 from spool.index import Index
+from spool.index.body_files import read_bodies
 from spool.index.commit import Commit, Part
 from spool.intake import dropfile
 from spool.model import codecs, layout

@@ -46,7 +46,9 @@ def planted(bug: Bug) -> Iterator[None]:
         yield
 
 
-_LOOKS = "catch_up(store, settle_all(store, deadline, list_prepared(store)))"
+_LISTS = "list_prepared(store).check()"
+_READS = "store.shared.counters.read().check()"
+_LEFT = "page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
 BUGS = (
@@ -61,7 +63,7 @@ BUGS = (
     Bug("a commit without its flush", commit._flush,
         (("disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,
-        ((_LOOKS, "catch_up(store, list_prepared(store))"),), "a commit that cannot be made visible"),
+        ((_LEFT, "False"),), "a commit that cannot be made visible"),
     Bug("a rebuild past the published", visibility._replay,
         (("index.applied < number <= last)", "index.applied < number)"),), "an opener beside a new number"),
     Bug("heads go before their branches", reclaim._remove,
@@ -76,10 +78,10 @@ BUGS = (
 
 # Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
 OF_NARROW_WINDOWS = (
-    (Bug("no second look", visibility.revalidate, ((_LOOKS, "pass"),), "a vote beside a take"),
+    (Bug("no second look", visibility.revalidate, ((f"page = {_LISTS}", "return"),), "a vote beside a take"),
      "who locked a message looks for a vote about it"),
     (Bug("a second look without the prepared", visibility.revalidate,
-         ((_LOOKS, "catch_up(store, settle_all(store, deadline))"),), "a vote beside a take"),
+         ((_LISTS, _READS),), "a vote beside a take"),
      "who locked a message looks for a vote about it"),
     (Bug("an adoption that does not settle", two_phase.still_prepared, ((_SETTLES, ""),),
          "commit, rollback and commit race"),
@@ -88,7 +90,7 @@ OF_NARROW_WINDOWS = (
 
 WRONG_WAY_ROUND = Bug(
     "a second look the wrong way round", visibility.revalidate,
-    ((_LOOKS, "catch_up(store, settle_all(store, deadline)); list_prepared(store)"),),
+    ((_LISTS, _READS), ("catch_up(store, page)", "catch_up(store, page); list_prepared(store)")),
     "prepare, take, commit by another",
 )  # fmt: skip
 

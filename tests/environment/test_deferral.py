@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.runtime import calls, interrupts
+from spool.runtime import calls
 from spool.runtime.calls import CallGuard
 from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
 
@@ -27,7 +27,7 @@ press = partial(signal.raise_signal, signal.SIGINT)
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0
     signal.signal(signal.SIGINT, before)
 
 
@@ -190,7 +190,7 @@ def test_a_get_that_waits_is_given_up_and_the_space_goes_on(memory: Path) -> Non
 
 # -- between any two instructions of the mechanism itself -------------------------------------------------------------
 
-MECHANISM = {interrupts.__file__, calls.__file__}
+MECHANISM = {calls.__file__}
 
 
 class Instructions:
@@ -226,7 +226,7 @@ def with_one_noted(guard: CallGuard) -> None:
 def given_up(guard: CallGuard) -> None:
     with guard:
         press()
-        interrupts.deliver_pending_signals()
+        calls.deliver_pending_signals()
 
 
 @pytest.mark.parametrize("step", [two_steps, with_one_noted, given_up])
@@ -253,8 +253,8 @@ def test_at_each_instruction_of_entering_and_leaving(
         assert guard.closed == bool(shut)
         counting = Counting()
         with CallGuard(lambda: None):
-            assert interrupts._deferral.depth == 1
-        assert interrupts._deferral.depth == 0
+            assert calls._deferral.depth == 1
+        assert calls._deferral.depth == 0
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, counting)
         with CallGuard(lambda: None):
@@ -275,7 +275,7 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
             restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             os._exit(0 if restored and descriptors() <= before else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        press_was_held = interrupts._deferral.depth == 1
+        press_was_held = calls._deferral.depth == 1
     assert press_was_held
     expect_whole(memory / "space", space, OLD)
 
@@ -292,8 +292,8 @@ def test_another_signals_handler_that_raises_does_not_keep_the_deferral(
             raise SystemExit
         return signal.signal(number, handler)
 
-    monkeypatch.setattr(interrupts, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
+    monkeypatch.setattr(calls, "raw", SimpleNamespace(signal=with_one_pending, getsignal=signal.getsignal))
     with pytest.raises(SystemExit), CallGuard(lambda: None):
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0

@@ -17,7 +17,7 @@ import spool
 import xa
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.runtime.context import associated
 from spool.workers.outcome import Replied
 from tests.at_once import AT_ONCE
@@ -33,7 +33,7 @@ XID = xa.Xid(7, b"global", b"branch")
 def _the_usual_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 

@@ -116,6 +116,7 @@ def test_x07_who_follows_a_space_lets_go_of_what_nobody_takes(space: spool.Space
     space.create_queue("q")
     space.put("q", 1, time_to_live=1)
     clock.later += 2
+    space._housekeeper._catch_up()
     space._housekeeper._expire()
     assert space._store.view.index.totals()["q"] == [1, 0, 0, 1]
 

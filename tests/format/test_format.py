@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spool.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
+from spool.format.batch import encode_table
 from spool.format.header import (
     VERSION,
     Adoption,
@@ -24,7 +25,7 @@ from spool.format.header import (
     stamp,
 )
 from spool.format.reader import prove
-from spool.format.table import Table, body_offsets, decode_table, encode_table  # fmt: skip
+from spool.format.table import Table, body_offsets, decode_table  # fmt: skip
 from spool.model.xid import Xid
 from tests.golden import make
 

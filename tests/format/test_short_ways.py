@@ -10,10 +10,11 @@ import pytest
 from spool.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.errors import CorruptedFile
-from spool.format.reader import read_bodies
+from spool.index.body_files import read_bodies
 from spool.model import layout
-from spool.model.message import Message, Origin, neighbours
+from spool.model.message import Message, Origin
 from spool.model.position import Position
+from spool.transactions.delivery import neighbours
 
 BRANCH = "0123456789abcdef01234567"
 

@@ -11,7 +11,7 @@ import pytest
 
 from forwarder.services.python import PythonCaller
 from forwarder.time_limits import TookTooLong, Watchdog
-from spool.runtime import interrupts
+from spool.runtime import calls
 from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried
 from tests.forwarder.test_services import request
 
@@ -110,7 +110,7 @@ def test_the_end_of_a_service_s_time_waits_for_the_end_of_a_step_of_its_space() 
     steps = []
 
     def service(message: object) -> None:
-        with interrupts.deferred():
+        with calls.deferred():
             signal.raise_signal(signal.SIGALRM)
             steps.append("whole")
         wait_for_ever()

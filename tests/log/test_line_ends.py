@@ -14,7 +14,7 @@ import spool
 from spool.coordination.locks import NUMBER
 from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
-from spool.runtime import interrupts
+from spool.runtime import calls
 from tests.at_once import AT_ONCE
 from tests.held import PATIENT_SECONDS, Gathering
 from tests.shown import bodies
@@ -139,7 +139,7 @@ def test_ctrl_c_takes_a_waiting_caller_out_of_the_line(gathering: Gathering) -> 
         future = space.submit("orders", "next")
     future.result(PATIENT_SECONDS)
     assert bodies(space) == ["first", "next"]
-    assert interrupts._deferral.depth == 0
+    assert calls._deferral.depth == 0
 
 
 @pytest.mark.usefixtures("_the_usual_handler")
