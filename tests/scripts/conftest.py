@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import spool
+import xa
 from tests.at_once import AT_ONCE
 from xaspool_scripts.admin import main as spool_admin
 from xaspool_scripts.intake import main as spool_intake
@@ -109,6 +110,16 @@ def one_line(result: Result, *words: str) -> str:
 def newest(path: Path) -> Path:
     """The space's last commit."""
     return max((path / "committed").iterdir())
+
+
+def prepare(path: Path, xid: xa.Xid, body: bytes = b"x") -> None:
+    """A coordinator prepares a branch that puts a message, and is gone."""
+    with spool.open(path) as space:
+        manager = xa.ResourceManager(space)
+        manager.start(xid)
+        space.put("orders", body)
+        manager.end(xid)
+        manager.prepare(xid)
 
 
 def flip(file: Path, offset: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import spool
 import xa
-from tests.scripts.conftest import Run, flip, newest, one_line
+from tests.scripts.conftest import Run, flip, newest, one_line, prepare
 
 
 def _three_files(path: Path) -> list[Path]:
@@ -82,12 +82,7 @@ def test_what_lies_in_quarantine_is_named_with_its_reason(run: Run, path: Path) 
 
 def test_a_prepared_transaction_is_named_and_is_no_damage(run: Run, path: Path) -> None:
     xid = xa.Xid(7, b"g", b"b")
-    with spool.open(path) as space:
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        space.put("orders", b"x")
-        manager.end(xid)
-        manager.prepare(xid)
+    prepare(path, xid)
     done = run("check")
     assert done.code == 0
     assert str(xid) in done.text
@@ -95,12 +90,7 @@ def test_a_prepared_transaction_is_named_and_is_no_damage(run: Run, path: Path) 
 
 def test_repair_moves_a_damaged_prepared_file_to_quarantine(run: Run, path: Path) -> None:
     xid = xa.Xid(7, b"g", b"b")
-    with spool.open(path) as space:
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        space.put("orders", b"x" * 100)
-        manager.end(xid)
-        manager.prepare(xid)
+    prepare(path, xid, b"x" * 100)
     flip(path / "prepared" / f"{xid}.msgpack", -10)
     assert run("check").code == 4
     assert run("check", "--repair").code == 1

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import spool
 import xa
-from tests.scripts.conftest import execute, snapshot
+from tests.scripts.conftest import execute, prepare, snapshot
 
 
 def _complete(line: str, **environment: str) -> list[str]:
@@ -43,12 +42,7 @@ def test_queue_names_come_from_the_space_which_is_not_opened(path: Path) -> None
 
 def test_xids_come_from_the_space(path: Path) -> None:
     xid = xa.Xid(7, b"g", b"b")
-    with spool.open(path) as space:
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        space.put("orders", b"x")
-        manager.end(xid)
-        manager.prepare(xid)
+    prepare(path, xid)
     assert _complete("spool-admin transaction commit ", SPOOL_SPACE=str(path)) == [str(xid)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import spool
 import xa
-from tests.scripts.conftest import Run, execute, flip, killed_python, newest, one_line, snapshot
+from tests.scripts.conftest import Run, execute, flip, killed_python, newest, one_line, prepare, snapshot
 
 HOLDING_A_MESSAGE = """
 import sys, spool
@@ -23,15 +23,6 @@ space = spool.open(sys.argv[1])
 tx = space.transaction()
 tx.put_many("orders", [bytes(1 << 20)] * 40)
 """
-
-
-def _prepare(path: Path, xid: xa.Xid) -> None:
-    with spool.open(path) as space:
-        manager = xa.ResourceManager(space)
-        manager.start(xid)
-        space.put("orders", b"x")
-        manager.end(xid)
-        manager.prepare(xid)
 
 
 def _recover(run: Run, *options: str, code: int = 0) -> str:
@@ -50,7 +41,7 @@ def _json(run: Run, *options: str, code: int = 0) -> dict[str, Any]:
 @pytest.fixture
 def crashed(path: Path) -> Path:
     """A space with something of each kind that a crash leaves, and a stray file."""
-    _prepare(path, xa.Xid(7, b"g", b"b"))
+    prepare(path, xa.Xid(7, b"g", b"b"))
     killed_python(HOLDING_A_MESSAGE, path)
     killed_python(A_LARGE_BRANCH, path)
     killed_python(HOLDING_A_MESSAGE, path)
@@ -78,7 +69,7 @@ def test_the_summary_claims_no_more_than_was_read(run: Run, path: Path) -> None:
 
 
 def test_what_a_crash_left_is_told_in_words_with_what_was_done(run: Run, path: Path) -> None:
-    _prepare(path, xa.Xid(7, b"g", b"b"))
+    prepare(path, xa.Xid(7, b"g", b"b"))
     killed_python(HOLDING_A_MESSAGE, path)
     told = _recover(run)
     assert "1 process died while it held messages; they are back in their queues:" in told
@@ -139,7 +130,7 @@ def test_many_findings_of_a_kind_are_counted_and_not_all_listed(run: Run, path: 
 
 
 def test_json_is_the_report(run: Run, path: Path) -> None:
-    _prepare(path, xa.Xid(7, b"g", b"b"))
+    prepare(path, xa.Xid(7, b"g", b"b"))
     found = _json(run)
     assert (found["path"], found["alone"], found["dry_run"]) == (str(path), True, False)
     assert found["in_doubt"] == [str(xa.Xid(7, b"g", b"b"))]
@@ -165,7 +156,7 @@ def test_a_dry_run_finds_what_recovery_then_does(run: Run, crashed: Path) -> Non
 def test_a_dry_run_knows_the_space_without_its_run_directory(run: Run, path: Path) -> None:
     """Which may be deleted when nobody has the space open; a dry run does not make it again."""
     xid = xa.Xid(7, b"g", b"b")
-    _prepare(path, xid)
+    prepare(path, xid)
     with spool.open(path) as space:
         space.put("orders", b"1")
         damaged = newest(path)
