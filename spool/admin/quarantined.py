@@ -249,7 +249,7 @@ def _dropped(entry: str, reason: str) -> _Dropped | None:
         stem = stem_of(reason[: queue.start()])
         if re.fullmatch(rf"{re.escape(stem)}(\.[0-9]+)?", entry):
             return _Dropped(queue[1], match["name"], reason[queue.end() :])
-        if "\N{REPLACEMENT CHARACTER}" in match["name"] or "?" in match["name"]:  # of bytes that are no text
+        if "\ufffd" in match["name"] or "?" in match["name"]:  # of bytes that are no text
             return _Dropped(queue[1], entry.removeprefix(f"{layout.ACTIVE}."), reason[queue.end() :])
     return None
 
