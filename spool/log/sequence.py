@@ -14,7 +14,7 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 from spool.coordination.counters import Page
 from spool.coordination.locks import NUMBER, LockFile
-from spool.disk.content import new_file, replace_by_copy
+from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
 from spool.disk.quarantine import quarantine
 from spool.errors import CorruptedFile, TransactionTimeout
@@ -124,16 +124,14 @@ def _is_whole(disk: Disk, number: int) -> bool:
     if not identity.is_regular:
         quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
         return False
-    handle = disk.open(name)
     try:
-        found = prove(disk, handle).header.number
+        with opened(disk, name) as handle:
+            found = prove(disk, handle).header.number
         if found == number:
             return True
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before the commit was acknowledged"
-    finally:
-        disk.close(handle)
     quarantine(disk, name, reason)
     return False
 
