@@ -132,7 +132,7 @@ def try_index(table: Table, entry: SectionEntry) -> None:
     image = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
     index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
-        index.apply(Commit(number, [Part(0, None, 0, image)]))
+        index.apply(Commit(number, [Part(0, None, 0, image)], []))
     for queue in table.queues:
         list(index.messages.in_order(queue, 1e9))
     index.totals()
