@@ -117,7 +117,7 @@ def run_round(
     """
     store = space.engine.store
     round_id = os.urandom(_ROUND_ID_BYTES)
-    transaction = CoordinatedTransaction(space.engine, timeout=None, noted=False)
+    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
     with _coordinating(store, round_id, transaction):
         with store.guard:
             room, full = _room(store, route)

@@ -123,7 +123,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 outcome = caller(Request(message, raw, unreadable))
             finally:
                 branch.end_call(byte)
-            effect, reason = record(branch.draft, chunk.policy, held, message, raw, outcome, time.time())
+            effect, reason = record(branch.batch, chunk.policy, held, message, raw, outcome, time.time())
             effects[effect] += 1
             if reason:
                 block.failures.add(effect, reason)

@@ -10,12 +10,12 @@ from recovery.proof import Proof, examine
 from spool.admin.findings import LEFT_ALONE, Finding, Kind
 from spool.coordination.counters import Counters
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, Disk
-from spool.disk.quarantine import REASON_SUFFIX, kept
+from spool.disk.quarantine import REASON_SUFFIX, is_quarantined
 from spool.format.schema import TOTALS_FACT
 from spool.index import Index
-from spool.log.replay import being_reclaimed
+from spool.log.replay import is_being_reclaimed
 from spool.log.sequence import highest_issued
-from spool.log.visibility import carries, catch_up
+from spool.log.visibility import catch_up, is_branch_file
 from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
 from spool.model.layout import CommittedName
@@ -57,7 +57,7 @@ def find_problems(store: Store, *, reclaim_locked: bool = False) -> list[Problem
     return problems + [
         Problem(_damaged(name, wrong))
         for name, wrong in damage
-        if name not in named and not kept(store.files.disk, name)
+        if name not in named and not is_quarantined(store.files.disk, name)
     ]
 
 
@@ -95,7 +95,7 @@ def _numbered_file(disk: Disk, view: View, number: int, name: str, proof: Proof)
     if header.number == -1:
         yield Problem(_damaged(name, "its number does not match its checksum"), Remedy.WRITE_NUMBER, number)
     yield from _content(view, name, proof, number, 0)
-    if proof.bad_tables and not kept(disk, name):
+    if proof.bad_tables and not is_quarantined(disk, name):
         yield Problem(_damaged(name, f"{proof.bad_tables[0]}: the messages it lists cannot be read"), Remedy.KEEP_COPY)
 
 
@@ -108,7 +108,7 @@ def _adopted_branch(
         name = layout.prepared(xid)
         proof = examine(disk, name)
     if proof.missing:
-        if not kept(disk, name):
+        if not is_quarantined(disk, name):
             yield Problem(_damaged(name, f"{proof.wrong} (branch {xid})"), Remedy.RECORD)
         return
     wrong = proof.wrong or next(iter(proof.bad_tables), "")
@@ -150,7 +150,9 @@ def _still_needed(store: Store, number: int) -> bool:
     catch_up(store)
     with store.view.mutex:
         state = store.view.index.files.get(number)
-        return state is not None and (state.live > 0 or not being_reclaimed(store.files.disk, store.view.index, number))
+        return state is not None and (
+            state.live > 0 or not is_being_reclaimed(store.files.disk, store.view.index, number)
+        )
 
 
 def _missing_files_now(store: Store) -> list[Problem]:
@@ -200,7 +202,7 @@ def _prepared_branches(disk: Disk, view: View) -> Iterator[Problem]:
         if proof.missing:
             continue  # it was decided meanwhile
         wrong = proof.wrong or next(iter((*proof.bad_tables, *(why for _, why in proof.bad_bodies))), "")
-        if header is not None and not carries(header, xid):
+        if header is not None and not is_branch_file(header, xid):
             wrong = "it is another branch's file"
         if wrong or header is None:
             yield Problem(_damaged(name, wrong), Remedy.QUARANTINE, xid=xid)

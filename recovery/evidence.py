@@ -12,8 +12,8 @@ from spool.coordination.counters import Counters
 from spool.coordination.locks import LockFile, capture_byte, coordinator_byte, xid_byte
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.reader import FileContents, image_of, open_file, prove
-from spool.log.visibility import carries
+from spool.format.reader import FileContents, contents_of, open_file, prove
+from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
@@ -139,7 +139,7 @@ def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Ite
     evidence.issued = issued
     evidence.published = min(mark, issued)
     if page.boot_id == disk.boot_id():  # after a failed flush, only what was durable before counts
-        evidence.published = min(issued, max(mark, page.durable if page.stopped else page.published))
+        evidence.published = min(issued, max(mark, page.durable if page.is_stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "")
 
@@ -173,9 +173,9 @@ def _quarantined_numbers(disk: Disk) -> list[int]:
 def _newest_whole(disk: Disk, numbers: Iterable[int]) -> tuple[int, int]:
     """Return (number, durable mark) of the newest whole file, which has the highest mark; (0, 0) if none is whole."""
     for number in numbers:
-        image = _image(disk, layout.committed(number))
-        if image is not None and image.header.number == number:
-            return number, image.header.durable_mark
+        contents = _contents(disk, layout.committed(number))
+        if contents is not None and contents.header.number == number:
+            return number, contents.header.durable_mark
     return 0, 0
 
 
@@ -201,10 +201,10 @@ def _read_prepared(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
         if xid is None:
             evidence.strays.append(f"{layout.PREPARED}/{name}")
             continue
-        image = _image(disk, f"{layout.PREPARED}/{name}")
-        if image is None and not disk.exists(f"{layout.PREPARED}/{name}"):
+        contents = _contents(disk, f"{layout.PREPARED}/{name}")
+        if contents is None and not disk.exists(f"{layout.PREPARED}/{name}"):
             continue  # it was decided and moved since it was listed
-        whole = image is not None and carries(image.header, xid)
+        whole = contents is not None and is_branch_file(contents.header, xid)
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
         _read_locks(xids, evidence, xid)
 
@@ -222,20 +222,20 @@ def _read_adoptions(disk: Disk, evidence: Evidence, names: Iterable[str]) -> Non
         parsed = layout.parse_committed(name)
         if parsed is None or not parsed.adoption or parsed.number > evidence.issued:
             continue
-        image = _image(disk, f"{layout.COMMITTED}/{name}")
-        branches = image.header.branches if image is not None else ()
+        contents = _contents(disk, f"{layout.COMMITTED}/{name}")
+        branches = contents.header.branches if contents is not None else ()
         evidence.adoptions[parsed] = (branches[0].xid, "") if len(branches) == 1 else (None, "it is damaged")
     numbers = {parsed.number for parsed in evidence.adoptions} | set(evidence.unpublished)
     for number in sorted(numbers):
         condition = evidence.unpublished.get(number, (Condition.WHOLE, ""))[0]
-        commit = _image(disk, layout.committed(number)) if condition is Condition.WHOLE else None
+        commit = _contents(disk, layout.committed(number)) if condition is Condition.WHOLE else None
         if commit is not None and commit.header.number == number:
             evidence.adopted_by[number] = tuple(adoption.xid for adoption in commit.header.adopts)
 
 
-def _image(disk: Disk, name: str) -> FileContents | None:
+def _contents(disk: Disk, name: str) -> FileContents | None:
     try:
-        return image_of(disk, name)
+        return contents_of(disk, name)
     except NewerFormat as error:
         raise NewerFormat(f"{disk.root}: {name}: {error}") from None
     except CorruptedFile:
@@ -346,8 +346,10 @@ def _about_prepared(evidence: Evidence, xid: Xid, wrong: str, committed: frozens
 
 def _about_journal(evidence: Evidence, xid: Xid) -> Decision:
     if xid in evidence.locked:
-        return Decision(Step.NOTHING, Kind.ALIVE, layout.note(xid), "its owner works on it", xid)
-    return Decision(Step.COUNT, Kind.COUNTED, layout.note(xid), "the process that held these messages died", xid)
+        return Decision(Step.NOTHING, Kind.ALIVE, layout.claim_journal(xid), "its owner works on it", xid)
+    return Decision(
+        Step.COUNT, Kind.COUNTED, layout.claim_journal(xid), "the process that held these messages died", xid
+    )
 
 
 def _about_active(evidence: Evidence, xid: Xid) -> Decision:

@@ -12,7 +12,7 @@ from recovery.problem import Problem, Remedy, distinct
 from spool.admin.findings import Finding
 from spool.admin.queues import add_queue
 from spool.coordination.locks import NUMBER, PREPARED_LIST, xid_byte
-from spool.disk.content import keep_directory, opened
+from spool.disk.content import ensure_directory, opened
 from spool.disk.disk import DIRECTORY_MODE, FILE_MODE, FlushFailed
 from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
@@ -51,7 +51,7 @@ def _repair(store: Store) -> list[Finding]:
     """
     for name in layout.DIRECTORIES:
         if not store.files.disk.exists(name):
-            keep_directory(store.files.disk, name)
+            ensure_directory(store.files.disk, name)
     repaired: list[Finding] = []
     for _ in range(_MAX_ROUNDS):
         settle_all(store, store.deadline())  # otherwise what a dead writer committed would look undecided
@@ -193,7 +193,7 @@ def _create_queue(store: Store, problem: Problem) -> str:
 
 
 def _create_directory(store: Store, problem: Problem) -> str:
-    keep_directory(store.files.disk, problem.finding.name)
+    ensure_directory(store.files.disk, problem.finding.name)
     return "created"
 
 

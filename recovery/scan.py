@@ -45,7 +45,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
             issued=evidence.issued,
             published=evidence.published,
             durable=_durable(store.files.disk, store.shared.counters, evidence.published),
-            suspect=same_boot and (page.stopped or page.suspect),
+            suspect=same_boot and (page.is_stopped or page.is_suspect),
         )
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
         store.files.recycler.clear(everything=not store.files.disk.ordered and not same_boot)
@@ -67,7 +67,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         if decision not in early:
             _carry_out(store, decision, deadline)
     report.findings += [_finding(d) for d in decisions if d.kind not in _QUIET]
-    report.in_doubt = sorted(map(str, store.view.prepared.images))
+    report.in_doubt = sorted(map(str, store.view.prepared.branches))
     report.published = store.view.index.applied
     report.seconds = store.clock.monotonic() - begun
     return report

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol, Unpack
 from spool.admin import export
 from spool.admin.findings import RecoveryReport
 from spool.disk.advice import as_failure
-from spool.disk.content import keep_directory
+from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, Disk
 from spool.disk.requirements import check_kind, check_stages
 from spool.engine import Engine
@@ -70,11 +70,11 @@ def create(
         check_stages(disk)
         _tell_what_is_there(disk)
         for name in layout.DIRECTORIES:
-            keep_directory(disk, name)
+            ensure_directory(disk, name)
         if config.mirror is not None:
             _make_mirror(disk.sibling(config.mirror))
         write_settings(disk, render_new(config))
-        return _opened(disk, clock or Clock())
+        return _open_space(disk, clock or Clock())
 
 
 def import_space(
@@ -104,7 +104,7 @@ def import_space(
             raise SpaceExists(f"{disk.root} is not empty: choose another directory")
         check_stages(disk)
         for name in layout.DIRECTORIES:
-            keep_directory(disk, name)
+            ensure_directory(disk, name)
         try:
             settings = export.unpack(disk, file, progress)
             config = parse(settings, layout.SETTINGS)
@@ -113,9 +113,9 @@ def import_space(
             _clear(disk)
             raise
         for queue in config.queues:
-            keep_directory(disk, f"{layout.DROP}/{queue}")
+            ensure_directory(disk, f"{layout.DROP}/{queue}")
         write_settings(disk, settings)
-        return _opened(disk, clock or Clock())
+        return _open_space(disk, clock or Clock())
 
 
 def _clear(disk: Disk) -> None:
@@ -202,23 +202,23 @@ def open(path: str | os.PathLike[str], *, disk: Disk | None = None, clock: Clock
     with _os_errors("opening the queue space"):
         disk = disk or Disk(root)
     with calls.deferred(disk.close_all), _os_errors("opening the queue space"):
-        return _opened(disk, clock or Clock())
+        return _open_space(disk, clock or Clock())
 
 
-def _opened(disk: Disk, clock: Clock) -> Space:
+def _open_space(disk: Disk, clock: Clock) -> Space:
     """Open and recover the space in that directory. The caller closes the disk if this fails."""
     from recovery import scan  # (it is above this package, and imports it)
 
     store, alone = open_store(disk, clock)
     try:
         engine = Engine.of(store)
-        return Space(engine, scan, _recovered(store, scan.scan, alone=alone))
+        return Space(engine, scan, _recover(store, scan.scan, alone=alone))
     except BaseException:
         store.guard.end()  # which closes the mirror, too
         raise
 
 
-def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
+def _recover(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
     """Recover the space if this process is alone; else join the others, and set no counter."""
     try:
         report = scan(store, alone=alone)
@@ -226,7 +226,7 @@ def _recovered(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
             _stock(store.files)
             if store.files.mirror is not None:
                 store.files.mirror.catch_up()
-        store.shared.open_lock.settle()
+        store.shared.open_lock.finish_opening()
         return report
     except OSError as error:
         store.fail("opening the space", error)

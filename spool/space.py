@@ -26,7 +26,7 @@ from spool.text import shown
 from spool.transactions.claiming import check_wanted
 from spool.transactions.delivery import get_alone
 from spool.transactions.transaction import Transaction
-from spool.transactions.validation import check_time_limit, listed, put_request
+from spool.transactions.validation import body_list, check_time_limit, put_request
 from spool.workers.worker import Worker, WorkSummary, working_space
 
 P = ParamSpec("P")
@@ -130,7 +130,7 @@ class Space:
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
         # An iterable is the caller's: what it raises is no failure of the space's disk.
-        return self._put(queue, listed(bodies), transaction, **options)
+        return self._put(queue, body_list(bodies), transaction, **options)
 
     @public_call("committing")
     def _put(
@@ -154,12 +154,12 @@ class Space:
     def _after_commit(self) -> None:
         """Tell the housekeeper of a commit, if there may be something for it to do."""
         known, index = self._store.settings.known, self._store.view.index
-        if index.applied >= self._housekeeper.next_look or known.config.marked:
+        if index.applied >= self._housekeeper.next_look or known.config.has_marks:
             self._housekeeper.committed()
 
     def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages in a transaction of their own."""
-        own = Transaction(self._engine, noted=False)
+        own = Transaction(self._engine, journaled=False)
         try:
             ids = own.put_many(queue, bodies, **options)
             own.commit()
@@ -193,7 +193,7 @@ class Space:
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Submit a message in a transaction of its own. Waits while another one puts a message with the same key."""
-        own = Transaction(self._engine, noted=False)
+        own = Transaction(self._engine, journaled=False)
         try:
             message_id = own.put(queue, body, **options)
             committed = own.commit_async()

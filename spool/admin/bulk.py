@@ -18,7 +18,7 @@ from spool.log.commit import commit_batch
 from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
-from spool.model.position import PositionRanges, append, positions
+from spool.model.position import PositionRanges, append_range, positions
 from spool.policies.claim_journal import OrphanReaper
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
@@ -32,16 +32,16 @@ _AT_ONCE = 4_096
 Edit = Callable[[CommitBatch, Run, int, int], None]
 
 
-def delete(draft: CommitBatch, run: Run, first: int, count: int) -> None:
+def delete(batch: CommitBatch, run: Run, first: int, count: int) -> None:
     """Delete messages; they count neither as dequeued nor as failed."""
-    draft.remove(run.number, first, count, "deleted")
+    batch.remove(run.number, first, count, "deleted")
 
 
 def move_to(queue: str) -> Edit:
     """Move messages to another queue, where they are ready at once unless they are delayed by a control field."""
 
-    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
-        draft.update(run.number, first, count, {"queue": queue, "attempts": 0})
+    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
+        batch.update(run.number, first, count, {"queue": queue, "attempts": 0})
 
     return edit
 
@@ -49,12 +49,12 @@ def move_to(queue: str) -> Edit:
 def redrive_to(queue: str | None) -> Edit:
     """Move messages to another queue, or each back to the queue that it came from, and count their tries anew."""
 
-    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
+    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
         target = queue or run.attributes["origin_queue"]
         changes = {"queue": target, "attempts": 0, "not_before": None}
         if run.attributes.get("origin_attempts"):
             changes["origin_attempts"] = 0
-        draft.update(run.number, first, count, changes)
+        batch.update(run.number, first, count, changes)
 
     return edit
 
@@ -65,8 +65,8 @@ def can_go_back(queues: Mapping[str, object]) -> Callable[[Mapping[str, Any]], b
 
 
 def change_to(changes: Mapping[str, Any]) -> Edit:
-    def edit(draft: CommitBatch, run: Run, first: int, count: int) -> None:
-        draft.update(run.number, first, count, changes)
+    def edit(batch: CommitBatch, run: Run, first: int, count: int) -> None:
+        batch.update(run.number, first, count, changes)
 
     return edit
 
@@ -82,7 +82,7 @@ def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> N
         MessageInUse: a transaction holds it.
     """
     page = store.check_usable()
-    store.view.follows = True
+    store.view.has_readers = True
     catch_up(store, page)
     with store.view.mutex:
         position = store.view.index.messages.position_of(*parse_message_id(message_id))
@@ -128,7 +128,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
     """Apply ``edit`` to all messages that match and are not held; return how many."""
     page = store.check_usable()
     check_queue(store.settings, bulk.queue, page)
-    store.view.follows = True
+    store.view.has_readers = True
     catch_up(store, page)
     list_prepared(store)
     cursor = Cursor(bulk.queue, bulk.wanted)
@@ -156,7 +156,7 @@ def _not_in_doubt(prepared: PreparedBranches, number: int, first: int, count: in
     free: PositionRanges = []
     for position in positions([(number, first, count)]):
         if position not in prepared.held:
-            append(free, number, position.ordinal, 1)
+            append_range(free, number, position.ordinal, 1)
     return free
 
 
@@ -181,7 +181,7 @@ def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
 
 
 def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None = None) -> int:
-    draft, done = CommitBatch(), 0
+    batch, done = CommitBatch(), 0
     with store.view.mutex:
         now = store.clock.now()
         for run, first, count in _runs(store.view, claimed):
@@ -189,12 +189,12 @@ def _commit(store: Store, claimed: PositionRanges, edit: Edit, bulk: Bulk | None
                 run.queue.name == bulk.queue and bulk.matches(run.attributes, run.committed_at, now)
             ):
                 continue  # it was moved or changed since it was looked up
-            edit(draft, run, first, count)
+            edit(batch, run, first, count)
             done += count
     if done:
         deadline = store.deadline()
-        tables = draft.tables
-        commit_batch(store, draft, deadline, flush=True, check=room_for(store, lambda: tables))
+        tables = batch.tables
+        commit_batch(store, batch, deadline, flush=True, check=room_for(store, lambda: tables))
     return done
 
 

@@ -58,7 +58,7 @@ def by_position(disk: Disk, shared: Shared, view: View) -> dict[Position, Holder
         _add_journaled(disk, shared.xids, claimed, held_by)
     with view.mutex:
         for position, xid in view.prepared.held.items():
-            header = view.prepared.images[xid].header
+            header = view.prepared.branches[xid].header
             pid, program = header.writer.get("pid"), header.writer.get("program")
             held_by[position] = Holder(IN_DOUBT, str(xid), _int_or_none(pid), _str_or_none(program), header.time)
     return held_by

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spool.coordination.locks import NUMBER, PREPARED_LIST
-from spool.disk.content import keep_directory
+from spool.disk.content import ensure_directory
 from spool.disk.disk import DIRECTORY_MODE, PASSAGE_MODE, SHARED_MODE, Disk
 from spool.errors import (
     InvalidArgument,
@@ -51,7 +51,7 @@ def add_queue(store: Store, name: str, *, create_missing: bool = False, **option
         if name in known.queues:
             raise QueueExists(f"queue {name!r} is there already: choose another name, or use it as it is")
         config = made_queue(name, options, known.defaults)
-        return _written(store.files.disk, text, known, config, _REFERRING, create_missing)
+        return _settings_text(store.files.disk, text, known, config, _REFERRING, create_missing)
 
     with editing(store):
         return _with_warning(edit_settings(store, edit).queues[name])
@@ -74,14 +74,14 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
         current = {option: value for option, value in asdict(known.queues[name]).items() if option not in reset}
         del current["name"]
         config = made_queue(name, given, known.defaults, current)
-        return _written(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
+        return _settings_text(store.files.disk, text, known, config, given.keys() & set(_REFERRING), create_missing)
 
     with editing(store):
         changed = edit_settings(store, edit).queues[name]
         return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
 
 
-def _written(
+def _settings_text(
     disk: Disk, text: str, known: SpaceConfig, config: QueueConfig, referring: Iterable[str], create_missing: bool
 ) -> str:
     """Return the text of the settings with that queue in it, and with those that its options ``referring`` name and
@@ -98,7 +98,7 @@ def _written(
         named += [(option, getattr(made[queue], option)) for option in _REFERRING]  # by the space's defaults
     for each in made.values():
         if each.name not in known.queues:
-            keep_directory(disk, f"{layout.DROP}/{each.name}")
+            ensure_directory(disk, f"{layout.DROP}/{each.name}")
         text = with_queue(text, each, known.defaults)
     return text
 
@@ -141,7 +141,7 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
                 raise QueueNotEmpty(f"queue {name!r} is the {option} of queue {other.name!r}: change that first")
     with view.mutex:
         inside = view.index.messages.queue(name).live
-    inside += sum(count for image in view.prepared.images.values() for count in _puts(image, name))
+    inside += sum(count for contents in view.prepared.branches.values() for count in _puts(contents, name))
     if inside:
         raise QueueNotEmpty(
             f"queue {name!r} holds {plural(inside, 'message')}: take, move or purge {'it' if inside == 1 else 'them'} "
@@ -151,9 +151,9 @@ def _check_unused(disk: Disk, view: View, name: str, known: SpaceConfig) -> None
         raise QueueNotEmpty(f"files wait in {layout.DROP}/{name}: take them in with spool-intake, or move them away")
 
 
-def _puts(image: FileContents, queue: str) -> Iterator[int]:
+def _puts(contents: FileContents, queue: str) -> Iterator[int]:
     """Yield, for each entry of a branch, how many messages it puts into the queue or moves there."""
-    for table in image.tables:
+    for table in contents.tables:
         for command in table.commands:
             if command[0] == "update" and command[4].get("queue") == queue:
                 yield command[3]
@@ -191,7 +191,7 @@ def open_drop(disk: Disk, name: str, group: str | None) -> None:
     if check_queue_name(name) not in queues:
         raise no_queue(name, queues)
     folder = f"{layout.DROP}/{name}"
-    keep_directory(disk, folder)
+    ensure_directory(disk, folder)
     if group is None:
         disk.set_mode(folder, DIRECTORY_MODE)
         return

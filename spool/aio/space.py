@@ -38,7 +38,7 @@ from spool.model.options import JOIN, GetOptions, Join, MessageFilters, PutOptio
 from spool.runtime.calls import public_call
 from spool.space import joined_transaction
 from spool.transactions.claiming import check_wanted
-from spool.transactions.validation import listed, put_request
+from spool.transactions.validation import body_list, put_request
 from spool.workers.worker import WorkSummary
 
 _BROWSED_AT_ONCE = 64
@@ -106,9 +106,9 @@ class Space:
         if joined is not None:
             return await joined.put_many(queue, bodies, **options)
         if options.get("deduplication_key") is not None:  # another put of the same one meanwhile waits
-            put = partial(self.sync.put_many, queue, listed(bodies), transaction=None, **options)
+            put = partial(self.sync.put_many, queue, body_list(bodies), transaction=None, **options)
             return await self._threads.run_to_end(put, patient=True)
-        request = self._send(queue, listed(bodies), options)
+        request = self._send(queue, body_list(bodies), options)
         await request.future
         return request.ids
 
@@ -135,7 +135,7 @@ class Space:
             if request.error is None:
                 request.future.set_result(None)
             else:
-                request.future.set_exception(self.sync.engine.group_commit.spoken(request.error))
+                request.future.set_exception(self.sync.engine.group_commit.translate_error(request.error))
 
     # -- getting ----------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,8 @@ from spool.model.message import Message
 from spool.model.options import GetOptions, PutOptions
 from spool.model.xid import Xid
 from spool.transactions.claiming import Wanted, check_wanted
-from spool.transactions.transaction import enter, leave, mark_lost
-from spool.transactions.transaction import finish as finish_transaction
-from spool.transactions.validation import listed
+from spool.transactions.transaction import end_block, enter, leave, mark_lost
+from spool.transactions.validation import body_list
 
 
 class Transaction:
@@ -48,11 +47,11 @@ class Transaction:
     async def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """As ``Space.put_many``, in this transaction."""
         if not (
-            self._receiver.engine.store.settings.known.config.limited
+            self._receiver.engine.store.settings.known.config.has_limits
             or options.keys() & {"before", "deduplication_key"}
         ):
             return self.sync.put_many(queue, bodies, **options)
-        put = partial(self.sync.put_many, queue, listed(bodies), **options)  # looks at what is there
+        put = partial(self.sync.put_many, queue, body_list(bodies), **options)  # looks at what is there
         return await self._threads.run_to_end(put, patient=options.get("deduplication_key") is not None)
 
     async def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
@@ -102,7 +101,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._threads.run_to_end(partial(finish_transaction, self.sync, kind, error))
+            await self._threads.run_to_end(partial(end_block, self.sync, kind, error))
         finally:
             leave(self.sync)
 

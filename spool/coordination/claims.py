@@ -9,7 +9,7 @@ drops both at once: a process that wins a dead owner's claim finds the owner's b
 import threading
 from collections.abc import Set
 
-from spool.coordination.locks import deleted, open_shared
+from spool.coordination.locks import deleted_error, open_shared
 from spool.disk.disk import Disk
 from spool.disk.stat import FileIdentity
 from spool.errors import SpaceStopped
@@ -104,11 +104,11 @@ class Claims:
                     )
             self.owner = owner
 
-    def owner_is_dead(self, owner: int, number: int) -> bool:
+    def is_owner_dead(self, owner: int, number: int) -> bool:
         """Whether the owner let go of the claim file of that number, by its death or by closing the space."""
         return owner != self.owner and self.disk.some_lock(self._handle(number), owner, 1) is None
 
-    def held_elsewhere(self) -> PositionRanges:
+    def claims_elsewhere(self) -> PositionRanges:
         """Return every claim of other processes."""
         found: PositionRanges = []
         for index in range(CLAIM_FILES):
@@ -124,11 +124,11 @@ class Claims:
 
     def numbers(self) -> set[int]:
         """Return the numbers of the commits of which any process has claimed messages."""
-        return {number for number, _ in self._held_here()} | {number for number, _, _ in self.held_elsewhere()}
+        return {number for number, _ in self._held_here()} | {number for number, _, _ in self.claims_elsewhere()}
 
     def positions(self) -> set[Position]:
         """Return the messages that any process has claimed, this one included."""
-        return {*self._held_here(), *positions(self.held_elsewhere())}
+        return {*self._held_here(), *positions(self.claims_elsewhere())}
 
     def _held_here(self) -> list[Position]:
         with self._mutex:
@@ -148,4 +148,4 @@ class Claims:
         index = number % CLAIM_FILES
         name = layout.claim_file(index)
         if not self.disk.same_file(name, self._identities[index]):
-            raise deleted(name)
+            raise deleted_error(name)

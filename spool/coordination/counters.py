@@ -26,7 +26,7 @@ _SETTINGS_AT = slice(_CELLS_OFFSET + _SETTINGS * _CELL.size, _CELLS_OFFSET + (_S
 _SIZE = _CELLS_OFFSET + 12 * _CELL.size
 
 
-class Page:
+class CounterPage:
     """All counters at one moment, from one read."""
 
     __slots__ = ("_data",)
@@ -36,16 +36,16 @@ class Page:
 
     def check(self) -> Self:
         """Return this page. Raises SpaceStopped if a flush failed in any process."""
-        if self._data[_STOP_OFFSET] == 1:  # (as ``stopped``: each step asks this)
+        if self._data[_STOP_OFFSET] == 1:  # (as ``is_stopped``: each step asks this)
             raise SpaceStopped(STOPPED_TEXT)
         return self
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._data[_STOP_OFFSET] == 1
 
     @property
-    def suspect(self) -> bool:
+    def is_suspect(self) -> bool:
         """A flush failed earlier in this boot: what directories seem to hold may not be on the disk."""
         return self._data[_SUSPECT_OFFSET] == 1
 
@@ -97,11 +97,11 @@ class Counters:
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._stopped_here = False
 
-    def read(self) -> Page:
+    def read(self) -> CounterPage:
         data = self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
-        return Page(data)
+        return CounterPage(data)
 
     def store_issued(self, number: int) -> None:
         self._store(_ISSUED, _packed(number))

@@ -73,28 +73,28 @@ class LockFile:
             self._held.remove(byte)
             self.disk.unlock(self.handle, byte)
 
-    def held_here(self, byte: int) -> bool:
+    def is_held_here(self, byte: int) -> bool:
         """Whether a thread of this process holds the byte."""
         return byte in self._held
 
-    def held_elsewhere(self, byte: int) -> bool:
+    def is_held_elsewhere(self, byte: int) -> bool:
         """Whether another open description holds the byte (not whether a thread of this one does)."""
         return self.disk.some_lock(self.handle, byte, 1) is not None
 
     def is_free(self, byte: int) -> bool:
         """Whether neither this process nor another holds the byte."""
-        return not self.held_here(byte) and not self.held_elsewhere(byte)
+        return not self.is_held_here(byte) and not self.is_held_elsewhere(byte)
 
     def expired(self, byte: int, deadline: Deadline, what: str) -> WaitExpired:
         """Make the error of a wait for the byte, which names its holder."""
-        holder = "another thread of this process" if self.held_here(byte) else ""
+        holder = "another thread of this process" if self.is_held_here(byte) else ""
         holder = holder or " and ".join(self.disk.lock_holders(self.handle, byte)) or _HIDDEN
         return WaitExpired(f"{what} is held by {holder}, which did not let go of it within {deadline.seconds:g} s")
 
     def verify(self) -> None:
         """Raise SpaceStopped unless the file is still the one under its name."""
         if not self.disk.same_file(self.name, self._identity):
-            raise deleted(self.name)
+            raise deleted_error(self.name)
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:
@@ -112,9 +112,9 @@ def open_shared(disk: Disk, name: str, *, make: bool) -> int:
         try:
             return disk.open(name, write=True)
         except FileNotFoundError:
-            raise deleted(name) from None
+            raise deleted_error(name) from None
     if not make:
-        raise deleted(name) if found is None else _planted(name)
+        raise deleted_error(name) if found is None else _planted(name)
     if found is not None:
         quarantine(disk, name, "it is not a plain file with one name, so no process has a lock on it")
     return disk.create(name)
@@ -127,7 +127,7 @@ def _planted(name: str) -> SpaceStopped:
     )
 
 
-def deleted(name: str) -> SpaceStopped:
+def deleted_error(name: str) -> SpaceStopped:
     """Make the error for a missing file of ``run/``."""
     return SpaceStopped(
         f"{name} was deleted while the space is in use, so locks no longer keep processes apart: "
@@ -195,7 +195,7 @@ class OpenLock:
         """Begin to open the space, one process at a time.
 
         Returns:
-            Whether this process is alone: no other has the space open, or can before ``settle``.
+            Whether this process is alone: no other has the space open, or can before ``finish_opening``.
 
         Raises:
             WaitExpired: another process is opening the space; the error names it.
@@ -214,12 +214,12 @@ class OpenLock:
     def _opener(self) -> str:
         return " and ".join(self.holders()) or _HIDDEN
 
-    def settle(self) -> None:
+    def finish_opening(self) -> None:
         """Finish opening: other processes may open the space, and see that this one has it open."""
         self.disk.lock(self.handle, _ALIVE, shared=True)
         self.disk.funlock(self.handle)
 
-    def others(self) -> bool:
+    def has_others(self) -> bool:
         """Whether another process has the space open, too."""
         return self.disk.some_lock(self.handle, _ALIVE, 1) is not None
 

@@ -121,7 +121,7 @@ def same_bytes(disk: Disk, one: str, other: str) -> bool:
         return all(a == b for a, b in zip_longest(*(chunks(disk, handle) for handle in handles)))
 
 
-def keep_directory(disk: Disk, name: str) -> None:
+def ensure_directory(disk: Disk, name: str) -> None:
     """Make a directory durable, whether it is new or not: what is put into it must not be lost with it."""
     disk.make_directory(name)
     for directory in (name, directory_of(name)):

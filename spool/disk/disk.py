@@ -136,7 +136,7 @@ class Disk:
         """Open an empty file that is in no directory, for a disk that changes nothing."""
         return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
-    def own(self, name: str) -> None:
+    def give_to_owner(self, name: str) -> None:
         """Give a file or directory to the owner of the space, if this process is root's.
 
         A file with a second name stays as it is: it may be another user's.
@@ -311,9 +311,9 @@ class Disk:
 
     def flush(self, handle: int) -> None:
         """Flush the file's bytes; on an ordered file system also every rename before."""
-        self._flushed(os.fsync, self._checked(handle))
+        self._flush_once(os.fsync, self._checked(handle))
 
-    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
         try:
             flush(handle)
@@ -335,7 +335,7 @@ class Disk:
             return
         self._checked(handle)
         with self._turn(directory) as names:  # the file's flush needs not carry its times
-            self._flushed(os.fdatasync, handle)
+            self._flush_once(os.fdatasync, handle)
             if not (new and self.flush_carries_name):
                 self.flush(names)
 

@@ -20,7 +20,7 @@ def quarantine(disk: Disk, name: str, reason: str) -> str:
     The reason is written first. The move is durable: a file that takes the old name must not outlive it.
     """
     target = _free_name(disk, name, reason)
-    disk.own(name)
+    disk.give_to_owner(name)
     disk.rename(name, target)
     disk.flush_directory(layout.QUARANTINE)
     entry = target.rpartition("/")[2]
@@ -36,7 +36,7 @@ def quarantine_bytes(disk: Disk, name: str, data: bytes, reason: str) -> str:
     return target
 
 
-def kept(disk: Disk, name: str) -> bool:
+def is_quarantined(disk: Disk, name: str) -> bool:
     """Whether a damaged file is in quarantine: it was moved there, or its bytes lie there, too."""
     there = f"{layout.QUARANTINE}/{stem_of(name)}"
     if not disk.exists(there + REASON_SUFFIX) or not disk.exists(there):

@@ -91,7 +91,7 @@ class CommitBatch:
     _addressed: int = 0
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.messages or self.commands or self.facts)
 
     @property
@@ -135,12 +135,12 @@ class CommitBatch:
             end = first
         return tuple(entries[::-1])
 
-    def adopt(self, image: FileContents) -> None:
+    def adopt(self, contents: FileContents) -> None:
         """Commit a prepared branch as well; its messages come behind all that is here by now."""
-        header, last = image.header, self.adopts[-1] if self.adopts else None
+        header, last = contents.header, self.adopts[-1] if self.adopts else None
         first = self.messages if last is None else last.first + last.count
         self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
-        self.adopted.append(image)
+        self.adopted.append(contents)
         if first + header.messages > MAX_ORDINAL + 1:
             raise SystemFailure(f"one commit holds at most {MAX_ORDINAL + 1} messages: commit fewer branches")
 
@@ -249,7 +249,7 @@ class CommitBatch:
         self._command(["update", number, first, count, dict(changes)])
         self._bytes += _table_bytes(changes)
 
-    def take(self, directory: str, name: bytes) -> None:
+    def record_captured_file(self, directory: str, name: bytes) -> None:
         """Record the dropped file from which this branch's messages come."""
         self._command(["take", directory, name])
 
@@ -286,7 +286,7 @@ class CommitBatch:
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
 
 
-def targets_of(tables: Iterable[Table]) -> Iterator[str]:
+def destinations_of(tables: Iterable[Table]) -> Iterator[str]:
     """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
     for table in tables:
         if not isinstance(table, CompactedTable):

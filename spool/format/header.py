@@ -18,8 +18,8 @@ import msgpack
 
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.schema import check_branch_id, check_time
+from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
-from spool.model.rules import whole
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
 
 VERSION = 4  # of every file that is written; lesser numbers were given to the same layout before the first release

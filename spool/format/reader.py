@@ -38,7 +38,7 @@ def read_header(disk: Disk, handle: int) -> Header:
     return decode_header(data, size)
 
 
-def read_image(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
+def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileContents:
     """Read header and tables, a small file's in one read.
 
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
@@ -76,10 +76,12 @@ def cannot_open(name: str, error: OSError) -> OSError | CorruptedFile:
     return CorruptedFile(f"{name}: it cannot be opened: {error.strerror}") if error.errno in NO_FILE else error
 
 
-def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None) -> FileContents | None:
+def contents_of(
+    disk: Disk, name: str, *, salvage: bool = False, known: FileContents | None = None
+) -> FileContents | None:
     """Read header and tables of the file with this name; None if there is none. Raises CorruptedFile, which names it.
 
-    ``known``: an image read earlier, which is returned if the file still has that header.
+    ``known``: contents read earlier, which are returned if the file still has that header.
     """
     try:
         handle = open_file(disk, name)
@@ -88,7 +90,7 @@ def image_of(disk: Disk, name: str, *, salvage: bool = False, known: FileContent
     try:
         if known is not None and read_header(disk, handle) == known.header:
             return known
-        return read_image(disk, handle, salvage=salvage)
+        return read_contents(disk, handle, salvage=salvage)
     except CorruptedFile as error:
         raise CorruptedFile(f"{name}: {error}") from None
     finally:
@@ -111,10 +113,10 @@ def body_place(table: Table, entry: SectionEntry, row: int) -> BodyPlace:
 
 def prove(disk: Disk, handle: int) -> FileContents:
     """Read the whole file: header, tables, every body and its ``bin`` head. CorruptedFile if anything is off."""
-    image = read_image(disk, handle)
-    for entry, table in zip(image.header.sections, image.tables, strict=True):
+    contents = read_contents(disk, handle)
+    for entry, table in zip(contents.header.sections, contents.tables, strict=True):
         prove_section(disk, handle, entry.offset + entry.table_bytes, table)
-    return image
+    return contents
 
 
 def prove_section(disk: Disk, handle: int, start: int, table: Table) -> None:

@@ -1,15 +1,15 @@
 """What may stand in a table of contents: control fields, commands, facts. ValueError for anything else.
 
 A right checksum says that a table is what a program wrote, not that it makes sense. What is applied to the index later
-need not ask again: types are right, ranges are bounded, and a path names nothing but a taken file.
+need not ask again: types are right, ranges are bounded, and a path names nothing but a captured file.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from spool.model.checks import seconds, whole
 from spool.model.layout import CAPTURE_PREFIX, MAX_NUMBER, MAX_ORDINAL
 from spool.model.order import MOST_BEFORE
-from spool.model.rules import seconds, whole
 from spool.model.xid import BRANCH_ID_BYTES
 
 TOTALS_FACT = "totals"
@@ -68,7 +68,7 @@ def check_command(raw: Any) -> list[Any]:
         whole(whole(first, MAX_ORDINAL) + whole(count, _MESSAGES), _MESSAGES)
         return raw  # type: ignore[no-any-return]
     if name == "take":
-        _check_taken(*rest)
+        _check_captured(*rest)
         return raw  # type: ignore[no-any-return]
     number, first, count, what = rest
     if not (whole(number, MAX_NUMBER) and whole(count, _MESSAGES) and whole(first, MAX_ORDINAL) + count <= _MESSAGES):
@@ -88,7 +88,7 @@ def check_commands(found: Any) -> list[list[Any]]:
     return commands
 
 
-def _check_taken(directory: Any, name: Any) -> None:
+def _check_captured(directory: Any, name: Any) -> None:
     """Check the path of a captured file: applying the command removes it, so it must lie in a capture directory."""
     if not isinstance(directory, str) or not directory.startswith(CAPTURE_PREFIX) or {"/", "\0"} & set(directory):
         raise ValueError(f"{directory!r:.40} is no directory of taken files")

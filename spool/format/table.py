@@ -13,8 +13,8 @@ import msgpack
 from spool.errors import CorruptedFile
 from spool.format.header import UNREADABLE, SectionEntry
 from spool.format.schema import check_attributes, check_branch_id, check_commands, check_fact, check_time
+from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL, ORDINAL_BITS
-from spool.model.rules import whole
 
 SECTION_BYTES = 16 << 20  # of bodies: a section with as many is closed
 

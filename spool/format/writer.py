@@ -56,34 +56,34 @@ class CommitFileWriter:
         self._room = header_room or _STREAMED_HEADER_ROOM
         self._end = 0
 
-    def stream(self, draft: CommitBatch) -> None:
-        """Write the draft's closed sections, and let go of their bodies."""
-        if not draft.sections:
+    def stream(self, batch: CommitBatch) -> None:
+        """Write the batch's closed sections, and let go of their bodies."""
+        if not batch.sections:
             return
         if self.handle is None:
             self.handle = self.disk.create(self.name)
             self.streamed = True
             self._end = self._room
-        for section in draft.sections:
+        for section in batch.sections:
             self.disk.write_at(self.handle, self._end, b"".join(section.parts))
             self._place(section.table, section.entry, self._end)
-        draft.sections.clear()
+        batch.sections.clear()
 
-    def complete(self, header: Header, draft: CommitBatch, pool: Recycler | None = None) -> Header:
+    def complete(self, header: Header, batch: CommitBatch, pool: Recycler | None = None) -> Header:
         """Write what is left and the header; returns the header as it stands in the file (number 0).
 
         ``pool``: where to look for a file to overwrite, for a file that will carry a number.
         """
-        draft.close_section()
+        batch.close_section()
         if self.handle is not None:
-            self.stream(draft)
+            self.stream(batch)
             return self._put_header(header)
-        header = header._replace(sections=tuple(section.entry for section in draft.sections))
+        header = header._replace(sections=tuple(section.entry for section in batch.sections))
         encoded = encode_header(header)
         size = len(encoded)
-        for section in draft.sections:
+        for section in batch.sections:
             size += section.entry.table_bytes + section.entry.bodies_bytes
-        keep = 2 if draft.messages else 1 if draft.commands else 0  # on a full disk what removes must still be able to
+        keep = 2 if batch.messages else 1 if batch.commands else 0  # on a full disk what removes must still be able to
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
         if taken is not None:
             self.handle, there = taken
@@ -91,13 +91,13 @@ class CommitFileWriter:
         else:
             self.handle = self.disk.create(self.name)
         parts = [encoded]
-        for section in draft.sections:
+        for section in batch.sections:
             parts += section.parts
         self.disk.write_at(self.handle, 0, b"".join(parts))
         self._end = len(encoded)
-        for section in draft.sections:
+        for section in batch.sections:
             self._place(section.table, section.entry, self._end)
-        draft.sections.clear()
+        batch.sections.clear()
         return self._finished(header, encoded)
 
     def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:

@@ -71,11 +71,11 @@ class FileCache:
         """Return what a compacted section is searched by. The table is proven, but not decoded."""
         return search_keys(self._proven_table(file, entry))
 
-    def remember(self, file: FileRef, image: FileContents) -> None:
+    def remember(self, file: FileRef, contents: FileContents) -> None:
         """Keep the header and the tables of a file that was just read or written."""
-        if image.header.messages:
-            self._remember_header(file, image.header)
-            for section, (table, entry) in enumerate(zip(image.tables, image.header.sections, strict=True)):
+        if contents.header.messages:
+            self._remember_header(file, contents.header)
+            for section, (table, entry) in enumerate(zip(contents.tables, contents.header.sections, strict=True)):
                 if table.lengths and len(table.lengths) == entry.messages:
                     self._keep(file, section, table)
 

@@ -32,10 +32,10 @@ class Part(NamedTuple):
     adoption: int
     xid: Xid | None
     first: int
-    image: FileContents
+    contents: FileContents
 
     def file_ref(self, number: int) -> FileRef:
-        return FileRef(number, self.adoption, self.xid, self.image.header.checksum)
+        return FileRef(number, self.adoption, self.xid, self.contents.header.checksum)
 
 
 class Commit(NamedTuple):
@@ -51,7 +51,7 @@ class Commit(NamedTuple):
     @property
     def time(self) -> float:
         """When it was committed, in seconds since the epoch."""
-        return self.parts[0].image.header.time
+        return self.parts[0].contents.header.time
 
 
 # -- what is kept of its files ----------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Retention:
     adopted: xids of the branches that the commit adopted; each is a file of its own.
     live, live_bytes: messages that lie in these files now, and their bodies' bytes.
     body_bytes: bytes of all bodies that these files hold or held.
-    targets: commits that its commands address, and commits in whose files the addressed messages lay.
+    addressed: commits that its commands address, and commits in whose files the addressed messages lay.
     supersedes: commits whose messages a compaction copied here, or whose commands merged tombstones repeat here.
     superseded_by: the latest commit that supersedes this one; 0 if there is none.
     pinned_by: commits with claimed messages; a reader may still read those messages from here (see ``reclaim``).
@@ -77,7 +77,7 @@ class Retention:
     captured: dropped files that the commit names as captured by an intake.
     facts: how many of its facts are the newest of their keys.
     damaged: one of the files could not be read whole.
-    foldable: a later commit may repeat its commands and facts.
+    mergeable: a later commit may repeat its commands and facts.
     tally: per queue [enqueued, dequeued, failed, expired].
 
     There is one for each commit, and most commits are small: empty fields share one value.
@@ -87,7 +87,7 @@ class Retention:
     live: int = 0
     live_bytes: int = 0
     body_bytes: int = 0
-    targets: Set[int] = _NONE
+    addressed: Set[int] = _NONE
     supersedes: "array[int] | None" = None
     superseded_by: int = 0
     pinned_by: frozenset[int] | None = None
@@ -95,7 +95,7 @@ class Retention:
     captured: tuple[tuple[str, bytes], ...] = ()
     facts: int = 0
     damaged: bool = False
-    foldable: bool = False
+    mergeable: bool = False
     tally: Mapping[str, list[int]] = field(default_factory=repeat(_NO_TALLY).__next__)  # one for all
 
     def still_superseding(self, files: Mapping[int, "Retention"]) -> bool:

@@ -76,24 +76,24 @@ class Index:
 
     def apply(self, commit: Commit) -> None:
         """Apply the next commit: its messages, then its commands, then its facts."""
-        header = commit.parts[0].image.header
+        header = commit.parts[0].contents.header
         state = self.files[commit.number] = Retention(tuple([adoption.xid for adoption in header.adopts]))
         for xid in state.adopted:
             self.adopted[xid] = commit.number
         for name, wrong in commit.damage:
             self.mark_damaged(commit.number, name, wrong)
         for part in commit.parts:
-            if part.image.header.messages:
+            if part.contents.header.messages:
                 self._add_messages(commit, part, state)
         for part in commit.parts:
-            for table in part.image.tables:
+            for table in part.contents.tables:
                 for command in table.commands:
                     self._command(state, commit.number, command)
                 for key, value, expiry in table.facts:
                     self._fact(commit.number, state, key, value, expiry)
-        state.foldable = _is_foldable(commit)
+        state.mergeable = _is_mergeable(commit)
         if header.supersedes:
-            self._supersede(commit.number, state, header.supersedes, folds=not header.messages)
+            self._supersede(commit.number, state, header.supersedes, repeats=not header.messages)
         if not state.live:
             self.mark_idle(commit.number)
         self.applied = max(self.applied, commit.number)
@@ -101,12 +101,12 @@ class Index:
     def _add_messages(self, commit: Commit, part: Part, state: Retention) -> None:
         file = part.file_ref(commit.number)
         ordinal = part.first
-        if not [table for table in part.image.tables if isinstance(table, CompactedTable)]:
-            for branch in part.image.header.branches:
+        if not [table for table in part.contents.tables if isinstance(table, CompactedTable)]:
+            for branch in part.contents.header.branches:
                 if branch.count:
                     first = part.first + branch.first
                     self.messages.branch_ids.add(commit.number, first, branch.id, first)
-        for section, (table, entry) in enumerate(zip(part.image.tables, part.image.header.sections, strict=True)):
+        for section, (table, entry) in enumerate(zip(part.contents.tables, part.contents.header.sections, strict=True)):
             if not table.runs:
                 pass  # it has no messages, or is damaged
             elif isinstance(table, CompactedTable):
@@ -307,16 +307,16 @@ class Index:
         for piece in pieces:
             messages.insert_piece(segment, table, piece)
 
-    def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, folds: bool) -> None:
-        """Note which commits with files commit ``number`` supersedes. ``folds``: it repeats all their commands."""
+    def _supersede(self, number: int, state: Retention, supersedes: tuple[int, ...], *, repeats: bool) -> None:
+        """Note which commits with files commit ``number`` supersedes. ``repeats``: it repeats all their commands."""
         there = [known for known in supersedes if known in self.files]
         for known in there:
             old = self.files[known]
             old.superseded_by = number
-            if folds:
-                for target in old.targets:
+            if repeats:
+                for target in old.addressed:
                     _add_target(state, target)
-                old.targets = frozenset()
+                old.addressed = frozenset()
         state.supersedes = array("Q", there) or None
 
     def drop_damaged(self, segment: Segment, wrong: str) -> None:
@@ -435,14 +435,14 @@ class Index:
 
 def _add_target(state: Retention, number: int) -> None:
     """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
-    if number in state.targets:
+    if number in state.addressed:
         return
-    if len(state.targets) < 2:
-        state.targets = {*state.targets, number}
+    if len(state.addressed) < 2:
+        state.addressed = {*state.addressed, number}
         return
-    if not isinstance(state.targets, set):  # it is shared
-        state.targets = set(state.targets)
-    state.targets.add(number)
+    if not isinstance(state.addressed, set):  # it is shared
+        state.addressed = set(state.addressed)
+    state.addressed.add(number)
 
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:
@@ -463,7 +463,7 @@ def _enqueued(queue: str, count: int) -> Mapping[str, list[int]]:
 def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:
     """Return (row, count) of the messages of a compacted section that were gone when the compaction was committed."""
     spans = []
-    for table in part.image.tables:
+    for table in part.contents.tables:
         for command in table.commands:
             if command[0] == "left":
                 start, stop = max(command[1], first), min(command[1] + command[2], first + count)
@@ -472,9 +472,9 @@ def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]
     return spans
 
 
-def _is_foldable(commit: Commit) -> bool:
+def _is_mergeable(commit: Commit) -> bool:
     """Return whether a later commit may repeat all that this one says, once none of its messages is live."""
-    header, tables = commit.parts[0].image.header, commit.parts[0].image.tables
+    header, tables = commit.parts[0].contents.header, commit.parts[0].contents.tables
     if header.adopts or not tables:
         return False
     for table in tables:

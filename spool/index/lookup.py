@@ -271,7 +271,7 @@ class MessageTable:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def expires(self, queue: str, now: float) -> bool:
+    def has_expired(self, queue: str, now: float) -> bool:
         """Return whether the queue has, or a segment may have, messages whose expiry time has passed."""
         known = self.queues.get(queue)
         return known is not None and bool(known.expiring) and (known.expiring[0].expires or 0.0) <= now

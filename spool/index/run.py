@@ -73,7 +73,7 @@ class Run:
         return self.due is not None and bool(self.attributes.get("attempts")) and self.group is not None
 
     @property
-    def backwards(self) -> bool:
+    def is_backwards(self) -> bool:
         """Whether its last message is delivered first."""
         return is_backwards(self.queue.criteria, self.attributes)
 
@@ -81,7 +81,7 @@ class Run:
     def ordinals(self) -> range:
         """In the order of delivery."""
         ordinals = range(self.first, self.end)
-        return ordinals[::-1] if self.backwards else ordinals
+        return ordinals[::-1] if self.is_backwards else ordinals
 
     def is_expired(self, now: float) -> bool:
         """Return whether its expiry time has passed: it is not delivered any more."""

@@ -24,8 +24,8 @@ from spool.intake.writers import Complete, Evidence, Writers
 from spool.model import layout
 from spool.runtime.calls import public_call
 from spool.space import Space
-from spool.transactions.transaction import take_dropped
-from spool.transactions.validation import described
+from spool.transactions.transaction import record_captured_file
+from spool.transactions.validation import control_fields
 
 if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver
@@ -228,7 +228,7 @@ class Intake:
         elif active is not None and identity.device != active.device:
             self._report(path, "it lies on another device, and is left alone: copy it into the folder")
         else:
-            return self._writers.judge(path, identity, path, lambda: self._renames.include(queue, name))
+            return self._writers.judge(path, identity, path, lambda: self._renames.includes(queue, name))
         return None
 
     def _if_complete(self, file: CapturedFile) -> Iterator[tuple[CapturedFile, int]]:
@@ -301,7 +301,7 @@ class Intake:
                     continue
                 for put in puts:
                     transaction.put(file.queue, put.body, **put.options)
-                take_dropped(transaction, *file.record)
+                record_captured_file(transaction, *file.record)
                 committed.append(file)
                 messages += len(puts)
             self._capture.make_durable(committed)
@@ -328,7 +328,7 @@ class Intake:
             file.name,
             data,
             settings.config.max_body_bytes,
-            lambda **options: described(store, settings, file.queue, options),
+            lambda **options: control_fields(store, settings, file.queue, options),
         )
 
     def _read(self, file: CapturedFile) -> tuple[bytes, FileIdentity]:

@@ -25,7 +25,7 @@ class Renames:
         except OSError:
             self._numbers.pop(queue, None)
 
-    def include(self, queue: str, name: str) -> bool:
+    def includes(self, queue: str, name: str) -> bool:
         """Return whether the file with this name was renamed into place.
 
         The caller has looked at the file before: then no change that took the name from another file is still to come.

@@ -38,7 +38,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
     page = counters.read()
     with view.mutex:
         index = view.index
-        if index.damage or index.applied > page.durable or page.suspect or page.stopped:
+        if index.damage or index.applied > page.durable or page.is_suspect or page.is_stopped:
             return False
         files = _identities(disk, disk.names(layout.COMMITTED), index.applied)
         if _expected(index) != set(files):
@@ -54,7 +54,7 @@ def save(disk: Disk, counters: Counters, view: View) -> bool:
 def load(files: Files, counters: Counters, settings: Settings) -> Index | None:
     """Read the index from the checkpoint; None if there is none that can be believed."""
     page = counters.read()
-    if page.suspect or page.stopped:
+    if page.is_suspect or page.is_stopped:
         return None
     try:
         state = _read(files.disk)
@@ -154,9 +154,9 @@ def _sources(index: Index, runs: list[Run]) -> list[FileRef]:
 
 def _packed_state(state: Retention) -> list[Any]:
     return [
-        [str(xid) for xid in state.adopted], state.body_bytes, list(state.targets),
+        [str(xid) for xid in state.adopted], state.body_bytes, list(state.addressed),
         None if state.supersedes is None else state.supersedes.tolist(), state.superseded_by, state.span,
-        state.captured, state.facts, state.foldable, dict(state.tally),
+        state.captured, state.facts, state.mergeable, dict(state.tally),
     ]  # fmt: skip
 
 
@@ -186,17 +186,17 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
 
 
 def _add_state(index: Index, number: int, packed: list[Any]) -> None:
-    adopted, body_bytes, targets, supersedes, superseded_by, span, taken, facts, foldable, tally = packed
+    adopted, body_bytes, addressed, supersedes, superseded_by, span, taken, facts, mergeable, tally = packed
     index.files[number] = Retention(
         adopted=tuple(map(Xid.parse, adopted)),
         body_bytes=body_bytes,
-        targets=frozenset(targets),
+        addressed=frozenset(addressed),
         supersedes=None if supersedes is None else array("Q", supersedes),
         superseded_by=superseded_by,
         span=None if span is None else (span[0], span[1]),
         captured=tuple((directory, name) for directory, name in taken),
         facts=facts,
-        foldable=foldable,
+        mergeable=mergeable,
         tally=tally,
     )
     index.adopted.update((xid, number) for xid in index.files[number].adopted)

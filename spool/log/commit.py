@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
-from spool.format.batch import CommitBatch, targets_of
+from spool.format.batch import CommitBatch, destinations_of
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter, new_header
@@ -53,7 +53,7 @@ def commit(
     seconds: float | None = WAIT_SECONDS,
     check: Check | None = None,
     flush: bool = True,
-    page: Page | None = None,
+    page: CounterPage | None = None,
     make_room: Callable[[], object] | None = None,
 ) -> int:
     """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
@@ -83,7 +83,7 @@ def commit(
         if store.files.mirror is None:
             _flush(store.files.disk, file, flush=flush)
         else:
-            store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))
+            store.files.mirror.flush_both(number, partial(_flush, store.files.disk, file, flush=flush))
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
         _publish(store, number, seconds, flushed=flush)
     except FlushFailed as error:
@@ -119,7 +119,7 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         settings = store.settings.known
         if page.settings_cells != settings.cells:
             settings = store.settings.current(page)
-        check_targets(settings, file.tables)
+        check_destinations(settings, file.tables)
         if batch.supersedes:
             settle_all(store, store.deadline(seconds))
             catch_up(store)
@@ -165,12 +165,12 @@ def _publish(store: Store, number: int, seconds: float | None, *, flushed: bool)
         store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 
 
-def check_targets(settings: Settings, tables: Iterable[Table]) -> None:
+def check_destinations(settings: Settings, tables: Iterable[Table]) -> None:
     """Raise QueueNotFound if a queue is gone into which these put or move messages.
 
     Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
     """
-    for queue in targets_of(tables):
+    for queue in destinations_of(tables):
         if queue not in settings.config.queues:
             raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
@@ -179,7 +179,7 @@ def write(
     store: Store,
     file: CommitFileWriter,
     batch: CommitBatch,
-    page: Page | None = None,
+    page: CounterPage | None = None,
     *,
     flush: bool = True,
     recycle: bool = False,
@@ -222,8 +222,8 @@ def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     """Return the commit as a process reads it from its files."""
     assert file.header is not None
     parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
-    for place, (adoption, image) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
-        parts.append(Part(place, adoption.xid, adoption.first, image))
+    for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
+        parts.append(Part(place, adoption.xid, adoption.first, contents))
     return Commit(number, parts, [])
 
 
@@ -236,8 +236,8 @@ def _keep(store: Store, commit: Commit) -> None:
     view = store.view
     with view.mutex:
         if commit.number > view.index.applied:  # else another thread was faster, and has read it
-            view.own[commit.number] = commit
-            if len(view.own) >= MOST_OWN or commit.parts[0].image.header.messages >= _MOST_OWN_MESSAGES:
+            view.own_commits[commit.number] = commit
+            if len(view.own_commits) >= MOST_OWN or commit.parts[0].contents.header.messages >= _MOST_OWN_MESSAGES:
                 apply_own(store)
 
 

@@ -1,4 +1,4 @@
-"""The queue of what waits to be committed: which thread commits it, and together with what.
+"""The queue of commit requests: which thread commits them, and which of them together.
 
 One thread at a time leads: it takes what has come by then and commits it, for all. A thread that comes while no other
 leads, leads at once (see ``linger``). A thread that comes while another leads waits until its request is done or it
@@ -15,9 +15,9 @@ from enum import Enum
 from threading import get_ident
 from typing import Any
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.errors import NotOpen
-from spool.format.batch import CommitBatch, targets_of
+from spool.format.batch import CommitBatch, destinations_of
 from spool.log.quota import Usage, UsageByQueue, change_by
 from spool.model.position import PositionRanges
 from spool.store.store import Store
@@ -54,7 +54,7 @@ class CommitRequest:
         "signal", "stage",
     )  # fmt: skip
 
-    def __init__(self, page: Page | None, messages: int, size: int) -> None:
+    def __init__(self, page: CounterPage | None, messages: int, size: int) -> None:
         self.page = page  # the counters, as the caller has read them
         self.messages = messages
         self.bytes = size
@@ -70,11 +70,11 @@ class CommitRequest:
         self.future: Any = None
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
         return not self.messages
 
-    def targets(self) -> Iterable[str]:
+    def destinations(self) -> Iterable[str]:
         """Return the queues into which it puts or moves messages."""
         return ()
 
@@ -97,11 +97,11 @@ class CommitRequest:
 
 
 class PutRequest(CommitRequest):
-    """Messages for one queue, as ``validation.encoded`` groups them; neighbours in a commit share a branch."""
+    """Messages for one queue, as ``validation.encode_bodies`` groups them; neighbours in a commit share a branch."""
 
     __slots__ = ("groups", "queue")
 
-    def __init__(self, page: Page, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
+    def __init__(self, page: CounterPage, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
         messages = size = 0
         for bodies, _ in groups:
             messages += len(bodies)
@@ -110,7 +110,7 @@ class PutRequest(CommitRequest):
         self.queue = queue
         self.groups = groups
 
-    def targets(self) -> Iterable[str]:
+    def destinations(self) -> Iterable[str]:
         return (self.queue,)
 
     def usage(self, _store: Store) -> UsageByQueue:
@@ -127,12 +127,12 @@ class RemovalRequest(CommitRequest):
 
     __slots__ = ("ranges",)
 
-    def __init__(self, page: Page | None, ranges: PositionRanges) -> None:
+    def __init__(self, page: CounterPage | None, ranges: PositionRanges) -> None:
         super().__init__(page, 0, _RANGE_BYTES * len(ranges))
         self.ranges = ranges
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.ranges
 
     def usage(self, store: Store) -> UsageByQueue:
@@ -151,17 +151,17 @@ class BranchRequest(CommitRequest):
 
     __slots__ = ("batch",)
 
-    def __init__(self, page: Page, branch: str, batch: CommitBatch) -> None:
+    def __init__(self, page: CounterPage, branch: str, batch: CommitBatch) -> None:
         super().__init__(page, batch.messages, batch.size)
         self.branch = branch
         self.batch = batch
 
     @property
-    def empty(self) -> bool:
-        return self.batch.empty
+    def is_empty(self) -> bool:
+        return self.batch.is_empty
 
-    def targets(self) -> Iterable[str]:
-        return targets_of(self.batch.tables)
+    def destinations(self) -> Iterable[str]:
+        return destinations_of(self.batch.tables)
 
     def usage(self, store: Store) -> UsageByQueue:
         return change_by(store.view, self.batch.tables)
@@ -183,19 +183,19 @@ class CommitQueue:
         self._ended: str | None = None  # why no more may be added
         self._messages = 0
         self._bytes = 0
-        self._page: Page | None = None
+        self._page: CounterPage | None = None
         self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
 
     # -- the counters: a thread that comes while others wait need not read them again --------------------------------
 
     @property
-    def page(self) -> Page | None:
+    def page(self) -> CounterPage | None:
         """The counters as they were read since the last batch was taken, if a request waits."""
         return self._page if self._requests else None
 
     @page.setter
-    def page(self, page: Page) -> None:
+    def page(self, page: CounterPage) -> None:
         self._page = page
 
     @property

@@ -1,4 +1,4 @@
-"""Committing what was submitted when the program ends without closing its space.
+"""Commit what was submitted, when the program ends without closing its space.
 
 It is committed as the interpreter ends, like futures of ``concurrent.futures``.
 """
@@ -33,23 +33,23 @@ class Submitted(Protocol):
 _submitted: "weakref.WeakSet[Submitted]" = weakref.WeakSet()
 
 
-def finish_at_exit(submitted: Submitted) -> None:
+def commit_at_exit(submitted: Submitted) -> None:
     """Commit it as the interpreter ends. Called once for each space, before the first work that no caller waits for."""
     _submitted.add(submitted)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize  # such a process may end without what atexit would call
 
-        Finalize(None, _finish_all, exitpriority=0)
+        Finalize(None, _commit_all, exitpriority=0)
 
 
 @atexit.register
-def _finish_all() -> None:
+def _commit_all() -> None:
     for submitted in list(_submitted):
-        finish(submitted)
+        commit_submitted(submitted)
 
 
-def finish(submitted: Submitted) -> None:
+def commit_submitted(submitted: Submitted) -> None:
     """Commit what was submitted; no more is accepted. A warning with the count of what could not be committed."""
     store, before, why = submitted.store, submitted.failed, ""
     try:

@@ -25,21 +25,21 @@ class Promises:
         self._promised.append((future, id))
         self._at_end[self._closed] = None
 
-    def keep(self) -> None:
+    def fulfil(self) -> None:
         """Give each future its result: the transaction was committed."""
-        for future, id in self._taken():
+        for future, id in self._take_all():
             future.set_result(id)
 
     def fail(self, error: Callable[[str], SpoolError]) -> None:
         """Fail each future; ``error`` makes its exception from the message's id."""
-        for future, id in self._taken():
+        for future, id in self._take_all():
             future.set_exception(error(id))
 
     def roll_back(self, why: str) -> None:
         """Fail each future: the transaction was rolled back."""
         self.fail(lambda id: TransactionRolledBack(f"its transaction was rolled back: {why}"))
 
-    def _taken(self) -> "list[tuple[Future[str], str]]":
+    def _take_all(self) -> "list[tuple[Future[str], str]]":
         promised, self._promised = self._promised, []
         if promised:
             self._at_end.pop(self._closed, None)

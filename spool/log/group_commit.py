@@ -24,7 +24,7 @@ from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
-from spool.log.exit import finish_at_exit
+from spool.log.exit import commit_at_exit
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import calls
 from spool.store.settings import Settings
@@ -106,16 +106,16 @@ class GroupCommit:
                 continue
             self.failed += request.messages
             if request.number is not None or request.future.running() or request.begin():
-                request.future.set_exception(self.spoken(request.error))
+                request.future.set_exception(self.translate_error(request.error))
 
-    def spoken(self, error: BaseException) -> BaseException:
+    def translate_error(self, error: BaseException) -> BaseException:
         """The error as a caller is to see it that did not wait for it."""
-        return self.store.spoken("committing", error) if isinstance(error, OSError) else error
+        return self.store.translate_error("committing", error) if isinstance(error, OSError) else error
 
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                finish_at_exit(self)
+                commit_at_exit(self)
                 thread = threading.Thread(target=self._run, name="xaspool store", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -188,7 +188,7 @@ class GroupCommit:
 
     def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
         """Commit requests; returns those that failed and without which the others are to be tried again, or []."""
-        busy = [request for request in requests if not request.empty]
+        busy = [request for request in requests if not request.is_empty]
         try:
             if busy:
                 self._write(busy)
@@ -211,7 +211,7 @@ class GroupCommit:
         """Return the requests without which the others may be committed; [] if the error concerns all."""
         if isinstance(error, QueueNotFound):
             queues = self.store.settings.known.config.queues
-            return [request for request in requests if not all(queue in queues for queue in request.targets())]
+            return [request for request in requests if not all(queue in queues for queue in request.destinations())]
         # On a full disk a commit that only removes must still be possible.
         full = isinstance(error, OSError) and error.errno in NO_ROOM
         return [request for request in requests if request.messages] if full else []
@@ -233,7 +233,7 @@ class GroupCommit:
 
     def _check_room(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
         """Raise _NoRoomError for requests that do not fit into a quota. Caller holds the number lock."""
-        if not settings.config.limited:
+        if not settings.config.has_limits:
             return
         quota.settle_and_catch_up(self.store, self.store.deadline())
         added: dict[str, quota.Usage] = {}

@@ -110,7 +110,7 @@ def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
 
 def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
     """Return what prepared branches would add, by queue. Caller holds the mutex."""
-    return added_by(table for image in prepared.images.values() for table in image.tables)
+    return added_by(table for contents in prepared.branches.values() for table in contents.tables)
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
@@ -120,7 +120,7 @@ def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[S
     """
 
     def check(settings: Settings) -> None:
-        if settings.config.limited:
+        if settings.config.has_limits:
             settle_and_catch_up(store, store.deadline())
             check_room(store.view, settings, change_by(store.view, tables()))
 

@@ -1,4 +1,4 @@
-"""Reading one published commit from its files: the numbered file and the branches that it adopted.
+"""Read one published commit from its files: the numbered file and the branches that it adopted.
 
 A name may carry other content at any time. So a branch is looked for in the direction in which it moves, and only the
 bytes that belong under a name count.
@@ -8,10 +8,10 @@ import logging
 from typing import NamedTuple
 
 from spool.disk.disk import Disk
-from spool.disk.quarantine import kept
+from spool.disk.quarantine import is_quarantined
 from spool.errors import CorruptedFile
 from spool.format.header import Adoption
-from spool.format.reader import FileContents, image_of
+from spool.format.reader import FileContents, contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.format.writer import new_header
 from spool.index.commit import Commit, Part
@@ -57,63 +57,66 @@ def read_commit(
         None if a file of it is not where it was, or cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
-    image, wrong = _numbered_image(store.files.disk, number)
+    contents, wrong = _numbered_contents(store.files.disk, number)
     if wrong is not None and not last_resort:
         return None
-    if image is None:
+    if contents is None:
         if wrong is None:
             return None
         empty = new_header(store.clock.now(), store.shared.counters.read().durable)
         return Commit(number, [Part(0, None, 0, FileContents(empty, ()))], [(name, wrong)])
-    commit = Commit(number, [Part(0, None, 0, image)], [] if wrong is None else [(name, wrong)])
-    torn = any(len(t.lengths) != s.messages for t, s in zip(image.tables, image.header.sections, strict=True))
-    if torn and not kept(store.files.disk, name):
+    commit = Commit(number, [Part(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
+    torn = any(len(t.lengths) != s.messages for t, s in zip(contents.tables, contents.header.sections, strict=True))
+    if torn and not is_quarantined(store.files.disk, name):
         commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
-    for place, adoption in enumerate(image.header.adopts, 1):
-        branch = _adopted_image(store.files.disk, number, place, adoption)
+    for place, adoption in enumerate(contents.header.adopts, 1):
+        branch = _adopted_contents(store.files.disk, number, place, adoption)
         if branch is not None:
             commit.parts.append(Part(place, adoption.xid, adoption.first, branch))
         elif listing is not None and not listing.has_branch(number, place, adoption.xid):
             continue
         elif not last_resort:
             return None
-        elif not kept(store.files.disk, layout.committed(number, place)):
+        elif not is_quarantined(store.files.disk, layout.committed(number, place)):
             commit.damage.append((layout.committed(number, place), f"branch {adoption.xid} is missing or damaged"))
     return commit
 
 
-def _numbered_image(disk: Disk, number: int) -> tuple[FileContents | None, str | None]:
+def _numbered_contents(disk: Disk, number: int) -> tuple[FileContents | None, str | None]:
     """Read a numbered file: (contents or None, what is wrong or None). None, None: there is no such file.
 
     The name may carry other bytes at any time, so bad ones are read again by name before they are believed.
     """
     name = layout.committed(number)
-    image, wrong = None, None
+    contents, wrong = None, None
     for attempt in range(_TRIES_ON_BAD_BYTES):
         try:
-            image = image_of(disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+            contents = contents_of(disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
         except CorruptedFile as error:
-            image, wrong = None, str(error).removeprefix(f"{name}: ")
+            contents, wrong = None, str(error).removeprefix(f"{name}: ")
             continue
-        if image is None or image.header.number == number:
-            return image, None
-        wrong = f"it carries the number {image.header.number}"
-        if image.header.number == -1:
-            return image, "its number does not match its checksum"
-        image = None
-    return image, wrong
+        if contents is None or contents.header.number == number:
+            return contents, None
+        wrong = f"it carries the number {contents.header.number}"
+        if contents.header.number == -1:
+            return contents, "its number does not match its checksum"
+        contents = None
+    return contents, wrong
 
 
-def _adopted_image(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
+def _adopted_contents(disk: Disk, number: int, place: int, adoption: Adoption) -> FileContents | None:
     """Read an adopted branch, in the direction in which files move; None unless it has the adopted bytes."""
     for name in (layout.prepared(adoption.xid), layout.committed(number, place), layout.prepared(adoption.xid)):
         try:
-            image = image_of(disk, name)
+            contents = contents_of(disk, name)
         except CorruptedFile as error:
             log.error("%s", error)
             continue
-        if image is not None and (image.header.checksum, image.header.size) == (adoption.checksum, adoption.size):
-            return image
+        if contents is not None and (contents.header.checksum, contents.header.size) == (
+            adoption.checksum,
+            adoption.size,
+        ):
+            return contents
     return None
 
 
@@ -121,14 +124,19 @@ def name_absent_branches(disk: Disk, index: Index, commit: Commit) -> None:
     """Mark adopted branches as damage that were not found anywhere, unless their commit is being reclaimed."""
     there = {part.adoption for part in commit.parts}
     named = {name for name, _ in commit.damage}
-    for place, adoption in enumerate(commit.parts[0].image.header.adopts, 1):
+    for place, adoption in enumerate(commit.parts[0].contents.header.adopts, 1):
         name = layout.committed(commit.number, place)
-        if place in there or name in named or being_reclaimed(disk, index, commit.number) or kept(disk, name):
+        if (
+            place in there
+            or name in named
+            or is_being_reclaimed(disk, index, commit.number)
+            or is_quarantined(disk, name)
+        ):
             continue
         index.mark_damaged(commit.number, name, f"branch {adoption.xid} is missing")
 
 
-def being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
+def is_being_reclaimed(disk: Disk, index: Index, number: int) -> bool:
     """Whether a commit is being removed or is gone. Its branches go before it, after the record that counts them."""
     totals = index.facts.get(TOTALS_FACT)
     return (totals is not None and number in totals[1]["folded"]) or not disk.exists(layout.committed(number))

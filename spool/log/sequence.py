@@ -12,7 +12,7 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 4. Every issued number has a file: no number is issued twice.
 """
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile
 from spool.disk.content import new_file, opened, replace_by_copy
 from spool.disk.disk import Disk, FlushFailed
@@ -35,7 +35,7 @@ def with_number_lock(control: LockFile, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def highest_issued(disk: Disk, page: Page) -> int:
+def highest_issued(disk: Disk, page: CounterPage) -> int:
     """Return the highest sequence number that any process has issued.
 
     A writer may have died between the rename and the store of *issued*, so files beyond the counter count. Exact if the
@@ -50,7 +50,7 @@ def highest_issued(disk: Disk, page: Page) -> int:
     return number
 
 
-def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None = None) -> Page:
+def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage | None = None) -> CounterPage:
     """Wait until every number up to this one is published; finish those of dead writers. Rule 3.
 
     Args:
@@ -81,7 +81,7 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: Page | None =
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
 
-def settle_all(store: Store, deadline: Deadline, page: Page | None = None) -> Page:
+def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None) -> CounterPage:
     """Wait until every number that was issued before this call is published. See ``settle_to``.
 
     Args:
@@ -107,7 +107,7 @@ def finish_dead_writer(store: Store, number: int) -> None:
         else:
             write_empty(store, number)
         if store.files.mirror is not None:
-            store.files.mirror.keep(number)
+            store.files.mirror.copy(number)
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:

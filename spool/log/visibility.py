@@ -14,12 +14,12 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 import logging
 from collections import Counter
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.header import Header
-from spool.format.reader import FileContents, image_of
+from spool.format.reader import FileContents, contents_of
 from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
@@ -61,7 +61,7 @@ def revalidate(store: Store, deadline: Deadline | None = None) -> None:
 # -- prepared branches ------------------------------------------------------------------------------------------------
 
 
-def list_prepared(store: Store, page: Page | None = None) -> Page:
+def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
     """Refresh ``view.prepared`` if a branch was prepared or rolled back since the last listing.
 
     The version may be read without the list's byte: a process that prepared a branch raised it before it let go of the
@@ -84,29 +84,29 @@ def list_prepared(store: Store, page: Page | None = None) -> Page:
         names = store.files.disk.names(layout.PREPARED)
     finally:
         store.shared.control.unlock(PREPARED_LIST)
-    images: dict[Xid, FileContents] = {}
+    branches: dict[Xid, FileContents] = {}
     for name in names:
         xid = layout.parse_xid(name)
-        image = None if xid is None else prepared_image(store.files.disk, store.view.prepared, xid)
-        if xid is not None and image is not None:
-            images[xid] = image
+        contents = None if xid is None else prepared_contents(store.files.disk, store.view.prepared, xid)
+        if xid is not None and contents is not None:
+            branches[xid] = contents
     with store.view.mutex:
-        store.view.prepared.replace(version, {x: i for x, i in images.items() if x not in store.view.index.adopted})
+        store.view.prepared.replace(version, {x: i for x, i in branches.items() if x not in store.view.index.adopted})
     return store.shared.counters.read()
 
 
-def prepared_image(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
+def prepared_contents(disk: Disk, prepared: PreparedBranches, xid: Xid) -> FileContents | None:
     """Read header and tables of a prepared branch; None if it is not there, or damaged (recovery reports that)."""
-    known = prepared.images.get(xid)
+    known = prepared.branches.get(xid)
     try:
-        image = image_of(disk, layout.prepared(xid), known=known)
+        contents = contents_of(disk, layout.prepared(xid), known=known)
     except CorruptedFile as error:
         log.error("%s", error)
         return None
-    return image if image is not None and carries(image.header, xid) else None
+    return contents if contents is not None and is_branch_file(contents.header, xid) else None
 
 
-def carries(header: Header, xid: Xid) -> bool:
+def is_branch_file(header: Header, xid: Xid) -> bool:
     """Whether a file in ``prepared/`` is the branch that its name says: the header names that branch alone, and has no
     number. (-1: the bytes for a number are damaged; all other bytes are proven.)"""
     return header.number in (0, -1) and [branch.xid for branch in header.branches] == [xid]
@@ -115,7 +115,7 @@ def carries(header: Header, xid: Xid) -> bool:
 # -- published commits ------------------------------------------------------------------------------------------------
 
 
-def catch_up(store: Store, page: Page | None = None) -> None:
+def catch_up(store: Store, page: CounterPage | None = None) -> None:
     """Apply every published commit that this process has not applied yet, each read by name.
 
     Args:
@@ -136,7 +136,7 @@ def apply_up_to(store: Store, published: int) -> None:
         return
     with store.view.mutex:
         while store.view.index.applied < published:
-            commit = store.view.own.pop(store.view.index.applied + 1, None) or read_commit(
+            commit = store.view.own_commits.pop(store.view.index.applied + 1, None) or read_commit(
                 store, store.view.index.applied + 1
             )
             if commit is None:
@@ -165,33 +165,33 @@ def apply_own(store: Store) -> None:
     """
     view = store.view
     with view.mutex:
-        while (following := view.own.pop(view.index.applied + 1, None)) is not None:
+        while (following := view.own_commits.pop(view.index.applied + 1, None)) is not None:
             try:
                 if not apply(store.files, view.prepared, view.index, following):
                     rebuild(store)
             except (OSError, SpoolError) as error:
                 log.warning("commit %s is done, but this process cannot see it yet: %s", following.number, error)
                 return
-        while len(view.own) >= MOST_OWN:
-            del view.own[next(iter(view.own))]
+        while len(view.own_commits) >= MOST_OWN:
+            del view.own_commits[next(iter(view.own_commits))]
 
 
 def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:
     """Apply a commit that was just published. False: the index must be rebuilt. Caller holds the mutex."""
     for part in commit.parts:
-        if part.image.header.messages:
-            files.cache.remember(part.file_ref(commit.number), part.image)
-    done = _applied(files, index, commit)
-    for adoption in commit.parts[0].image.header.adopts:
-        prepared.decided(adoption.xid)
+        if part.contents.header.messages:
+            files.cache.remember(part.file_ref(commit.number), part.contents)
+    done = _try_apply(files, index, commit)
+    for adoption in commit.parts[0].contents.header.adopts:
+        prepared.forget(adoption.xid)
     return done
 
 
-def _applied(files: Files, index: Index, commit: Commit) -> bool:
+def _try_apply(files: Files, index: Index, commit: Commit) -> bool:
     """Apply a commit to an index. False: a compacted file that the index needs for it was reclaimed."""
     head = commit.parts[0]
-    if head.image.header.supersedes:  # its tables are needed as soon as a message is taken from it
-        files.cache.remember(head.file_ref(commit.number), head.image)
+    if head.contents.header.supersedes:  # its tables are needed as soon as a message is taken from it
+        files.cache.remember(head.file_ref(commit.number), head.contents)
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
@@ -231,7 +231,7 @@ def _after_skipping(store: Store) -> None:
     Own commits that are kept are in the index now. Prepared branches are listed again, because the commits that adopted
     some of them may have been reclaimed before they were read.
     """
-    store.view.own.clear()
+    store.view.own_commits.clear()
     store.view.prepared.version = -1
     list_prepared(store)
 
@@ -283,9 +283,9 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
             if commit is None:
                 stuck = number
                 break
-            if not _applied(store.files, index, commit):
+            if not _try_apply(store.files, index, commit):
                 return False
-            heads += [commit] if alone and commit.parts[0].image.header.adopts else []
+            heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
         if stuck is None:
             index.applied = last
             for head in heads:

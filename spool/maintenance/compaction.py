@@ -207,7 +207,7 @@ def _with_fragmented(
 def _extents_of(index: Index, run: Run) -> Iterator[Extent]:
     """Yield a run as extents in the order of delivery: one for each message if the last one is delivered first."""
     branch, in_branch = index.messages.branch_of(Position(run.number, run.first))
-    if not run.backwards:
+    if not run.is_backwards:
         yield Extent(run, run.first, run.live, branch, in_branch, run.bytes_of(run.first, run.live))
         return
     for ordinal in reversed(range(run.first, run.end)):

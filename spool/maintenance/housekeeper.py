@@ -46,7 +46,7 @@ class Housekeeper:
 
     def committed(self, every: int = schedule.RECLAIM_EVERY_COMMITS) -> None:
         """Wake the thread if there is something for it to do. Called behind commits of this process."""
-        if self._store.settings.known.config.marked and self._beside:
+        if self._store.settings.known.config.has_marks and self._beside:
             self._wake.set()
         index = self._store.view.index
         self.next_look = index.applied + schedule.RECLAIM_LARGE_EVERY_COMMITS
@@ -61,12 +61,15 @@ class Housekeeper:
 
     def _is_large(self) -> bool:
         """Whether the files that may go are large, even if few. Beside other processes the newest stay anyway."""
-        return self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES and not self._store.shared.open_lock.others()
+        return (
+            self._store.view.index.idle_bytes >= schedule.RECLAIM_BYTES
+            and not self._store.shared.open_lock.has_others()
+        )
 
     def tidy_up(self) -> None:
         """Reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
-            if self._store.shared.counters.read().stopped:
+            if self._store.shared.counters.read().is_stopped:
                 return
             apply_own(self._store)
             self._check_marks()
@@ -101,7 +104,7 @@ class Housekeeper:
         """Do what is due; False if there will be nothing more to do."""
         store = self._store
         try:
-            if store.shared.counters.read().stopped:
+            if store.shared.counters.read().is_stopped:
                 return False
             self._do_steps(due=due)
         except FlushFailed:
@@ -119,7 +122,7 @@ class Housekeeper:
         self._undo_dropped()
         if due:
             self._look_again()
-        elected = due and self._elected()
+        elected = due and self._is_elected()
         if elected:
             self._catch_up()
             self._expire()
@@ -145,7 +148,7 @@ class Housekeeper:
             self._store.view.index.forget_expired(self._store.clock.now())
 
     def _check_marks(self) -> None:
-        if self._store.settings.known.config.marked:
+        if self._store.settings.known.config.has_marks:
             check_marks(self._store)
 
     def _catch_up(self) -> None:
@@ -170,27 +173,27 @@ class Housekeeper:
             self._store.files.recycler.trim()
         return quiet
 
-    def _elected(self) -> bool:
+    def _is_elected(self) -> bool:
         """Whether this process compacts.
 
         Consumers do, because their index is up to date anyway. If no consumer has the space open, one producer is
         elected by a lock, because it has to read all commits for this alone.
         """
-        control, follows = self._store.shared.control, self._store.view.follows
-        self._store.view.follows = False
+        control, follows = self._store.shared.control, self._store.view.has_readers
+        self._store.view.has_readers = False
         if follows:
-            return control.held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
-        if control.held_here(FOLLOWING):
+            return control.is_held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
+        if control.is_held_here(FOLLOWING):
             control.unlock(FOLLOWING)
-        if control.held_elsewhere(FOLLOWING):
+        if control.is_held_elsewhere(FOLLOWING):
             return False
-        return control.held_here(HOUSEKEEPING) or control.try_lock(HOUSEKEEPING)
+        return control.is_held_here(HOUSEKEEPING) or control.try_lock(HOUSEKEEPING)
 
     def _reclaim(self, behind: int, pause: Callable[[], None] = lambda: None) -> None:
         if self._busy.acquire(blocking=False):
             try:
                 self._reclaimed_at = self._store.view.index.applied
-                reclaim(self._store, pause, behind if self._store.shared.open_lock.others() else 0)
+                reclaim(self._store, pause, behind if self._store.shared.open_lock.has_others() else 0)
             finally:
                 self._busy.release()
 

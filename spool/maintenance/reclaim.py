@@ -57,7 +57,7 @@ def next_to_go(
         and number not in going
         and not files[number].facts
         and not files[number].captured
-        and all(target in going or target not in files for target in files[number].targets)
+        and all(target in going or target not in files for target in files[number].addressed)
         and not any(old in files and old not in going for old in files[number].supersedes or ())
         and files[number].superseded_by <= durable
         and not files[number].pinned_by
@@ -99,7 +99,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
             reap_orphans(store, store.deadline())
             _flush_unflushed(store.files.disk, store.shared.counters)
             catch_up(store)
-            _finish_taken(store.files.disk, store.view)
+            _forget_captured(store.files.disk, store.view)
             newest = store.view.index.applied - behind
             while levels := _plan(
                 store.shared, store.view, store.clock, newest if behind else store.view.index.applied
@@ -124,7 +124,7 @@ def _must_wait(disk: Disk, counters: Counters) -> bool:
     A file that was deleted may still be on the disk then, and come back when its remover is gone. Where renames are
     ordered, the file system itself stops instead. Rule 7.
     """
-    return not disk.ordered and counters.read().suspect
+    return not disk.ordered and counters.read().is_suspect
 
 
 def _plan(shared: Shared, view: View, clock: Clock, newest: int) -> list[list[int]]:
@@ -168,7 +168,7 @@ def _flush_unflushed(disk: Disk, counters: Counters) -> None:
             counters.store_durable(durable)
 
 
-def _finish_taken(disk: Disk, view: View) -> None:
+def _forget_captured(disk: Disk, view: View) -> None:
     """Forget dropped files that are durably gone: until then, the commit that took such a file is needed.
 
     Only an intake deletes a dropped file: it knows whether the file may still have a writer.
@@ -203,10 +203,10 @@ def _record_totals(store: Store, batch: list[int]) -> None:
         superseded, value, _ = index.facts.get(TOTALS_FACT, (None, None, None))
         if fresh and superseded is not None and superseded not in fresh:
             fresh.append(superseded)  # or its own commit would need a further record, and so on for ever
-        draft = CommitBatch()
-        draft.fact(TOTALS_FACT, _totals_with(index, value, fresh))
+        record = CommitBatch()
+        record.fact(TOTALS_FACT, _totals_with(index, value, fresh))
     if fresh:
-        commit_batch(store, draft, store.deadline(), flush=True)
+        commit_batch(store, record, store.deadline(), flush=True)
     else:  # the process that recorded them died, perhaps before the files that it had deleted were durably gone
         store.files.disk.flush_directory(layout.COMMITTED)
 
@@ -230,9 +230,9 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
         value = _totals_with(index, known, fresh)
         left = kept_numbers(numbers, index.applied, value)
         value["gone"] = list(RetiredDigest.of_missing(index.applied, left))
-    draft = CommitBatch()
-    draft.fact(TOTALS_FACT, value)
-    commit_batch(store, draft, store.deadline(), flush=True)
+    record = CommitBatch()
+    record.fact(TOTALS_FACT, value)
+    commit_batch(store, record, store.deadline(), flush=True)
 
 
 def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spool.disk.disk import Disk
 from spool.format.batch import CommitBatch
-from spool.format.reader import image_of
+from spool.format.reader import contents_of
 from spool.format.schema import TOTALS_FACT
 from spool.index.index import Index
 from spool.log.commit import commit, own_file
@@ -70,10 +70,10 @@ def _is_mergeable(index: Index, number: int) -> bool:
     """Whether a file is kept for its removals or for a few facts. One with many facts is large enough; the totals are
     written anew by reclaim."""
     state = index.files[number]
-    if not state.foldable or state.facts > _MAX_FACTS:
+    if not state.mergeable or state.facts > _MAX_FACTS:
         return False
     totals = index.facts.get(TOTALS_FACT)
-    return bool(state.targets or state.facts) and (totals is None or totals[0] != number)
+    return bool(state.addressed or state.facts) and (totals is None or totals[0] != number)
 
 
 def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[Any]], Facts]:
@@ -82,13 +82,13 @@ def _content_of(disk: Disk, view: View, numbers: list[int]) -> tuple[list[list[A
     removals: list[list[Any]] = []
     facts: Facts = {}
     for number in numbers:
-        contents = image_of(disk, layout.committed(number))
+        contents = contents_of(disk, layout.committed(number))
         if contents is None or contents.header.number != number:
             raise _Overtaken
         with view.mutex:
             index = view.index
-            targets = index.files[number].targets if number in index.files else ()
-            compacted = any(target in index.files and index.files[target].span is not None for target in targets)
+            addressed = index.files[number].addressed if number in index.files else ()
+            compacted = any(target in index.files and index.files[target].span is not None for target in addressed)
             commands = [command for table in contents.tables for command in table.commands]
             removals += [command for command in commands if compacted or command[1] in index.files]
             keys = [fact[0] for table in contents.tables for fact in table.facts]

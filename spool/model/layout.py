@@ -66,7 +66,7 @@ def active(xid: Xid) -> str:
     return f"{ACTIVE}/{xid}{SUFFIX}"
 
 
-def note(xid: Xid) -> str:
+def claim_journal(xid: Xid) -> str:
     """Return the name of a transaction's journal of claims."""
     return f"{ACTIVE}/{xid}{NOTE_SUFFIX}"
 

@@ -11,19 +11,21 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from spool.errors import BadMessageId, InvalidArgument
+from spool.model.checks import ValueCheck, check, seconds, text, whole
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
-from spool.model.rules import Rule, check, seconds, text, whole
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.text import shown
 
 DEFAULT_PRIORITY = 50
 LONGEST_REASON = 1000  # characters: a reason is read by people, and travels with the message
-_PRIORITY = Rule("a whole number from 1 to 100", partial(whole, most=100, least=1))
-_USER_CODE = Rule(f"a whole number from {-(2**63)} to {2**63 - 1}", partial(whole, most=2**63 - 1, least=-(2**63)))
-_SECONDS = Rule("a number of seconds from 0", partial(seconds, most=1e12))
-_TEXT = Rule("a text of 1 to 255 characters", partial(text, most=255))
+_PRIORITY = ValueCheck("a whole number from 1 to 100", partial(whole, most=100, least=1))
+_USER_CODE = ValueCheck(
+    f"a whole number from {-(2**63)} to {2**63 - 1}", partial(whole, most=2**63 - 1, least=-(2**63))
+)
+_SECONDS = ValueCheck("a number of seconds from 0", partial(seconds, most=1e12))
+_TEXT = ValueCheck("a text of 1 to 255 characters", partial(text, most=255))
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 

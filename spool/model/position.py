@@ -21,7 +21,7 @@ def positions(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Position]:
             yield Position(number, ordinal)
 
 
-def append(ranges: PositionRanges, number: int, first: int, count: int) -> None:
+def append_range(ranges: PositionRanges, number: int, first: int, count: int) -> None:
     """Add a range at the end, joined to the last one if it follows it."""
     if ranges and ranges[-1][0] == number and ranges[-1][1] + ranges[-1][2] == first:
         ranges[-1] = (number, ranges[-1][1], ranges[-1][2] + count)
@@ -29,7 +29,7 @@ def append(ranges: PositionRanges, number: int, first: int, count: int) -> None:
         ranges.append((number, first, count))
 
 
-def subtract(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
+def subtract_ranges(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
     """Return what is in ``ranges`` and not in ``kept``. No piece spans two of the ranges."""
     if ranges == kept:
         return []
@@ -41,6 +41,6 @@ def subtract(ranges: PositionRanges, kept: PositionRanges) -> PositionRanges:
         pieces: PositionRanges = []
         for position in positions([one]):
             if position not in keep:
-                append(pieces, position.number, position.ordinal, 1)
+                append_range(pieces, position.number, position.ordinal, 1)
         rest += pieces
     return rest

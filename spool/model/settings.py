@@ -1,6 +1,6 @@
 """The queues and options of a space as checked values. How they stand in ``space.toml`` is ``settings_file``'s.
 
-Each option has one rule: what it takes, in words and as a function. An unknown option or a value of another kind is an
+Each option has one check: what it takes, in words and as a function. An unknown option or a value of another kind is an
 InvalidArgument that names the option and what is allowed.
 """
 
@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from spool.errors import InvalidArgument
-from spool.model.rules import Rule, seconds, text, whole
+from spool.model.checks import ValueCheck, seconds, text, whole
 from spool.text import shortened, shown
 
 BODY_LIMIT_BYTES = 256 << 20
@@ -79,12 +79,12 @@ class SpaceConfig:
     mirror: str | None = None
 
     @cached_property
-    def marked(self) -> bool:
+    def has_marks(self) -> bool:
         """Whether any queue has a mark."""
         return any(queue.capacity_high is not None for queue in self.queues.values())
 
     @cached_property
-    def limited(self) -> bool:
+    def has_limits(self) -> bool:
         """Whether anything has a limit on how much it holds."""
         limits = {self.max_messages, self.max_bytes}
         for queue in self.queues.values():
@@ -158,58 +158,60 @@ _A_DELAY = f"a number of seconds, from 0 to less than {_MOST_SECONDS:.0f}"
 _A_MARK = 'a mark like "80%", "5000 messages" or "1 GiB", or left out'
 _A_LIMIT = f"a whole number from 0 to {_LARGEST}, or left out for no limit"
 _A_QUEUE = "the name of a queue, or left out"
-_QUEUE_RULES = {
-    "order": Rule(
+_QUEUE_CHECKS = {
+    "order": ValueCheck(
         "priority and time, in this or the other order, each or none, then fifo or lifo: e.g. fifo or priority,fifo",
         _order,
     ),
-    "out_of_order": Rule("top, before, both or none", _out_of_order),
-    "retries": Rule(
+    "out_of_order": ValueCheck("top, before, both or none", _out_of_order),
+    "retries": ValueCheck(
         f"a whole number from 0 to {_MOST}, or left out to try for ever", _optional(partial(whole, most=_MOST))
     ),
-    "retry_delay": Rule(_A_DELAY, _delay),
-    "retry_delay_max": Rule(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_delay)),
-    "first_delay": Rule(_A_DELAY, _delay),
-    "error_queue": Rule(_A_QUEUE, _optional(text)),
-    "reply_queue": Rule(_A_QUEUE, _optional(text)),
-    "failure_queue": Rule(_A_QUEUE, _optional(text)),
-    "deduplication_window": Rule(_A_DELAY, _delay),
-    "capacity_high": Rule(_A_MARK, _optional(_mark)),
-    "capacity_low": Rule(_A_MARK, _optional(_mark)),
-    "capacity_command": Rule("what the shell is to run, or left out", _optional(text)),
-    "capacity_timeout": Rule(_A_DELAY, _delay),
-    "max_messages": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_bytes": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "ordered": Rule("true or false", _flag),
-    "on_expiry": Rule(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
-    "durability": Rule('"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")),
+    "retry_delay": ValueCheck(_A_DELAY, _delay),
+    "retry_delay_max": ValueCheck(f"{_A_DELAY}, or left out for delays that do not grow", _optional(_delay)),
+    "first_delay": ValueCheck(_A_DELAY, _delay),
+    "error_queue": ValueCheck(_A_QUEUE, _optional(text)),
+    "reply_queue": ValueCheck(_A_QUEUE, _optional(text)),
+    "failure_queue": ValueCheck(_A_QUEUE, _optional(text)),
+    "deduplication_window": ValueCheck(_A_DELAY, _delay),
+    "capacity_high": ValueCheck(_A_MARK, _optional(_mark)),
+    "capacity_low": ValueCheck(_A_MARK, _optional(_mark)),
+    "capacity_command": ValueCheck("what the shell is to run, or left out", _optional(text)),
+    "capacity_timeout": ValueCheck(_A_DELAY, _delay),
+    "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_bytes": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "ordered": ValueCheck("true or false", _flag),
+    "on_expiry": ValueCheck(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
+    "durability": ValueCheck(
+        '"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")
+    ),
 }
-_SPACE_RULES = {
-    "max_messages": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_bytes": Rule(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
-    "max_body_bytes": Rule(f"1 to {HARD_BODY_LIMIT_BYTES}", partial(whole, most=HARD_BODY_LIMIT_BYTES, least=1)),
-    "max_headers": Rule(f"0 to {HARD_HEADERS_LIMIT}", partial(whole, most=HARD_HEADERS_LIMIT)),
-    "max_headers_bytes": Rule(f"0 to {HARD_HEADERS_LIMIT_BYTES}", partial(whole, most=HARD_HEADERS_LIMIT_BYTES)),
-    "drop_settle": Rule(_A_DELAY, _delay),
-    "flush": Rule(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
-    "network_file_system": Rule('the name of one, e.g. "nfs"', _optional(text)),
-    "mirror": Rule("the absolute path of a directory", _optional(_absolute)),
+_SPACE_CHECKS = {
+    "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_bytes": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
+    "max_body_bytes": ValueCheck(f"1 to {HARD_BODY_LIMIT_BYTES}", partial(whole, most=HARD_BODY_LIMIT_BYTES, least=1)),
+    "max_headers": ValueCheck(f"0 to {HARD_HEADERS_LIMIT}", partial(whole, most=HARD_HEADERS_LIMIT)),
+    "max_headers_bytes": ValueCheck(f"0 to {HARD_HEADERS_LIMIT_BYTES}", partial(whole, most=HARD_HEADERS_LIMIT_BYTES)),
+    "drop_settle": ValueCheck(_A_DELAY, _delay),
+    "flush": ValueCheck(f"one of {', '.join(FLUSH_MODES)}", _one_of(*FLUSH_MODES)),
+    "network_file_system": ValueCheck('the name of one, e.g. "nfs"', _optional(text)),
+    "mirror": ValueCheck("the absolute path of a directory", _optional(_absolute)),
 }
 
 
 def _checked(
-    options: Mapping[str, Any], rules: Mapping[str, Rule], where: str, tables: tuple[str, ...] = ()
+    options: Mapping[str, Any], checks: Mapping[str, ValueCheck], where: str, tables: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     found = {}
     for option, value in options.items():
-        rule = rules.get(option)
-        if rule is None:
-            known = ", ".join((*rules, *tables))
+        check = checks.get(option)
+        if check is None:
+            known = ", ".join((*checks, *tables))
             raise InvalidArgument(f"{where}there is no option {shown(option)}; there are {known}")
         try:
-            found[option] = rule.checked(value)
+            found[option] = check.convert(value)
         except ValueError:
-            raise InvalidArgument(f"{where}{option} is {rule.takes}, not {_given(value)}") from None
+            raise InvalidArgument(f"{where}{option} is {check.expected}, not {_given(value)}") from None
     return found
 
 
@@ -276,7 +278,7 @@ def check_queue_name(name: object, where: str = "") -> str:
 
 def queue_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return checked options of a queue, of whatever name."""
-    found = _checked(options, _QUEUE_RULES, where)
+    found = _checked(options, _QUEUE_CHECKS, where)
     for option in ("error_queue", "reply_queue", "failure_queue"):
         if found.get(option) is not None:
             check_queue_name(found[option], f"{where}{option}: ")
@@ -347,5 +349,5 @@ def space_config(options: Mapping[str, Any], queues: Mapping[str, Mapping[str, A
     if not isinstance(defaults, Mapping):
         raise InvalidArgument(f"{where}defaults are options of queues, not {shown(defaults)}")
     defaults = queue_options(defaults, f"{where}defaults: ")
-    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_RULES, where, ("defaults", "queues")))
+    config = SpaceConfig(defaults=defaults, **_checked(options, _SPACE_CHECKS, where, ("defaults", "queues")))
     return replace(config, queues={name: queue_config(name, queues[name], where, defaults) for name in queues})

@@ -39,12 +39,12 @@ def check_marks(store: Store) -> None:
             continue
         with store.view.mutex:
             usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
-        is_high = _crossed(store.view, config, usage)
+        is_high = _crossing(store.view, config, usage)
         if is_high is not None and _record(store, config, is_high) and is_high and config.capacity_command is not None:
             run_command(store.files.disk.root, config, usage)
 
 
-def _crossed(view: View, config: QueueConfig, usage: Usage) -> bool | None:
+def _crossing(view: View, config: QueueConfig, usage: Usage) -> bool | None:
     """Whether the queue has become full (True), or no longer is (False); None: it is as it was."""
     assert config.capacity_high is not None
     high = parse_mark(config.capacity_high)
@@ -66,7 +66,7 @@ def _record(store: Store, config: QueueConfig, is_high: bool) -> bool:
         settle_and_catch_up(store, deadline)
         with store.view.mutex:
             usage = usage_of(store.view, config.name, prepared_usage(store.view.prepared))
-            if _crossed(store.view, config, usage) is not is_high:
+            if _crossing(store.view, config, usage) is not is_high:
                 raise _Unchanged
 
     batch = CommitBatch()

@@ -70,7 +70,7 @@ class ClaimJournal:
     def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         if self._handle is None:
             _become_owner(self.store)
-            self._name = layout.note(self._xid)
+            self._name = layout.claim_journal(self._xid)
             self._handle = self.store.files.disk.create(self._name)
             writer = writer_name()
             about = [writer["pid"], writer["program"], self.store.clock.now()]
@@ -123,7 +123,7 @@ class OrphanReaper:
         if last > self._seen:
             self._known.update(range(self._seen + 1, last + 1))
             self._seen = last
-        for owner in [o for o in self._known if self.store.shared.claims.owner_is_dead(o, number)]:
+        for owner in [o for o in self._known if self.store.shared.claims.is_owner_dead(o, number)]:
             for xid in _journals_of(self.store.files.disk, owner):
                 count_journal(self.store, xid, deadline)
             self._known.discard(owner)
@@ -136,7 +136,7 @@ def _journals_of(disk: Disk, owner: int) -> list[Xid]:
 def all_journals(disk: Disk) -> list[Xid]:
     """List the xids that have a journal. Only regular files count: a power cut may leave anything there."""
     found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in disk.names(layout.ACTIVE))
-    return [xid for xid in found if xid is not None and _is_regular(disk, layout.note(xid))]
+    return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
 
 
 def _is_regular(disk: Disk, name: str) -> bool:
@@ -147,7 +147,7 @@ def _is_regular(disk: Disk, name: str) -> bool:
 def read_journal(disk: Disk, xid: Xid) -> JournalContents:
     """Read a journal, without a torn end. One that is gone has no owner and no ranges."""
     try:
-        with opened(disk, layout.note(xid)) as handle:
+        with opened(disk, layout.claim_journal(xid)) as handle:
             data = disk.read_at(handle, 0, min(disk.handle_identity(handle).size, _MAX_NOTE_BYTES))
     except FileNotFoundError:
         return JournalContents(0, [])
@@ -193,7 +193,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
     """Count the tries in a dead owner's journal and remove it. False if its xid stays locked: the owner lives."""
     byte = xid_byte(xid)
     for _ in deadline.polls():
-        if not store.files.disk.exists(layout.note(xid)):
+        if not store.files.disk.exists(layout.claim_journal(xid)):
             return True
         if store.shared.xids.try_lock(byte):
             break
@@ -205,7 +205,7 @@ def count_journal(store: Store, xid: Xid, deadline: Deadline) -> bool:
             settle_all(store, deadline)
             catch_up(store)
             retries.count_failures(store, _live(store.view, ranges), "the process that held it died", deadline)
-        for name in (layout.note(xid), layout.active(xid)):
+        for name in (layout.claim_journal(xid), layout.active(xid)):
             unlink_unless_gone(store.files.disk, name)
         return True
     finally:

@@ -54,8 +54,8 @@ class DeduplicationKeys:
         store = self._store
         revalidate(store, store.deadline())  # a process may have died after its commit got a number
         with store.view.mutex:
-            for xid, image in store.view.prepared.images.items():
-                if any(fact[0] == name for table in image.tables for fact in table.facts):
+            for xid, contents in store.view.prepared.branches.items():
+                if any(fact[0] == name for table in contents.tables for fact in table.facts):
                     raise MessageInUse(f"a message with the deduplication key {key!r} is in doubt, in branch {xid}")
             fact = store.view.index.facts.get(name)
         if fact is None or (fact[2] is not None and fact[2] <= store.clock.now()):

@@ -13,7 +13,7 @@ from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.visibility import revalidate
-from spool.model.position import PositionRanges, append, positions
+from spool.model.position import PositionRanges, append_range, positions
 from spool.model.settings import QueueConfig
 from spool.policies.retries import moved_to, queue_config
 from spool.runtime.clock import Clock, Deadline
@@ -32,7 +32,7 @@ def expire(store: Store, queue: str, deadline: Deadline) -> int:
     while True:
         settings = store.settings.known
         with store.view.mutex:
-            expires = store.view.index.messages.expires(queue, store.clock.now())
+            expires = store.view.index.messages.has_expired(queue, store.clock.now())
             if not expires or _lacks_its_error_queue(settings, queue):
                 return done
             claimed = _claim_expired(store.shared.claims, store.view, store.clock, queue)
@@ -73,7 +73,7 @@ def _expire_claimed(store: Store, settings: Settings, queue: str, claimed: Posit
             if position in store.view.prepared.held:
                 continue
             ranges = gone.setdefault(run.attributes.get("attempts", 0), [])
-            append(ranges, position.number, position.ordinal, 1)
+            append_range(ranges, position.number, position.ordinal, 1)
     count = sum(length for ranges in gone.values() for _, _, length in ranges)
     if count:
         config = queue_config(settings.config, queue)

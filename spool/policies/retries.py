@@ -150,7 +150,7 @@ def count_failures(
             for position in places:
                 if store.view.prepared.held.get(position, held_by) == held_by:
                     add_failure_outcome(batch, store, settings, position, reason)
-        if batch.empty:
+        if batch.is_empty:
             return
         try:
             commit_batch(store, batch, deadline, flush=False)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class Completion:
-    """``told`` is called once, by the party that is done last, with the first error or None; outside of any lock."""
+    """``on_done`` is called once, by the party that is done last, with the first error or None; outside of any lock."""
 
-    def __init__(self, told: Callable[[BaseException | None], None]) -> None:
-        self._told = told
+    def __init__(self, on_done: Callable[[BaseException | None], None]) -> None:
+        self._told = on_done
         self._missing = 1
         self._error: BaseException | None = None
         self._mutex = threading.Lock()

@@ -27,7 +27,7 @@ class Mirror:
         self.source = source
         self.disk = disk
 
-    def keep_beside(self, number: int, flush: Callable[[], None]) -> None:
+    def flush_both(self, number: int, flush: Callable[[], None]) -> None:
         """Make a commit durable here and in the space at the same time. Raises the first FlushFailed of the two.
 
         Args:
@@ -36,13 +36,13 @@ class Mirror:
         failed: list[BaseException | None] = []
         done = threading.Event()
 
-        def told(error: BaseException | None) -> None:
+        def on_done(error: BaseException | None) -> None:
             failed.append(error)
             done.set()
 
-        completion = Completion(told)
+        completion = Completion(on_done)
         completion.expect()
-        keeping = partial(self._keep, number, completion)
+        keeping = partial(self._copy_then_release, number, completion)
         if not self.source.run_beside("xaspool mirror", keeping):
             keeping()
         try:
@@ -53,15 +53,15 @@ class Mirror:
         if failed[0] is not None:
             raise failed[0]
 
-    def _keep(self, number: int, completion: Completion) -> None:
+    def _copy_then_release(self, number: int, completion: Completion) -> None:
         error: BaseException | None = None
         try:
-            self.keep(number)
+            self.copy(number)
         except BaseException as found:
             error = found
         completion.release(error)
 
-    def keep(self, number: int) -> None:
+    def copy(self, number: int) -> None:
         """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed."""
         name = layout.committed(number)
         try:
@@ -129,7 +129,7 @@ class Mirror:
         numbers = {int(name[:16]) for name in there - here}
         for number in sorted(numbers):
             if layout.committed(number).rpartition("/")[2] in there:
-                self.keep(number)
+                self.copy(number)
         self._remove(name for name in sorted(here - there) if layout.parse_committed(name.removesuffix(_TEMPORARY)))
 
     def _check_ours(self, both: set[str]) -> None:

@@ -66,31 +66,31 @@ class Shared:
 class PreparedBranches:
     """The prepared branches without an outcome.
 
-    version: of the list that was read; see ``Page.prepared``.
-    images: the branches, by xid.
+    version: of the list that was read; see ``CounterPage.prepared``.
+    branches: the branches, by xid.
     held: by position, the branch whose commands address the message.
     """
 
     def __init__(self) -> None:
         self.version = -1
-        self.images: dict[Xid, FileContents] = {}
+        self.branches: dict[Xid, FileContents] = {}
         self.held: dict[Position, Xid] = {}
 
-    def replace(self, version: int, images: dict[Xid, FileContents]) -> None:
+    def replace(self, version: int, branches: dict[Xid, FileContents]) -> None:
         self.version = version
-        self.images = images
-        self.held = {position: xid for xid, image in images.items() for position in targets(image)}
+        self.branches = branches
+        self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
-    def decided(self, xid: Xid) -> None:
+    def forget(self, xid: Xid) -> None:
         """Forget a branch: a commit adopted it, and what it did is in the index now."""
-        image = self.images.pop(xid, None)
-        for position in targets(image) if image is not None else ():
+        contents = self.branches.pop(xid, None)
+        for position in addressed_positions(contents) if contents is not None else ():
             self.held.pop(position, None)
 
 
-def targets(image: FileContents) -> Iterator[Position]:
+def addressed_positions(contents: FileContents) -> Iterator[Position]:
     """Yield the committed messages that a branch's commands address."""
-    for table in image.tables:
+    for table in contents.tables:
         for command in table.commands:
             if command[0] in ADDRESSING:
                 number, first, count = command[1:4]
@@ -103,24 +103,24 @@ class View:
     mutex: guards all of it; never held while something is waited for.
     index: the queues, as of the commits that were applied; another object after ``rebuild``.
     settings: those by which the index sorts the messages of each queue.
-    own: by number, commits of this process that are not applied yet.
-    follows: whether a caller has looked for messages since the housekeeper asked last.
-    decodes: whether bodies are delivered as they were put; False: as bytes, as they are stored.
-    polling: by queue, held by the one thread that looks for all threads that wait for its messages.
+    own_commits: by number, commits of this process that are not applied yet.
+    has_readers: whether a caller has looked for messages since the housekeeper asked last.
+    decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
+    poll_locks: by queue, held by the one thread that looks for all threads that wait for its messages.
     """
 
-    __slots__ = ("decodes", "follows", "index", "mutex", "own", "polling", "prepared", "settings")
+    __slots__ = ("decodes_bodies", "has_readers", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings")
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.mutex = threading.RLock()
         self.index = index
         self.settings = settings
         self.prepared = PreparedBranches()
-        self.own: dict[int, Commit] = {}
-        self.follows = False
-        self.decodes = True
-        self.polling: dict[str, threading.Lock] = {}
+        self.own_commits: dict[int, Commit] = {}
+        self.has_readers = False
+        self.decodes_bodies = True
+        self.poll_locks: dict[str, threading.Lock] = {}
 
     def deliver_stored_bytes(self) -> None:
         """Deliver bodies as they are stored, from now on: a program that only shows them needs no codecs."""
-        self.decodes = False
+        self.decodes_bodies = False

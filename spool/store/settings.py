@@ -3,7 +3,7 @@
 import threading
 from typing import NamedTuple
 
-from spool.coordination.counters import Counters, Page
+from spool.coordination.counters import CounterPage, Counters
 from spool.disk import Disk
 from spool.disk.content import read_start, replace, unlink_if_there
 from spool.errors import InvalidArgument, NotASpace
@@ -41,7 +41,7 @@ class SettingsReader:
         self._renewing = threading.Lock()
         self._seen: tuple[int, int, int] | None = None  # inode, size, time
 
-    def current(self, page: Page | None = None) -> Settings:
+    def current(self, page: CounterPage | None = None) -> Settings:
         """Return the settings of the version that the counters name, or of a newer one.
 
         Args:

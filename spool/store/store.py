@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import OpenLock
 from spool.disk import Disk
 from spool.disk.advice import as_failure
-from spool.disk.content import keep_directory
+from spool.disk.content import ensure_directory
 from spool.disk.disk import FlushFailed
 from spool.disk.kernel import Unsupported
 from spool.disk.requirements import check_kind, check_stages, unsafe
@@ -64,13 +64,13 @@ class Store:
     def closed(self) -> bool:
         return self.guard.closed
 
-    def check_usable(self) -> Page:
+    def check_usable(self) -> CounterPage:
         """Return the counters as they are now. NotOpen, or SpaceStopped after a failed flush in any process."""
         self.guard.check()
         try:
             return self.shared.counters.read().check()
         except OSError as error:
-            raise self.spoken("reading the space's counters", error) from error
+            raise self.translate_error("reading the space's counters", error) from error
 
     def stop(self) -> None:
         """Stop the space after a failed flush: no process can commit or publish any more (Rule 7)."""
@@ -82,15 +82,15 @@ class Store:
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
         """Raise the operating system's error as the caller is to see it; after a failed flush the space has stopped."""
-        _raise_spoken(error, self.spoken(doing, error))
+        _raise_translated(error, self.translate_error(doing, error))
 
-    def spoken(self, doing: str, error: OSError) -> Exception:
+    def translate_error(self, doing: str, error: OSError) -> Exception:
         """Return the operating system's error as the caller is to see it; a failed flush stops the space first."""
         if self.guard.abandoned:
             self.guard.check()
         if isinstance(error, FlushFailed):
             self.stop()
-        return as_spoken(self.files.disk, doing, error)
+        return as_library_error(self.files.disk, doing, error)
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class _Opening:
         alone = self.open_lock.enter(Deadline(self._clock, WAIT_SECONDS, until, check))
         for name in layout.DIRECTORIES:
             if name != layout.RUN and not self._disk.exists(name):  # removed from outside
-                keep_directory(self._disk, name)
+                ensure_directory(self._disk, name)
         return alone
 
     def store(self, *, make: bool) -> Store:
@@ -150,7 +150,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
 
     Returns:
         The store, and whether no other process has the space open. This process holds the open lock: the caller
-        recovers the space if it is alone, calls ``shared.open_lock.settle()``, and closes ``guard`` in the end.
+        recovers the space if it is alone, calls ``shared.open_lock.finish_opening()``, and closes ``guard`` in the end.
 
     Raises:
         NotASpace, InvalidArgument, NewerFormat: there is no ``space.toml``, or none that is in order.
@@ -164,7 +164,7 @@ def open_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
             return opening.store(make=alone), alone
         except OSError as error:
             opening.check_not_forked()
-            _raise_spoken(error, as_spoken(disk, "opening the space", error))
+            _raise_translated(error, as_library_error(disk, "opening the space", error))
 
 
 def attach_store(disk: Disk, clock: Clock) -> Store:
@@ -191,13 +191,13 @@ def inspect_store(disk: Disk, clock: Clock) -> tuple[Store, bool]:
 # -- errors of the system ---------------------------------------------------------------------------------------------
 
 
-def _raise_spoken(error: OSError, spoken: Exception) -> NoReturn:
-    if spoken is error:
+def _raise_translated(error: OSError, translated: Exception) -> NoReturn:
+    if translated is error:
         raise error
-    raise spoken from error
+    raise translated from error
 
 
-def as_spoken(disk: Disk, doing: str, error: OSError) -> Exception:
+def as_library_error(disk: Disk, doing: str, error: OSError) -> Exception:
     """Return the operating system's error as the caller is to see it; an error of the library stays as it is."""
     if isinstance(error, SpoolError):
         return error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
@@ -38,19 +38,19 @@ log = logging.getLogger("spool")
 class Branch:
     """One branch, in X/Open's terms. Not thread-safe: the transaction serialises its calls."""
 
-    def __init__(self, store: Store, xid: Xid | None, *, noted: bool) -> None:
-        """``noted``: record claims in a journal, so that the death of this process counts as a try of the messages that
-        it holds, as its rollback does."""
+    def __init__(self, store: Store, xid: Xid | None, *, journaled: bool) -> None:
+        """``journaled``: record claims in a journal, so that the death of this process counts as a try of the messages
+        that it holds, as its rollback does."""
         self.id = os.urandom(BRANCH_ID_BYTES)
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
-        self.draft = CommitBatch()
-        self.draft.begin_branch(self.xid, self.id)
+        self.batch = CommitBatch()
+        self.batch.begin_branch(self.xid, self.id)
         self.file: CommitFileWriter | None = None
         self.claims: PositionRanges = []
         self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: DeduplicationKeys | None = None
         self._store = store
-        self._noted = noted
+        self._journaled = journaled
         self._journal = ClaimJournal(store, self.xid)
         self._locked = False
         self._left = False  # to the next process that opens the space
@@ -84,13 +84,13 @@ class Branch:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     @property
-    def empty(self) -> bool:
-        return self.draft.empty and self.file is None
+    def is_empty(self) -> bool:
+        return self.batch.is_empty and self.file is None
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of its messages."""
-        return tuple(message_id(self.id, ordinal) for ordinal in range(self.draft.messages))
+        return tuple(message_id(self.id, ordinal) for ordinal in range(self.batch.messages))
 
     def known(self, queue: str, key: str) -> str | None:
         """Return the id of the message with that deduplication key, which the queue has had already."""
@@ -107,28 +107,28 @@ class Branch:
             self._store.fail("counting what is in the queue", error)
         raws = [raw for some, _ in groups for raw in some]
         more = {queue: quota.Usage(len(raws), sum(map(len, raws)))}
-        tables = [*(self.file.tables if self.file is not None else ()), *self.draft.tables]
+        tables = [*(self.file.tables if self.file is not None else ()), *self.batch.tables]
         quota.check_room(self._store.view, settings, quota.combined(quota.change_by(self._store.view, tables), more))
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
-        """Add messages; returns their ids. ``draft.sections`` then says whether there is something to ``stream``."""
-        first, prefix = self.draft.put(queue, raws, attributes), self.id.hex()
+        """Add messages; returns their ids. ``batch.sections`` then says whether there is something to ``stream``."""
+        first, prefix = self.batch.put(queue, raws, attributes), self.id.hex()
         return list(map(f"{prefix}%08x".__mod__, range(first, first + len(raws))))
 
     def stream(self) -> None:
         """Write complete sections to the branch's file in ``active/``: the branch has become large."""
         self.lock_xid()
-        self.new_file().stream(self.draft)
+        self.new_file().stream(self.batch)
 
     def new_file(self) -> CommitFileWriter:
         """Return the branch's file; a new one if it has none."""
         self.file = self.file or CommitFileWriter(self._store.files.disk, self.xid)
         return self.file
 
-    def write_vote(self, page: Page) -> CommitFileWriter:
+    def write_vote(self, page: CounterPage) -> CommitFileWriter:
         """Write the whole branch to its file in ``active/``, without a number. If the disk is full, reclaim once."""
         file = self.new_file()
-        write(self._store, file, self.draft, page, make_room=partial(reclaim, self._store))
+        write(self._store, file, self.batch, page, make_room=partial(reclaim, self._store))
         return file
 
     def abandon_file(self) -> None:
@@ -143,8 +143,8 @@ class Branch:
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
-        self.draft = CommitBatch()
-        self.draft.begin_branch(self.xid, self.id)
+        self.batch = CommitBatch()
+        self.batch.begin_branch(self.xid, self.id)
         if self._keys is not None:
             self._keys.release()
             self._keys = None
@@ -153,7 +153,7 @@ class Branch:
 
     def record_claims(self, ranges: PositionRanges) -> None:
         """Record claims in the journal, before a message is delivered."""
-        if self._noted:
+        if self._journaled:
             self.lock_xid()
             self._journal.add(ranges)
 
@@ -161,11 +161,11 @@ class Branch:
         """Remove claimed messages from their queue with this branch."""
         self.claims += ranges
         for number, first, count in ranges:
-            self.draft.remove(number, first, count, "dequeued")
+            self.batch.remove(number, first, count, "dequeued")
 
     def count_tries(self, reason: str) -> None:
         """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""
-        if self.claims and self._noted:
+        if self.claims and self._journaled:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 
 from spool.coordination.claims import Claims
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import LockFile, group_byte
 from spool.errors import InvalidArgument, MessageInUse
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
-from spool.model.position import Position, PositionRanges, append, positions, subtract
+from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
 from spool.policies.claim_journal import OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
@@ -118,7 +118,7 @@ def claim(
     store: Store,
     reaper: OrphanReaper,
     wanted: Wanted,
-    page: Page,
+    page: CounterPage,
     groups: GroupLocks,
     journal: Callable[[PositionRanges], None] | None = None,
 ) -> PositionRanges:
@@ -140,7 +140,7 @@ def claim(
     settings = store.settings.known
     if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
         check_queue(store.settings, wanted.queue, page)
-    store.view.follows = True
+    store.view.has_readers = True
     catch_up(store, page)
     list_prepared(store, page)  # without it, messages of a branch that was rolled back since would look held
     queue = store.view.index.messages.queues.get(wanted.queue)
@@ -207,7 +207,7 @@ def _confirm(
         release(store.shared.claims, got)
         raise
     if kept != got:
-        release(store.shared.claims, subtract(got, kept))
+        release(store.shared.claims, subtract_ranges(got, kept))
     return kept
 
 
@@ -227,7 +227,7 @@ def candidates(
     found: PositionRanges = []
     for run, first, count in _asked_for(view, clock, wanted):
         if run.attributes or not run.queue.is_plain:
-            group, backwards = run.group, run.backwards
+            group, backwards = run.group, run.is_backwards
         else:
             group, backwards = None, False
         claimed = claims.held(run.number)
@@ -237,7 +237,7 @@ def candidates(
         elif not (claimed or skip or view.prepared.held or backwards):
             added = min(count, missing)
             if found:
-                append(found, run.number, first, added)
+                append_range(found, run.number, first, added)
             else:
                 found = [(run.number, first, added)]
             missing -= added
@@ -245,7 +245,7 @@ def candidates(
             ordinals = range(first, first + count)
             for ordinal in reversed(ordinals) if backwards else ordinals:
                 if _is_free(claims, view.prepared, run.number, ordinal, skip):
-                    append(found, run.number, ordinal, 1)
+                    append_range(found, run.number, ordinal, 1)
                     missing -= 1
                     if not missing:
                         break
@@ -284,7 +284,7 @@ def _add_of_group(
             if wanted.by_key:
                 continue
             break
-        append(found, *position, 1)
+        append_range(found, *position, 1)
         added += 1
         if added == missing or wanted.spread:
             break
@@ -350,11 +350,11 @@ def still_there(view: View, clock: Clock, wanted: Wanted, got: PositionRanges, g
                 if not (pieces or view.prepared.held):
                     pieces = [(number, ordinal, stop - ordinal)]
                 elif not view.prepared.held:
-                    append(pieces, number, ordinal, stop - ordinal)
+                    append_range(pieces, number, ordinal, stop - ordinal)
                 else:
                     for one in range(ordinal, stop):
                         if (number, one) not in view.prepared.held:
-                            append(pieces, number, one, 1)
+                            append_range(pieces, number, one, 1)
             ordinal = stop
         kept += pieces
     return _without_overtakers(view, clock, wanted, kept, groups) if groups.names and not wanted.by_key else kept
@@ -376,7 +376,7 @@ def _without_overtakers(
     right: PositionRanges = []
     for position in positions(kept):
         if position not in wrong:
-            append(right, *position, 1)
+            append_range(right, *position, 1)
     return right if wrong else kept
 
 

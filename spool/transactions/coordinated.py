@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
@@ -95,7 +95,7 @@ class CoordinatedTransaction(Transaction):
             self._check_ending()
             try:
                 result = record(self._branch)
-                if self._branch.draft.sections:
+                if self._branch.batch.sections:
                     self._branch.stream()
             except BaseException as error:
                 self._fail("recording what became of a message", error)
@@ -111,7 +111,7 @@ class CoordinatedTransaction(Transaction):
         with store.view.mutex:
             for position in positions(branch.claims):
                 if position != own:
-                    add_failure_outcome(branch.draft, store, settings, position, reason)
+                    add_failure_outcome(branch.batch, store, settings, position, reason)
 
     def refuse(self, reason: str) -> None:
         """Let calls end with ProtocolError from now on, also one that is under way, as soon as it looks."""
@@ -133,7 +133,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             try:
                 page = self._check_ending()
-                if self._branch.empty:
+                if self._branch.is_empty:
                     self._end(TransactionState.COMMITTED)
                     return False
                 self._vote(page)
@@ -142,13 +142,13 @@ class CoordinatedTransaction(Transaction):
             except BaseException as error:
                 self._fail("preparing", error)
 
-    def _vote(self, page: Page) -> None:
+    def _vote(self, page: CounterPage) -> None:
         store = self._store
         self._branch.lock_xid()
         file = self._branch.write_vote(page)
         settings = store.settings.current()
         check = None
-        if settings.config.limited:  # or the vote needs no number lock
+        if settings.config.has_limits:  # or the vote needs no number lock
             check = partial(room_for(store, lambda: file.tables), settings)
         two_phase.vote(store, file, self.xid, check=check)
 
@@ -173,5 +173,5 @@ class CoordinatedTransaction(Transaction):
 
     def _commit_with(self, adopt: Sequence[Xid]) -> None:
         store, branch = self._store, self._branch
-        self.number = two_phase.adopt(store, branch.new_file(), branch.draft, adopt, store.deadline())
+        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline())
         two_phase.move_adopted(store, self.number, enumerate(adopt, 1))

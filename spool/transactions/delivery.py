@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
@@ -29,7 +29,7 @@ from spool.model.message import (
     set_ordinal,
     set_origin,
 )
-from spool.model.position import Position, PositionRanges, positions, subtract
+from spool.model.position import Position, PositionRanges, positions, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import GroupLocks, Wanted, claim, release
@@ -93,7 +93,7 @@ def get_alone(engine: Engine, wanted: Wanted, may_commit: Callable[[], object]) 
         As ``Space.get_many``. Whatever fails counts no try.
     """
     store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
-    page: Page | None = None
+    page: CounterPage | None = None
 
     def attempt() -> PositionRanges:
         nonlocal page
@@ -143,7 +143,7 @@ def receive(
             raise
         if bad:
             release(store.shared.claims, bad)
-            got = subtract(got, bad)
+            got = subtract_ranges(got, bad)
         if found:
             return found, got
 
@@ -201,7 +201,7 @@ def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool
     codec, queue = run.attributes.get("codec"), run.queue.name
     attributes = _with_defaults(store, queue, run.attributes)
     origin = Origin(branch_id.hex(), ordinal - in_branch, queue, run.number, run.committed_at, attributes)
-    if codec is None or not store.view.decodes:
+    if codec is None or not store.view.decodes_bodies:
         return neighbours(origin, ordinal, raws)
     bodies: list[Any] = []
     for raw in raws:

@@ -35,7 +35,7 @@ class Vote(NamedTuple):
 class RemoteBranch:
     """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
 
-    ``draft`` takes its messages and commands.
+    ``batch`` takes its messages and commands.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -45,8 +45,8 @@ class RemoteBranch:
     def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
         assert len(branch_id) == BRANCH_ID_BYTES
         self.xid = xid
-        self.draft = CommitBatch()
-        self.draft.begin_branch(xid, branch_id)
+        self.batch = CommitBatch()
+        self.batch.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
         disk = Disk(path)
         with calls.deferred(disk.close_all):
@@ -95,12 +95,12 @@ class RemoteBranch:
     @public_call("preparing a branch")
     def prepare(self) -> Vote | None:
         """Vote yes, durably; returns the vote, or None if there is nothing in the branch."""
-        if self.draft.empty:
+        if self.batch.is_empty:
             return None
         store = self._store
         file = CommitFileWriter(store.files.disk, self.xid)
         try:
-            write(store, file, self.draft)
+            write(store, file, self.batch)
             self._check_coordinator()
             vote(store, file, self.xid)
         except OSError as error:

@@ -19,7 +19,7 @@ from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import View, targets
+from spool.store.parts import View, addressed_positions
 from spool.store.store import Store
 from spool.transactions.two_phase import (
     COMMITTED,
@@ -35,7 +35,7 @@ from spool.transactions.two_phase import (
     move_adopted,
     rollback_prepared,
     still_prepared,
-    voted_image,
+    voted_contents,
 )  # fmt: skip
 
 _BY_ADMINISTRATOR = "an administrator rolled it back"
@@ -50,8 +50,8 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     """
     revalidate(store, deadline)
     done = []
-    for xid in list(store.view.prepared.images):
-        reason = _why_settled(store.shared.xids, store.view, xid)
+    for xid in list(store.view.prepared.branches):
+        reason = _rollback_reason(store.shared.xids, store.view, xid)
         if reason is None:
             continue
         try:
@@ -63,7 +63,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     return done
 
 
-def _why_settled(xids: LockFile, view: View, xid: Xid) -> str | None:
+def _rollback_reason(xids: LockFile, view: View, xid: Xid) -> str | None:
     if heuristic_fact(view.index, xid) == ROLLED_BACK:
         return _BY_ADMINISTRATOR
     if xid.format_id in FORMATS_BOUND_TO_A_LIFE and xids.is_free(coordinator_byte(xid.gtrid)):
@@ -100,7 +100,7 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
     """
     resolve_orphans(store, deadline)
     found = []
-    for xid in sorted(store.view.prepared.images):
+    for xid in sorted(store.view.prepared.branches):
         if xid.format_id in FORMATS_BOUND_TO_A_LIFE:
             continue
         if xid not in known_votes:
@@ -134,21 +134,21 @@ def describe(store: Store, xid: Xid) -> InDoubt:
     """Describe what a prepared branch would do; raises UnknownBranch if there is none."""
     catch_up(store)
     list_prepared(store)
-    image = store.view.prepared.images.get(xid)
-    if image is None:
+    contents = store.view.prepared.branches.get(xid)
+    if contents is None:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    puts = Counter({queue: load.messages for queue, load in added_by(image.tables).items()})
+    puts = Counter({queue: load.messages for queue, load in added_by(contents.tables).items()})
     takes: Counter[str] = Counter()
     with store.view.mutex:
-        for position in targets(image):
+        for position in addressed_positions(contents):
             run = store.view.index.messages.find(position)
             if run is not None:
                 takes[run.queue.name] += 1
-    for table in image.tables:
+    for table in contents.tables:
         for command in table.commands:
             if command[0] == "update" and "queue" in command[4]:
                 puts[command[4]["queue"]] += command[3]
-    header = image.header
+    header = contents.header
     return InDoubt(str(xid), header.time, header.writer, dict(puts), dict(takes))
 
 
@@ -181,7 +181,7 @@ def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: 
     if commit:
         commit_prepared(store, xid, deadline, vote_known=False, facts=batch)
         return
-    undecided = still_prepared(store, [xid], [voted_image(store, xid)], deadline)
+    undecided = still_prepared(store, [xid], [voted_contents(store, xid)], deadline)
     commit_batch(store, batch, deadline, flush=True, check=undecided)
     _finish_rollback(store, xid, deadline)
 

@@ -17,7 +17,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.engine import Engine
 from spool.errors import (
     CommitUnknown,
@@ -44,7 +44,7 @@ from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted
-from spool.transactions.validation import check_queue, described, encoded, listed
+from spool.transactions.validation import body_list, check_queue, control_fields, encode_bodies
 
 
 class TransactionState(enum.Enum):
@@ -64,8 +64,8 @@ class Transaction:
     Args:
         timeout: seconds from its begin after which it is rolled back and its next call says so; None: never.
         xid: its id; a new one if left out.
-        noted: whether its claims are noted, so that the death of this process counts as a try of the messages that it
-            holds, as a rollback does.
+        journaled: whether its claims are recorded in a journal, so that the death of this process counts as a try of
+            the messages that it holds, as a rollback does.
         guarded: whether it is rolled back, with a ResourceWarning, if it is dropped before it has ended. (What the
             engine begins for itself it ends.)
     """
@@ -76,14 +76,14 @@ class Transaction:
         *,
         timeout: float | None = None,
         xid: Xid | None = None,
-        noted: bool = True,
+        journaled: bool = True,
         guarded: bool = False,
     ) -> None:
         self.state = TransactionState.ACTIVE
         self.number: int | None = None
         self._engine = engine
         self._store = store = engine.store
-        self._branch = Branch(store, xid, noted=noted)
+        self._branch = Branch(store, xid, journaled=journaled)
         self._timeout = timeout
         self._until = inf if timeout is None else store.clock.monotonic() + timeout
         self._lock = threading.RLock()
@@ -128,7 +128,7 @@ class Transaction:
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
         # An iterable is the caller's: it may take its time, and what it raises is no failure of the space's disk.
-        return self._put(queue, listed(bodies), **options)
+        return self._put(queue, body_list(bodies), **options)
 
     @public_call("putting into queue {queue}")
     def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
@@ -136,22 +136,22 @@ class Transaction:
         store = self._store
         with self._lock:
             _, settings = self._check_queue(queue)
-            attributes = described(store, settings, queue, options)
+            attributes = control_fields(store, settings, queue, options)
             key = options.get("deduplication_key")
             if key is not None:
                 check_single(len(bodies))
                 if (known := self._branch.known(queue, key)) is not None:
                     return [known]
-            raws_of = encoded(bodies, content_type, attributes, settings.config.max_body_bytes)
-            if settings.config.limited:
+            raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
+            if settings.config.has_limits:
                 self._branch.check_room(settings, queue, raws_of)
             ids: list[str] = []
             for raws, fields in raws_of:
                 ids += self._branch.put(queue, raws, fields)
-                if self._branch.draft.sections:
+                if self._branch.batch.sections:
                     self._stream()
             if key is not None:
-                self._branch.keys.remember(self._branch.draft, settings.config.queues[queue], key, ids[0])
+                self._branch.keys.remember(self._branch.batch, settings.config.queues[queue], key, ids[0])
             return ids
 
     def _stream(self) -> None:
@@ -206,8 +206,8 @@ class Transaction:
             self._store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
 
-    def _check_queue(self, queue: str) -> tuple[Page, Settings]:
-        """Return the counters and the settings as they are now, if calls are welcome and the queue is there."""
+    def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:
+        """Return counters and settings as they are now, if the transaction is active and the queue is there."""
         page = self._check_active()
         try:
             return page, check_queue(self._store.settings, queue, page)
@@ -229,7 +229,7 @@ class Transaction:
                 page = self._check_ending()
                 if self._branch.file is not None:
                     self._commit_alone(page, self._branch.file)
-                elif not self._branch.empty:
+                elif not self._branch.is_empty:
                     self._commit_in_group(page)
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
@@ -246,7 +246,7 @@ class Transaction:
         future.set_running_or_notify_cancel()
         with self._lock:
             page = self._check_ending()
-            if self._branch.file is not None or self._branch.empty:
+            if self._branch.file is not None or self._branch.is_empty:
                 self.commit()
                 future.set_result(None)
                 return future
@@ -273,17 +273,17 @@ class Transaction:
                 failed = error
             if self.state is TransactionState.COMMITTING:  # the failure was that the space is closed
                 self.state = TransactionState.ROLLED_BACK
-                self._keep_promises("the space was closed")
+                self._end_promises("the space was closed")
         if failed is None:
             request.future.set_result(None)
         else:
             self._engine.group_commit.failed += request.messages
             request.future.set_exception(failed)
 
-    def _request(self, page: Page) -> BranchRequest:
-        return BranchRequest(page, self._branch.id.hex(), self._branch.draft)
+    def _request(self, page: CounterPage) -> BranchRequest:
+        return BranchRequest(page, self._branch.id.hex(), self._branch.batch)
 
-    def _commit_in_group(self, page: Page) -> None:
+    def _commit_in_group(self, page: CounterPage) -> None:
         """Commit together with what other threads commit now."""
         request = self._request(page)
         try:
@@ -291,10 +291,10 @@ class Transaction:
         finally:
             self.number = request.number
 
-    def _commit_alone(self, page: Page, file: CommitFileWriter) -> None:
+    def _commit_alone(self, page: CounterPage, file: CommitFileWriter) -> None:
         """Commit the file to which it was written already, because it is large."""
         room = quota.room_for(self._store, lambda: file.tables)
-        self.number = commit(self._store, file, self._branch.draft, check=room, page=page)
+        self.number = commit(self._store, file, self._branch.batch, check=room, page=page)
 
     @public_call("rolling back")
     def rollback(self, reason: str = "its transaction was rolled back") -> None:
@@ -322,12 +322,12 @@ class Transaction:
         finally:
             self._end(TransactionState.ROLLED_BACK, reason)
 
-    def _keep_promises(self, why: str) -> None:
+    def _end_promises(self, why: str) -> None:
         """Tell the futures of what was submitted in this transaction, which has ended, the outcome."""
         if self._promises is None:
             return
         if self.state is TransactionState.COMMITTED:
-            self._promises.keep()
+            self._promises.fulfil()
         elif self.state is TransactionState.ROLLED_BACK:
             self._promises.roll_back(why)
         elif self.state is TransactionState.UNKNOWN:
@@ -342,7 +342,7 @@ class Transaction:
         It is rolled back; once the file has its number (or a vote that could not be made durable cannot be withdrawn),
         its outcome is unknown.
         """
-        seen = self._store.spoken(doing, error) if isinstance(error, OSError) else error
+        seen = self._store.translate_error(doing, error) if isinstance(error, OSError) else error
         if self.state in (TransactionState.ACTIVE, TransactionState.COMMITTING) and not self._store.closed:
             file = self._branch.file
             numbered = self.number is not None or (file is not None and file.number is not None)
@@ -363,10 +363,10 @@ class Transaction:
         self.state = state
         if self._guard is not None:
             self._guard.dismiss()
-        self._keep_promises(why)
+        self._end_promises(why)
         self._branch.release()
 
-    def _check_ending(self) -> Page:
+    def _check_ending(self) -> CounterPage:
         """As ``_check_active``, for an ending that is not a rollback."""
         page = self._check_active()
         if self._rollback_only is not None:
@@ -375,8 +375,8 @@ class Transaction:
             raise TransactionRolledBack(f"the transaction was rolled back: {reason}")
         return page
 
-    def _check_active(self) -> Page:
-        """Return the counters as they are now, if calls are welcome."""
+    def _check_active(self) -> CounterPage:
+        """Return the counters as they are now, if the transaction is active."""
         page = self._store.check_usable()
         if self.state is TransactionState.ACTIVE and self._store.clock.monotonic() >= self._until:
             self._undo("its transaction took too long")
@@ -404,7 +404,7 @@ class Transaction:
     ) -> None:
         with calls.deferred():  # (not in a call of the space: leaving a closed one leaves its transaction, too)
             try:
-                finish(self, kind, error)
+                end_block(self, kind, error)
             finally:
                 leave(self)
 
@@ -423,7 +423,7 @@ def leave(transaction: Transaction) -> None:
     dissociate(transaction._associations.pop())
 
 
-def finish(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
+def end_block(transaction: Transaction, kind: type[BaseException] | None, error: BaseException | None) -> None:
     """End it as ``with`` does, unless it has ended: commit it; roll it back after an error, or if it is marked."""
     if transaction.state is TransactionState.ACTIVE:
         if kind is None and not transaction.rollback_only:
@@ -438,11 +438,11 @@ def mark_lost(transaction: Transaction, reason: str) -> None:
 
 
 @public_call("taking dropped files")
-def take_dropped(transaction: Transaction, directory: str, name: bytes) -> None:
+def record_captured_file(transaction: Transaction, directory: str, name: bytes) -> None:
     """Note that the messages come from this dropped file, in a directory of ``active/``; the commit says so."""
     with transaction._lock:
         transaction._check_active()
-        transaction._branch.draft.take(directory, name)
+        transaction._branch.batch.record_captured_file(directory, name)
 
 
 def _reason(kind: type[BaseException], error: BaseException | None) -> str:

@@ -20,16 +20,16 @@ from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
 from spool.index.index import Index
-from spool.log.commit import check_targets, commit, own_file
+from spool.log.commit import check_destinations, commit, own_file
 from spool.log.quota import check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, settle_all, with_number_lock
-from spool.log.visibility import catch_up, list_prepared, prepared_image
+from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.model import layout
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline, WaitExpired
-from spool.store.parts import Shared, targets
+from spool.store.parts import Shared, addressed_positions
 from spool.store.settings import Settings
 from spool.store.store import Store
 
@@ -85,7 +85,7 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
 def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
     store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
-        check_targets(store.settings.current(), file.tables)
+        check_destinations(store.settings.current(), file.tables)
         store.shared.counters.bump_prepared()
         store.files.disk.rename_new(file.name, layout.prepared(xid))
     finally:
@@ -119,17 +119,17 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
         UnknownBranch: one of the branches is not there to be committed; nothing was done.
         Full: there is no room for what the tasks of a forwarding round answered; nothing was done.
     """
-    images = [voted_image(store, xid) for xid in xids]
-    for image in images:
-        batch.adopt(image)
-    undecided = still_prepared(store, xids, images, deadline)
+    branches = [voted_contents(store, xid) for xid in xids]
+    for contents in branches:
+        batch.adopt(contents)
+    undecided = still_prepared(store, xids, branches, deadline)
     # A task of a forwarding round votes without a quota check; all other branches were checked when they voted.
-    voted = zip(xids, images, strict=True)
-    unchecked = [table for xid, image in voted if xid.format_id == FORMAT_ROUND for table in image.tables]
+    voted = zip(xids, branches, strict=True)
+    unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
 
     def check(settings: Settings) -> None:
         undecided(settings)
-        if settings.config.limited:
+        if settings.config.has_limits:
             settle_and_catch_up(store, deadline)
             check_adoption(store.view, settings, file.tables, unchecked)
 
@@ -157,27 +157,27 @@ def commit_prepared(
     return number
 
 
-def voted_image(store: Store, xid: Xid) -> FileContents:
+def voted_contents(store: Store, xid: Xid) -> FileContents:
     """Read a prepared branch; raises UnknownBranch if there is none."""
-    image = prepared_image(store.files.disk, store.view.prepared, xid)
-    if image is None:
+    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
+    if contents is None:
         catch_up(store)
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return image
+    return contents
 
 
 def still_prepared(
-    store: Store, xids: Sequence[Xid], images: Sequence[FileContents], deadline: Deadline
+    store: Store, xids: Sequence[Xid], branches: Sequence[FileContents], deadline: Deadline
 ) -> Callable[[Settings], None]:
     """Return the check under the number lock that none of the branches was decided meanwhile. Rule 5."""
 
     def check(_: Settings) -> None:
         settle_all(store, deadline)
         catch_up(store)
-        for xid, image in zip(xids, images, strict=True):
-            found = prepared_image(store.files.disk, store.view.prepared, xid)
+        for xid, contents in zip(xids, branches, strict=True):
+            found = prepared_contents(store.files.disk, store.view.prepared, xid)
             decided = xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
-            if decided or found is None or found.header.checksum != image.header.checksum:
+            if decided or found is None or found.header.checksum != contents.header.checksum:
                 raise UnknownBranch(xid, store.view.index.adopted.get(xid))
 
     return check
@@ -234,10 +234,10 @@ def rollback_prepared(
 def _held_by(store: Store, xid: Xid, deadline: Deadline) -> list[Position]:
     settle_all(store, deadline)
     catch_up(store)
-    image = prepared_image(store.files.disk, store.view.prepared, xid)
-    if image is None or xid in store.view.index.adopted:
+    contents = prepared_contents(store.files.disk, store.view.prepared, xid)
+    if contents is None or xid in store.view.index.adopted:
         raise UnknownBranch(xid, store.view.index.adopted.get(xid))
-    return list(targets(image))
+    return list(addressed_positions(contents))
 
 
 def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -> None:
@@ -249,7 +249,7 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
     """
     pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
     try:
-        if not store.files.disk.ordered and store.shared.counters.read().suspect:
+        if not store.files.disk.ordered and store.shared.counters.read().is_suspect:
             return  # the new name may not be on the disk yet, and the old one is
         if store.files.disk.ordered:
             for source, target in pairs:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Unpack
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.engine import Engine
 from spool.errors import BadMessageId, InvalidArgument
 from spool.log.commit_queue import PutRequest
@@ -19,7 +19,7 @@ from spool.store.store import Store
 from spool.text import no_queue, shown
 
 
-def check_queue(reader: SettingsReader, queue: str, page: Page) -> Settings:
+def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settings:
     """Return the settings as they are now, which have the queue; QueueNotFound if they have not.
 
     ``page``: the counters, just read.
@@ -34,7 +34,7 @@ def check_queue(reader: SettingsReader, queue: str, page: Page) -> Settings:
     return settings
 
 
-def listed(bodies: Iterable[Any]) -> list[Any]:
+def body_list(bodies: Iterable[Any]) -> list[Any]:
     """List the bodies of a ``put_many``. A str, bytes or a map is one body, and is refused."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | dict):
         raise InvalidArgument(f"put_many takes bodies, e.g. a list, not one {type(bodies).__name__}: use put for that")
@@ -70,11 +70,11 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
         except OSError as error:
             store.fail("reading the counters and settings", error)
         commit_queue.page = page
-    attributes = described(store, settings, queue, options)
-    return PutRequest(page, queue, encoded(bodies, content_type, attributes, settings.config.max_body_bytes))
+    attributes = control_fields(store, settings, queue, options)
+    return PutRequest(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
 
 
-def described(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def control_fields(store: Store, settings: Settings, queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options of a put; returns the control fields that the message carries. The queue is there."""
     config = settings.config.queues[queue]
     if not options and not config.first_delay:
@@ -128,28 +128,28 @@ def _place(store: Store, config: QueueConfig, attributes: dict[str, Any]) -> Non
             attributes[BEFORE] = place_before(run.attributes, run.committed_at, position)
 
 
-def encoded(
+def encode_bodies(
     bodies: Sequence[Any], content_type: str | None, attributes: dict[str, Any], limit: int
 ) -> list[tuple[Sequence[bytes], dict[str, Any]]]:
     """Encode bodies; returns groups of neighbours with the same control fields. ``limit``: bytes of a body."""
     if content_type is not None:
         check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
-        described = attributes if content_type is None else {**attributes, "content_type": content_type}
+        fields = attributes if content_type is None else {**attributes, "content_type": content_type}
         _check_size(max(map(len, bodies)), limit)
-        return [(bodies, described)]
+        return [(bodies, fields)]
     groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
     for (codec, kind), group in groupby(
         (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
     ):
         raws = [raw for raw, _, _ in group]
         _check_size(max(map(len, raws)), limit)
-        described = dict(attributes)
+        fields = dict(attributes)
         if codec is not None:
-            described["codec"] = codec
+            fields["codec"] = codec
         if kind is not None:
-            described["content_type"] = kind
-        groups.append((raws, described))
+            fields["content_type"] = kind
+        groups.append((raws, fields))
     return groups
 
 

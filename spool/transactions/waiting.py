@@ -38,7 +38,7 @@ def wait_for(
         return got
     if groups.names:  # what comes may be free for this transaction alone: it looks for itself
         return _repeat(store, wanted, attempt, deadline)
-    polling = store.view.polling.setdefault(wanted.queue, threading.Lock())
+    polling = store.view.poll_locks.setdefault(wanted.queue, threading.Lock())
     while not polling.acquire(timeout=min(IDLE_SECONDS, deadline.remaining())):
         calls.deliver_pending_signals()
         check()

@@ -138,7 +138,7 @@ class Attempt:
         outcome = effective_outcome(policy, message, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
-        return record(branch.draft, policy, self._held, message, b"", outcome, self._store.clock.now())
+        return record(branch.batch, policy, self._held, message, b"", outcome, self._store.clock.now())
 
     def withdraw(self, reason: str) -> tuple[Effect, str]:
         """End it as failed, from another thread than the function's.

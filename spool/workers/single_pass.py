@@ -40,7 +40,7 @@ class SinglePass:
         else:
             self.passed.discard(position)
 
-    def left(self, stats: QueueStats) -> int:
+    def count_left(self, stats: QueueStats) -> int:
         """Return how many messages the run leaves in its queue. ``stats``: the figures of the queue now."""
         if not self._is_cut_short:
             return self._failed + stats.claimed + stats.in_doubt

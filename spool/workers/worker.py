@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from spool.admin.stats import QueueStats
 from spool.engine import Engine
 from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
+from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
-from spool.model.rules import Rule, check, whole
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.runtime.calls import deferred
 from spool.text import no_queue, shown
@@ -163,7 +163,7 @@ class Worker:
             raise
         self._raise_error()
         if self._once is not None:
-            self.summary.left = self._once.left(self._space.stats(self.queue))
+            self.summary.left = self._once.count_left(self._space.stats(self.queue))
         return self.summary
 
     def _raise_error(self) -> None:
@@ -189,7 +189,7 @@ class Worker:
                 self._give_up(call, ENDED)
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._is_stopping or (self._event is not None and self._event.is_set())
 
     # -- the caller's thread ----------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Worker:
     def _finish(self) -> None:
         """Stop after a KeyboardInterrupt, within the time limit of each call; at once if there is a second one."""
         try:
-            if self.stopping:
+            if self.is_stopping:
                 self.end()
             self.stop()
             self._supervise()
@@ -244,7 +244,7 @@ class Worker:
             self._count(call, effect, why)
             if hanging > MOST_ABANDONED:
                 self._fail(too_many_hang(hanging, self.queue))
-            if not self.stopping:
+            if not self.is_stopping:
                 self._start()
             self._changed.notify_all()
 
@@ -280,7 +280,7 @@ class Worker:
 
     def _next(self) -> Call | None:
         """Claim a message for a call; None when there is nothing more to do."""
-        while not self.stopping:
+        while not self.is_stopping:
             with self._changed:
                 if self._once is not None and self._once.is_enough():
                     return None
@@ -304,7 +304,7 @@ class Worker:
         attempt = Attempt(self._space.engine)
         call = None
         try:
-            found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.stopping)
+            found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)
             if found is not None:
                 with self._changed:
                     self._report(found, "its body was damaged: it is in quarantine")
@@ -329,7 +329,7 @@ class Worker:
     def _is_worth_a_look(self, seen: int) -> bool:
         """Return whether another look of a run with ``once`` may find something: another thread has ended a call."""
         with self._changed:
-            while self._busy and self._ended == seen and not self.stopping:
+            while self._busy and self._ended == seen and not self.is_stopping:
                 self._changed.wait(_LOOK_SECONDS)  # (``stop`` wakes nothing)
             return self._ended != seen
 
@@ -417,7 +417,9 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 def check_at_once(name: str, count: object) -> None:
     """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
-    check(name, count, Rule(f"a whole number from 1 to {MOST_AT_ONCE}", lambda value: whole(value, MOST_AT_ONCE, 1)))
+    check(
+        name, count, ValueCheck(f"a whole number from 1 to {MOST_AT_ONCE}", lambda value: whole(value, MOST_AT_ONCE, 1))
+    )
 
 
 def too_many_hang(count: int, queue: str) -> SystemFailure:

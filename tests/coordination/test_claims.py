@@ -37,7 +37,7 @@ def test_a_range_is_claimed_around_everything_that_others_hold(
                 held.update(range(got, got + size))
         got = [ordinal for start, size in ours.claim(7, first, count) for ordinal in range(start, start + size)]
         assert got == [ordinal for ordinal in range(first, first + count) if ordinal not in held]
-        seen = {o for number, start, size in ours.held_elsewhere() for o in range(start, start + size) if number == 7}
+        seen = {o for number, start, size in ours.claims_elsewhere() for o in range(start, start + size) if number == 7}
         assert seen == held
     finally:
         for claims in (*others, ours):

@@ -135,7 +135,7 @@ def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
     sleep = other._store.clock.sleep
 
     def sleep_and_let_go(seconds: float) -> None:
-        if space._store.shared.xids.held_here(xid_byte(XID)):
+        if space._store.shared.xids.is_held_here(xid_byte(XID)):
             space._store.shared.xids.unlock(xid_byte(XID))
         sleep(seconds)
 

@@ -19,7 +19,7 @@ _NOT_AS_IT_SHOULD_BE = (Kind.DAMAGED, Kind.STRAY, Kind.MISSING, Kind.EXPOSED)
 class Unflushed(Disk):
     """The power is not cut here, so nothing need reach the platter."""
 
-    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from spool.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, NewerFormat
 from spool.format.header import SECTION_MESSAGES, BranchEntry, Header, SectionEntry, decode_header
-from spool.format.reader import FileContents, image_of, prove
+from spool.format.reader import FileContents, contents_of, prove
 from spool.format.table import Table, bodies_bytes, decode_table
 from spool.index import Index
 from spool.index.body_files import read_bodies
@@ -27,7 +27,7 @@ from spool.model import settings_file as space_settings
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.policies import claim_journal
-from spool.store.parts import targets
+from spool.store.parts import addressed_positions
 from tests.corruption.hostile import GOLDEN, pack, vouched
 
 XID = Xid(7, b"global", b"branch")
@@ -129,14 +129,14 @@ def try_table(encoded: bytes, like: SectionEntry, tried: dict[str, int]) -> None
 def try_index(table: Table, entry: SectionEntry) -> None:
     """What opening a space does with a table: index it, look at what is there, and see what it holds if prepared."""
     branch = BranchEntry(XID, bytes(BRANCH_ID_BYTES), 0, entry.messages)
-    image = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
+    contents = FileContents(Header(0, 1.0, {}, branches=(branch,), sections=(entry,)), (table,))
     index = Index(mock.Mock(table=lambda source, section: table), {})
     for number in (3, 5):
-        index.apply(Commit(number, [Part(0, None, 0, image)], []))
+        index.apply(Commit(number, [Part(0, None, 0, contents)], []))
     for queue in table.queues:
         list(index.messages.in_order(queue, 1e9))
     index.totals()
-    for _ in targets(image):
+    for _ in addressed_positions(contents):
         pass
 
 
@@ -145,12 +145,12 @@ def try_index(table: Table, entry: SectionEntry) -> None:
 
 def bodies_of(disk: Disk, name: str, *, salvage: bool) -> list[bytes]:
     """The bodies that a reader would deliver, each by its own read."""
-    image = image_of(disk, name, salvage=salvage)
-    assert image is not None
+    contents = contents_of(disk, name, salvage=salvage)
+    assert contents is not None
     handle = disk.open(name)
     bodies = []
     try:
-        for entry, table in zip(image.header.sections, image.tables, strict=True):
+        for entry, table in zip(contents.header.sections, contents.tables, strict=True):
             for end, length, checksum in zip(table.ends(entry), table.lengths, table.checksums, strict=True):
                 try:
                     bodies += read_bodies(disk, handle, [end], [length], [checksum])
@@ -201,7 +201,7 @@ def note_bytes(records: list[Any]) -> bytes:
 
 def read_note(tmp_path: Path, data: bytes) -> tuple[int, list[tuple[int, int, int]]]:
     (tmp_path / layout.ACTIVE).mkdir(exist_ok=True)
-    (tmp_path / layout.note(XID)).write_bytes(data)
+    (tmp_path / layout.claim_journal(XID)).write_bytes(data)
     with little_memory():
         note = claim_journal.read_journal(Disk(str(tmp_path)), XID)
     owner, ranges = note.owner, note.ranges

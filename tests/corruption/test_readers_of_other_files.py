@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.disk import Disk
 from spool.disk.quarantine import REASON_SUFFIX, quarantine
 from spool.model import layout
@@ -63,7 +63,7 @@ def test_x06_no_record_of_a_note_is_a_bomb(bomb: str, tmp_path: Path, tried: dic
 @OPTIONS
 @given(data=st.binary(max_size=400))
 def test_x05_any_bytes_are_counters(data: bytes, tried: dict[str, int]) -> None:
-    page = Page(data.ljust(320, b"\0")[:320])
+    page = CounterPage(data.ljust(320, b"\0")[:320])
     assert isinstance(page.boot_id, str)
     for value in (page.issued, page.published, page.durable, page.prepared, page.settings, page.owner):
         assert whole(value, 0, 2**64 - 1)

@@ -204,4 +204,4 @@ def text(message: spool.Message) -> str:
 def look(space: spool.Space) -> Sight:
     """What an application sees now."""
     queues = tuple((queue, tuple(text(m) for m in space.browse(queue))) for queue in sorted(space.queues()))
-    return Sight(queues, frozenset(map(str, space._store.view.prepared.images)))
+    return Sight(queues, frozenset(map(str, space._store.view.prepared.branches)))

@@ -70,7 +70,7 @@ BUGS = (
         (("for name in (layout.prepared(xid), layout.committed(number, place)):",
           "for name in (layout.committed(number),):"),), "adopt, take and reclaim by two"),
     Bug("removals go before what they remove", reclaim.next_to_go,
-        (("        and all(target in going or target not in files for target in files[number].targets)\n", ""),),
+        (("        and all(target in going or target not in files for target in files[number].addressed)\n", ""),),
         "half of a commit is taken, and reclaim"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
@@ -122,7 +122,7 @@ NO_SETTLING = Bug(
 
 _FORGET = "files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
 _GIVEN = "    files.recycler.release(given)\n"
-_MIRRORS = "store.files.mirror.keep_beside(number, partial(_flush, store.files.disk, file, flush=flush))"
+_MIRRORS = "store.files.mirror.flush_both(number, partial(_flush, store.files.disk, file, flush=flush))"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
@@ -143,12 +143,12 @@ OF_GROUPS_AND_MIRRORS = (
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,
          ((_MIRRORS, "_flush(store.files.disk, file, flush=True)"),
-          ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.keep(number)\n")), "a group with a mirror"),
+          ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.copy(number)\n")), "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,
-         (("store.files.mirror.keep(number)", "pass"),),
+         (("store.files.mirror.copy(number)", "pass"),),
          "a group with a mirror"), 2, _COMMITS),
-    (Bug("a mirror is not waited for", mirror.Mirror.keep_beside,
+    (Bug("a mirror is not waited for", mirror.Mirror.flush_both,
          (("done.wait()", "pass"), ("if failed[0]", "if failed and failed[0]")),
          "a group with a mirror that comes last"), 2, _COMMITS),
     (Bug("a mirror forgets what has gone from the space already", reclaim._remove,

@@ -157,7 +157,7 @@ def _round(book: Book) -> Program:
         byte = coordinator_byte(ROUND.gtrid)
         assert store.shared.xids.try_lock(byte)
         deed = book.begin("round", from_queue="a")
-        tx = CoordinatedTransaction(space.engine, timeout=None, noted=False)
+        tx = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
         held = tx.hold("a", 1)
         if held:
             disk = type(store.files.disk)(store.files.disk.machine, store.files.disk.schedule)  # type: ignore[attr-defined]
@@ -186,8 +186,8 @@ def _task(deed: Deed, held: HeldMessage) -> None:
     branch = remote_branch.RemoteBranch(ROOT, ROUND, b"0123456789ab")
     body = branch.read(held).decode()
     deed.takes, deed.puts, deed.from_queue = [("a", body)], [("b", f"r{body}")], None
-    branch.draft.put("b", [f"r{body}".encode()], {"codec": "text"})
-    branch.draft.remove(*held.position, 1, "dequeued")
+    branch.batch.put("b", [f"r{body}".encode()], {"codec": "text"})
+    branch.batch.remove(*held.position, 1, "dequeued")
     branch.prepare()
     branch.close()
 

@@ -14,7 +14,7 @@ import spool
 from spool.index.index import DEQUEUED, ENQUEUED
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
-from spool.store.parts import targets
+from spool.store.parts import addressed_positions
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.two_phase import commit_prepared, rollback_prepared
 
@@ -107,7 +107,7 @@ def look(space: spool.Space) -> World:
     totals = store.view.index.totals()
     return World(
         queues,
-        tuple(sorted(map(str, store.view.prepared.images))),
+        tuple(sorted(map(str, store.view.prepared.branches))),
         tuple(_held(space).count(queue) for queue in QUEUES),
         tuple((counts[ENQUEUED], counts[DEQUEUED]) for counts in (totals.get(queue, [0] * 4) for queue in QUEUES)),
     )
@@ -116,8 +116,8 @@ def look(space: spool.Space) -> World:
 def _held(space: spool.Space) -> list[str]:
     """The queue of each message that a branch in doubt holds, or would add."""
     store = space._store
-    images = store.view.prepared.images.values()
-    runs = [store.view.index.messages.find(place) for image in images for place in targets(image)]
+    images = store.view.prepared.branches.values()
+    runs = [store.view.index.messages.find(place) for image in images for place in addressed_positions(image)]
     tables = [table for image in images for table in image.tables]
     added = [table.queues[place] for table in tables for place, _, count in table.runs for _ in range(count)]
     return [run.queue.name for run in runs if run is not None] + added

@@ -89,9 +89,9 @@ class OneAtATime(Disk):
         self.ordered, self._in_turn = False, True
         self._meanwhile = meanwhile
 
-    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         self._meanwhile()
-        super()._flushed(flush, handle)
+        super()._flush_once(flush, handle)
 
 
 @pytest.mark.parametrize("carries", [True, False], ids=["with the file", "with the directory"])

@@ -53,7 +53,7 @@ class PressedDisk(Disk):
     def disarm(self) -> None:
         self.left, self.every = 0, False
 
-    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         self.flushes += 1
 
 

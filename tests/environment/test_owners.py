@@ -187,7 +187,7 @@ def test_an_error_that_names_no_file_has_advice_all_the_same() -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("make", ["create", "make_directory", "own"])
+@pytest.mark.parametrize("make", ["create", "make_directory", "give_to_owner"])
 def test_what_takes_a_name_while_root_gives_it_away_stays_its_owner_s(
     directory: Path, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_what_takes_a_name_while_root_gives_it_away_stays_its_owner_s(
     root.mkdir()
     os.chown(root, OWNER, GROUP)
     disk = Disk(str(root))
-    if make == "own":
+    if make == "give_to_owner":
         (root / "name").touch()
     change, asked = os.chown, []
 
@@ -221,5 +221,5 @@ def test_a_file_with_another_name_is_not_given_away(directory: Path) -> None:
     os.chown(root, OWNER, GROUP)
     (directory / "precious").touch()
     os.link(directory / "precious", root / "name")
-    Disk(str(root)).own("name")
+    Disk(str(root)).give_to_owner("name")
     assert (root / "name").stat().st_uid == 0

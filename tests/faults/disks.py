@@ -79,9 +79,9 @@ class FaultyDisk(_Faulty, Disk):
         self._may_fail("flush_directory", name)
         super().flush_directory(name)
 
-    def _flushed(self, flush: Callable[[int], None], handle: int) -> None:
+    def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
         self._may_fail("flush", handle)
-        super()._flushed(flush, handle)
+        super()._flush_once(flush, handle)
 
 
 class FaultySimulatedDisk(_Faulty, SimulatedDisk):

@@ -233,7 +233,7 @@ def try_everything(actor: Actor, outcome: Outcome) -> Outcome:
 
 
 def is_stopped(space: spool.Space) -> bool:
-    return space._store.shared.counters.read().stopped
+    return space._store.shared.counters.read().is_stopped
 
 
 def expect_stopped(space: spool.Space) -> None:

@@ -260,7 +260,7 @@ def _round(actor: Actor) -> None:
     store = space._store
     gtrid = os.urandom(16)
     assert store.shared.xids.try_lock(coordinator_byte(gtrid))
-    tx = CoordinatedTransaction(space.engine, noted=False)
+    tx = CoordinatedTransaction(space.engine, journaled=False)
     try:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
@@ -277,8 +277,8 @@ def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"), os.urandom(12))
     try:
         for message in held:
-            branch.draft.put("b", [branch.read(message)[:3]], {"codec": "text"})
-            branch.draft.remove(*message.position, 1, "dequeued")
+            branch.batch.put("b", [branch.read(message)[:3]], {"codec": "text"})
+            branch.batch.remove(*message.position, 1, "dequeued")
         vote = branch.prepare()
         assert vote is not None
         return vote.xid
@@ -331,7 +331,7 @@ def _perhaps_moved(world: World) -> list[World]:
 def _group(actor: Actor) -> None:
     """Several branches and plain messages in one file; the first error is the caller's."""
     space = actor.space
-    transactions = [spool.Transaction(space.engine, noted=False) for _ in range(2)]
+    transactions = [spool.Transaction(space.engine, journaled=False) for _ in range(2)]
     try:
         for tx in transactions:
             tx.get("a")

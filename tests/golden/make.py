@@ -25,10 +25,10 @@ BRANCH_XID = Xid(7, b"global", b"branch")
 
 def commit_draft() -> CommitBatch:
     """Several queues, all control fields, kinds of body, commands on messages, a taken file and facts."""
-    draft = CommitBatch()
-    draft.put("orders", [b"", b"two", b"x" * 300], {})
-    draft.put("orders", ["text \N{SNOWMAN}".encode()], {"codec": "text", "content_type": "text/plain; charset=utf-8"})
-    draft.put(
+    batch = CommitBatch()
+    batch.put("orders", [b"", b"two", b"x" * 300], {})
+    batch.put("orders", ["text \N{SNOWMAN}".encode()], {"codec": "text", "content_type": "text/plain; charset=utf-8"})
+    batch.put(
         "urgent",
         [b'{"a": 1}'],
         {
@@ -37,26 +37,26 @@ def commit_draft() -> CommitBatch:
             "headers": {"tenant": "acme"}, "codec": "json", "content_type": "application/json",
         },
     )  # fmt: skip
-    draft.put("orders", [b"top"], {"top": True, "time_to_live": 60.0})
+    batch.put("orders", [b"top"], {"top": True, "time_to_live": 60.0})
     place = [7, 3, 50, 1790000000.25, False, 42, 0]
-    draft.put("orders", [b"before", b"another"], {"before": place, "expires_at": 1800000000.5, "group": "g"})
-    draft.remove(3, 0, 4, "dequeued")
-    draft.update(5, 2, 1, {"attempts": 2, "not_before": 1800000000.5})
+    batch.put("orders", [b"before", b"another"], {"before": place, "expires_at": 1800000000.5, "group": "g"})
+    batch.remove(3, 0, 4, "dequeued")
+    batch.update(5, 2, 1, {"attempts": 2, "not_before": 1800000000.5})
     changes = {"queue": "errors", "attempts": 0, "not_before": None, "expires_at": None, "origin_queue": "orders"}
-    draft.update(7, 4, 2, {**changes, "why": "expired"})
-    draft.update(7, 6, 1, {**changes, "origin_attempts": 3, "failure_reason": "no such article"})
-    draft.take("drop.orders.0123456789abcdef", b"caf\xe9.txt")
-    draft.fact("heuristic:7.Zw.Yg", "committed")
-    draft.fact("deduplication:orders:k", f"{OWN_ID.hex()}00000000", 1790000304.0)
-    draft.fact("capacity:orders", "high")
-    return draft
+    batch.update(7, 4, 2, {**changes, "why": "expired"})
+    batch.update(7, 6, 1, {**changes, "origin_attempts": 3, "failure_reason": "no such article"})
+    batch.record_captured_file("drop.orders.0123456789abcdef", b"caf\xe9.txt")
+    batch.fact("heuristic:7.Zw.Yg", "committed")
+    batch.fact("deduplication:orders:k", f"{OWN_ID.hex()}00000000", 1790000304.0)
+    batch.fact("capacity:orders", "high")
+    return batch
 
 
 def branch_draft() -> CommitBatch:
-    draft = CommitBatch()
-    draft.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
-    draft.remove(42, 0, 1, "dequeued")
-    return draft
+    batch = CommitBatch()
+    batch.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
+    batch.remove(42, 0, 1, "dequeued")
+    return batch
 
 
 def compacted_section() -> Section:
@@ -76,11 +76,11 @@ def compacted_section() -> Section:
     return section_of(table, bodies)
 
 
-def write(directory: Path, name: str, header: Header, draft: CommitBatch, number: int) -> Header:
+def write(directory: Path, name: str, header: Header, batch: CommitBatch, number: int) -> Header:
     """A finished file, stamped if it has a number, under a golden name."""
     (directory / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
-    done = file.complete(header, draft)
+    done = file.complete(header, batch)
     if number:
         assert file.handle is not None
         file.disk.write_at(file.handle, *stamp(number))
@@ -101,11 +101,11 @@ def make(directory: Path) -> None:
     head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
     header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
     write(directory, "head.msgpack", header, CommitBatch(), 43)
-    draft = CommitBatch(messages=3, sections=[compacted_section()])
-    draft.leave(1, 1)
+    batch = CommitBatch(messages=3, sections=[compacted_section()])
+    batch.leave(1, 1)
     own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
     header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)
-    write(directory, "compaction.msgpack", header, draft, 44)
+    write(directory, "compaction.msgpack", header, batch, 44)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def everything(space: spool.Space) -> object:
         {queue: [message.as_dict() for message in space.browse(queue)] for queue in space.queues()},
         {queue: vars(figures) | {"oldest_age": None} for queue, figures in space.stats().items()},
         {
-            n: (s.live, s.live_bytes, s.body_bytes, set(s.targets), s.facts, s.superseded_by)
+            n: (s.live, s.live_bytes, s.body_bytes, set(s.addressed), s.facts, s.superseded_by)
             for n, s in index.files.items()
         },
         index.idle,

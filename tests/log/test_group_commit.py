@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import spool
 from spool.disk.disk import FlushFailed
-from spool.format.reader import image_of
+from spool.format.reader import contents_of
 from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.model import layout
@@ -52,7 +52,7 @@ def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering)
         for tx in transactions:
             gathering.join(tx.commit)
     assert transactions[0].number == transactions[1].number
-    header = image_of(space._store.files.disk, layout.committed(transactions[0].number)).header
+    header = contents_of(space._store.files.disk, layout.committed(transactions[0].number)).header
     assert [entry.xid for entry in header.branches] == [tx.xid for tx in transactions]
     assert [(entry.first, entry.count) for entry in header.branches] == [(0, 1), (1, 1)]
     assert bodies(space, "replies") == ["reply to a", "reply to b"]
@@ -230,7 +230,7 @@ def test_a03_many_acknowledgements_are_one_command_and_complete_after_the_remova
             tx.rollback()
         assert space._store.shared.claims.held(1), "a04: nobody else may take them before the removal is durable"
     assert future.result(PATIENT_SECONDS) is None
-    table = image_of(space._store.files.disk, layout.committed(tx.number)).tables[0]
+    table = contents_of(space._store.files.disk, layout.committed(tx.number)).tables[0]
     assert [command[:4] for command in table.commands] == [["remove", 1, 0, 50]]
     assert bodies(space) == ["first"]
     assert not space._store.shared.claims.held(1)

@@ -156,7 +156,7 @@ def test_who_only_puts_reads_nothing_of_what_others_commit() -> None:
     found = bodies(other)
     assert found == [f"{whose} {turn}" for turn in range(100) for whose in ("theirs", "ours")]
     assert bodies(space) == found
-    assert other._store.view.own == {}
+    assert other._store.view.own_commits == {}
 
 
 def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
@@ -164,6 +164,6 @@ def test_own_commits_that_were_read_with_others_are_not_kept() -> None:
     space, other = there.space(), there.space()
     consumed_and_reclaimed(space, "one")
     other.put("orders", "own")
-    assert other._store.view.own
+    assert other._store.view.own_commits
     assert bodies(other) == ["after one", "own"]
-    assert other._store.view.own == {}
+    assert other._store.view.own_commits == {}

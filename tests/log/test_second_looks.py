@@ -7,7 +7,7 @@ import pytest
 import spool
 from spool.admin import stats
 from spool.admin.findings import Kind
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.errors import BadMessageId
 from spool.log import visibility
 from spool.maintenance.reclaim import reclaim
@@ -66,7 +66,7 @@ def test_what_others_do_while_a_message_expires_counts(
 def test_a_branch_that_is_committed_while_messages_are_counted_counts(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def commit_first(store: Store) -> Page:
+    def commit_first(store: Store) -> CounterPage:
         commit(space)
         return list_prepared(store)
 

@@ -17,18 +17,18 @@ from tests.meanwhile import Processes
 def test_one_of_those_who_only_put_looks_for_what_is_slow_unless_somebody_follows() -> None:
     there = Processes()
     one, two, three = there.space(), there.space(), there.space()
-    assert one._housekeeper._elected()
-    assert one._housekeeper._elected()
-    assert not two._housekeeper._elected()
+    assert one._housekeeper._is_elected()
+    assert one._housekeeper._is_elected()
+    assert not two._housekeeper._is_elected()
     three.stats("orders")
-    assert three._housekeeper._elected(), "what it has read is at hand"
-    assert not one._housekeeper._elected()
+    assert three._housekeeper._is_elected(), "what it has read is at hand"
+    assert not one._housekeeper._is_elected()
     two.stats("orders")
-    assert two._housekeeper._elected(), "each looks at what it has in memory itself"
+    assert two._housekeeper._is_elected(), "each looks at what it has in memory itself"
     for _ in range(2):  # nobody follows any more
-        three._housekeeper._elected()
-        two._housekeeper._elected()
-    assert one._housekeeper._elected()
+        three._housekeeper._is_elected()
+        two._housekeeper._is_elected()
+    assert one._housekeeper._is_elected()
 
 
 def test_its_puts_need_not_wait_until_the_housekeeper_has_read_all(monkeypatch: pytest.MonkeyPatch) -> None:

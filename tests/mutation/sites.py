@@ -21,7 +21,7 @@ _STAND_INS = {
     # flushes
     "flush": _NOTHING,
     "flush_directory": _NOTHING,
-    "_flushed": _NOTHING,
+    "_flush_once": _NOTHING,
     "make_durable": _NOTHING,
     # locks, and looks at locks
     "lock": _HELD,
@@ -32,7 +32,7 @@ _STAND_INS = {
     "with_number_lock": "{first}._held.add(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
-    "owner_is_dead": "False",
+    "is_owner_dead": "False",
     "has_writer": "False",
     "_has_writer": "False",
     # verifications
@@ -40,11 +40,11 @@ _STAND_INS = {
     "_verify": _NOTHING,
     "check_usable": "{receiver}.shared.counters.read()",
     "_check_coordinator": _NOTHING,
-    "prove": "__import__('spool.format.reader').format.reader.read_image({first}, {second})",
+    "prove": "__import__('spool.format.reader').format.reader.read_contents({first}, {second})",
     "prove_section": _NOTHING,
     "bad_bodies": "()",
     "_prove": _NOTHING,
-    "carries": "True",
+    "is_branch_file": "True",
     "same_file": "True",
     "_is_captured": "False",
     "_must_wait": "False",
@@ -151,7 +151,7 @@ def _value_without(call: ast.Call) -> str | None:
     name, receiver = _name(call)
     if name == "check" and "counters.read()" in receiver:
         return f"({receiver})"  # of the flag that says that a flush failed
-    if name == "held_elsewhere":
+    if name in ("is_held_elsewhere", "claims_elsewhere"):
         return "False" if call.args else "[]"
     if name in ("_still_needed", "still_there"):
         return ast.unparse(call.args[-2]) if len(call.args) > 2 else "True"  # (.., claims, groups)

@@ -69,7 +69,7 @@ def test_eight_threads_lose_and_double_nothing(space: spool.Space) -> None:
     replies = Counter(message.body for message in space.browse("replies"))
     assert replies == Counter(message.body for messages in got[::2] for message in messages)
     assert space.check() == []
-    assert space._store.view.own == {}  # nothing piles up
+    assert space._store.view.own_commits == {}  # nothing piles up
 
 
 def test_each_threads_messages_keep_their_order(space: spool.Space) -> None:

@@ -218,7 +218,7 @@ def test_an_interrupt_while_its_threads_are_started_ends_them(
     monkeypatch.setattr(worker, "_start", interrupt)
     with pytest.raises(KeyboardInterrupt):
         worker.run()
-    assert (worker.stopping, worker._serving) == (True, set())
+    assert (worker.is_stopping, worker._serving) == (True, set())
 
 
 def test_a_thread_that_cannot_be_started_ends_those_that_were(
@@ -237,7 +237,7 @@ def test_a_thread_that_cannot_be_started_ends_those_that_were(
     worker = Worker(space, "orders", lambda message: None, threads=3)
     with pytest.raises(RuntimeError, match="start new thread"):
         worker.run()
-    assert (worker.stopping, worker._serving) == (True, set())
+    assert (worker.is_stopping, worker._serving) == (True, set())
 
 
 def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
@@ -260,7 +260,7 @@ def test_a_call_that_cannot_be_given_up_ends_the_worker_with_that_error(
     worker = Worker(space, "orders", function, threads=2)
     with pytest.raises(spool.DiskFailure, match="the disk is gone"):
         worker.run()
-    assert (worker.stopping, worker._serving) == (True, set())
+    assert (worker.is_stopping, worker._serving) == (True, set())
 
 
 def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:

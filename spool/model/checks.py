@@ -12,19 +12,19 @@ from spool.errors import InvalidArgument
 from spool.text import shown
 
 
-class Rule(NamedTuple):
-    """``takes``: in words. ``checked``: the value as it is kept; ValueError if it is not allowed."""
+class ValueCheck(NamedTuple):
+    """``expected``: in words. ``convert``: returns the value as it is kept; ValueError if it is not allowed."""
 
-    takes: str
-    checked: Callable[[Any], Any]
+    expected: str
+    convert: Callable[[Any], Any]
 
 
-def check(name: str, value: object, rule: Rule) -> Any:
+def check(name: str, value: object, value_check: ValueCheck) -> Any:
     """Return the value as it is kept; InvalidArgument, which names it and what it takes, if it is not allowed."""
     try:
-        return rule.checked(value)
+        return value_check.convert(value)
     except ValueError:
-        raise InvalidArgument(f"{name} is {rule.takes}, not {shown(value)}") from None
+        raise InvalidArgument(f"{name} is {value_check.expected}, not {shown(value)}") from None
 
 
 def whole(value: Any, most: int, least: int = 0) -> int:

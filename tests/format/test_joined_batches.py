@@ -6,7 +6,7 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.coordination.counters import Page
+from spool.coordination.counters import CounterPage
 from spool.format import batch, schema
 from spool.format.batch import CommitBatch
 from spool.format.table import decode_table
@@ -14,7 +14,7 @@ from spool.log.commit_queue import BranchRequest, CommitRequest, PutRequest
 from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
-PAGE = Page(b"")
+PAGE = CounterPage(b"")
 
 Message = tuple[str, dict[str, Any], bytes]
 
