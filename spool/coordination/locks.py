@@ -1,4 +1,4 @@
-"""Locks between the processes that have a space open: a lock that is held proves a live process, a process id nothing.
+"""Locks between the processes that have a space open: a held lock proves a live process, a process id proves nothing.
 
 The kernel drops a lock when its process dies, however it dies. There are three mechanisms, one for each kind of thing:
 

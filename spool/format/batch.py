@@ -1,4 +1,4 @@
-"""What one branch wants to do, gathered in memory: new messages, commands on committed ones, facts.
+"""The content of a commit, gathered in memory: new messages, commands on committed messages, facts.
 
 A batch touches no file. Finished sections are handed out as soon as they are full, so that a large branch streams
 to disk while it is written.

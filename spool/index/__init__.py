@@ -1,4 +1,4 @@
-"""The queues in memory: what every commit that was applied has left in them."""
+"""The queues in memory, as the commits that were applied have left them."""
 
 from spool.index.index import Index
 

@@ -1,4 +1,4 @@
-"""Reading through a queue without claiming anything, and without making runs of segments.
+"""Read through a queue, without claiming messages and without making runs of segments.
 
 A cursor goes on behind the sort key that it returned last: messages may be removed and compacted meanwhile, and a
 message that is there from the beginning to the end is returned once. (A delayed message that becomes due meanwhile may

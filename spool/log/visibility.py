@@ -1,4 +1,4 @@
-"""What this process sees: following published commits, and the second look after a claim.
+"""What this process sees: it follows the published commits, and takes a second look after a claim.
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
@@ -91,7 +91,8 @@ def list_prepared(store: Store, page: CounterPage | None = None) -> CounterPage:
         if xid is not None and contents is not None:
             branches[xid] = contents
     with store.view.mutex:
-        store.view.prepared.replace(version, {x: i for x, i in branches.items() if x not in store.view.index.adopted})
+        adopted = store.view.index.adopted
+        store.view.prepared.replace(version, {xid: found for xid, found in branches.items() if xid not in adopted})
     return store.shared.counters.read()
 
 

@@ -1,4 +1,4 @@
-"""Claiming messages: choose what looks free, lock it, and look again.
+"""Claim messages: choose what looks free, lock it, and look again.
 
 Chosen twice: before the claim, among what looks free; and after it, among what was claimed. The second look keeps rule
 4 of docs/architecture.md: a claim counts only if the message is still free once everything is known that was published,

@@ -1,4 +1,4 @@
-"""Delivering messages: from a claim to the message with its body; gets of their own; showing without a claim.
+"""Delivery of messages: from a claim to the message with its body; a get in no transaction; a look without a claim.
 
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """

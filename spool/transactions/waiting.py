@@ -1,4 +1,4 @@
-"""Waiting for messages that are to come: attempts to claim some, when something was published, and now and then."""
+"""Wait for messages: try to claim some whenever something was published, and from time to time."""
 
 import threading
 from collections.abc import Callable
