@@ -16,6 +16,7 @@ from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
 from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
+from spool.maintenance.schedule import RECLAIM_BYTES
 from spool.model.message import Message
 from spool.model.options import JOIN, GetOptions, Join, PutOptions
 from spool.runtime import calls
@@ -154,12 +155,12 @@ class Space:
     def _after_commit(self) -> None:
         """Tell the housekeeper of a commit, if there may be something for it to do."""
         known, index = self._store.settings.known, self._store.view.index
-        if index.applied >= self._housekeeper.next_look or known.config.has_marks:
+        if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
             self._housekeeper.committed()
 
     def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages in a transaction of their own."""
-        own = Transaction(self._engine, journaled=False)
+        own = Transaction(self._engine)
         try:
             ids = own.put_many(queue, bodies, **options)
             own.commit()
@@ -193,7 +194,7 @@ class Space:
 
     def _submit_alone(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> "Future[str]":
         """Submit a message in a transaction of its own. Waits while another one puts a message with the same key."""
-        own = Transaction(self._engine, journaled=False)
+        own = Transaction(self._engine)
         try:
             message_id = own.put(queue, body, **options)
             committed = own.commit_async()

@@ -35,7 +35,7 @@ class Receiver:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def take(self, wanted: Wanted) -> list[Message]:
-        """Get messages in a transaction of their own."""
+        """Get messages in no transaction."""
         return await self.receive(wanted, partial(self._take, wanted))
 
     def _take(self, wanted: Wanted) -> Awaitable[list[Message]]:
@@ -115,7 +115,7 @@ class _GetAttempt:
         self._cancelled = self._begun = False
 
     async def take(self) -> list[Message]:
-        return await wait_to_end(self._threads.submit(self._get), self._give_up)
+        return await wait_to_end(self._threads.submit(partial(self._get, self._wanted.queue)), self._give_up)
 
     def _give_up(self) -> bool:
         """Cancel the attempt; False if its commit has begun, which is then finished."""
@@ -123,8 +123,8 @@ class _GetAttempt:
             self._cancelled = not self._begun
         return self._cancelled
 
-    @public_call("getting messages")
-    def _get(self) -> list[Message]:
+    @public_call("taking from queue {queue}")
+    def _get(self, queue: str) -> list[Message]:
         try:
             return get_alone(self._engine, self._wanted, self._begin_commit)
         except _Cancelled:

@@ -8,6 +8,7 @@ A message is found by its position, which never changes; the file in which it li
 """
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -101,11 +102,12 @@ class Index:
     def _add_messages(self, commit: Commit, part: Part, state: Retention) -> None:
         file = part.file_ref(commit.number)
         ordinal = part.first
+        begins = []
         if not [table for table in part.contents.tables if isinstance(table, CompactedTable)]:
             for branch in part.contents.header.branches:
                 if branch.count:
-                    first = part.first + branch.first
-                    self.messages.branch_ids.add(commit.number, first, branch.id, first)
+                    begins.append(part.first + branch.first)
+                    self.messages.branch_ids.add(commit.number, begins[-1], branch.id, begins[-1])
         for section, (table, entry) in enumerate(zip(part.contents.tables, part.contents.header.sections, strict=True)):
             if not table.runs:
                 pass  # it has no messages, or is damaged
@@ -113,12 +115,14 @@ class Index:
                 removed = _removed_before(part, ordinal, entry.messages)
                 self._add_compacted(file, section, entry, table, removed, state)
             else:
-                self._add_section(commit, file, section, table, ordinal, state)
+                self._add_section(commit, file, section, table, ordinal, begins, state)
             ordinal += entry.messages  # the messages of a damaged table count: the next ones keep their ordinals
 
     def _add_section(
-        self, commit: Commit, file: FileRef, section: int, table: Table, base: int, state: Retention
+        self, commit: Commit, file: FileRef, section: int, table: Table, base: int, begins: list[int], state: Retention
     ) -> None:
+        """Add the messages of a section. ``begins``: the ordinals at which branches begin, where runs must end: the ids
+        of a run's messages are counted from its first one's."""
         messages = self.messages
         lengths = lengths_of(table.lengths)
         runs = messages.runs.setdefault(commit.number, [])
@@ -126,12 +130,15 @@ class Index:
         for queue_at, attributes_at, count in table.runs:
             queue = messages.queue(table.queues[queue_at])
             attributes = table.attributes[attributes_at]
-            run = Run(queue.order, file, section, base, commit.number, ordinal, count, attributes, commit.time, lengths)
-            runs.append(run)
-            messages.link(run)
-            self._account(queue, state, count, run.bytes_of(ordinal, count))
+            end = ordinal + count
             _count(state, queue.name, ENQUEUED, count)
-            ordinal += count
+            for stop in (*begins[bisect_right(begins, ordinal) : bisect_left(begins, end)], end):
+                one, number = stop - ordinal, commit.number
+                run = Run(queue.order, file, section, base, number, ordinal, one, attributes, commit.time, lengths)
+                runs.append(run)
+                messages.link(run)
+                self._account(queue, state, one, run.bytes_of(ordinal, one))
+                ordinal = stop
 
     def _account(self, queue: Queue, state: Retention, count: int, size: int) -> None:
         """Add to the live messages of a queue and of a commit's files; subtract, if ``count`` is below 0."""

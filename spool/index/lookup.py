@@ -309,8 +309,11 @@ class MessageTable:
 
     def add_segment(self, segment: Segment) -> None:
         """Add a segment whose sort key is set."""
-        self.queues[segment.queue.name].add_segment(segment)
+        queue = self.queues[segment.queue.name]
+        queue.add_segment(segment)
         self.segments.add(segment)
+        for number, ordinal in segment.cuts:
+            self._split_at(queue, number, ordinal)
 
     def remove_segment(self, segment: Segment) -> None:
         self.queues[segment.queue.name].remove_segment(segment)

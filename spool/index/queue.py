@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
 from typing import Any
@@ -125,8 +125,7 @@ class Queue:
             insort(self._correlated.setdefault(correlation, []), run, key=_by_key)
         if run.expires is not None:
             self.expiring.add(run)
-        for number, ordinal in cuts(run.attributes):
-            self.cuts.setdefault(number, Counter())[ordinal] += 1
+        self._add_cuts(cuts(run.attributes))
 
     def _remove_keys(self, run: Run) -> None:
         if (correlation := run.attributes.get("correlation_id")) is not None:
@@ -136,7 +135,14 @@ class Queue:
                 del self._correlated[correlation]
         if run.expires is not None:
             self.expiring.remove(run)
-        for number, ordinal in cuts(run.attributes):
+        self._remove_cuts(cuts(run.attributes))
+
+    def _add_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+        for number, ordinal in cuts:
+            self.cuts.setdefault(number, Counter())[ordinal] += 1
+
+    def _remove_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+        for number, ordinal in cuts:
             counts = self.cuts[number]
             counts[ordinal] -= 1
             if not counts[ordinal]:
@@ -194,11 +200,13 @@ class Queue:
 
     def add_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).add(segment)
+        self._add_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.add(segment)
 
     def remove_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).remove(segment)
+        self._remove_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.remove(segment)
 

@@ -15,7 +15,7 @@ from spool.index.commit import FileRef
 from spool.index.order import QueueOrder
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from spool.model.message import expiry_time
-from spool.model.order import Key
+from spool.model.order import Key, cuts
 
 
 class Piece(NamedTuple):
@@ -40,10 +40,11 @@ class Segment:
     low, high: the least position, and the end of the greatest range of positions, as ``pack_position`` makes them.
     oldest, expires: the earliest commit time and the next expiry time, in seconds since the epoch.
     key: the sort key of its next message; with ``delayed``, its due time comes first.
+    cuts: (number, ordinal) at which runs must end, since messages of this segment were put before others.
     """
 
     __slots__ = (
-        "bytes", "correlated", "delayed", "entry", "expires", "file", "high", "key", "live", "low", "next_row",
+        "bytes", "correlated", "cuts", "delayed", "entry", "expires", "file", "high", "key", "live", "low", "next_row",
         "oldest", "queue", "removed", "rows", "section",
     )  # fmt: skip
 
@@ -63,6 +64,7 @@ class Segment:
         self.oldest = min(table.origins.times)
         self.low, self.high = places.starts[0], max(places.ends)
         self.correlated = bool(table.correlations)
+        self.cuts = [cut for attributes in table.attributes for cut in cuts(attributes)]
         self.expires = self.next_expiry(table)
         self.delayed = False
         self.key: Key = ()

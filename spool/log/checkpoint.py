@@ -26,7 +26,7 @@ from spool.store.parts import Files, View
 from spool.store.settings import Settings
 from spool.store.store import log
 
-_VERSION = 3
+_VERSION = 4
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
@@ -141,7 +141,8 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
             [
                 segment.queue.name, sources[segment.file], segment.section, list(segment.entry), segment.rows,
                 segment.live, segment.bytes, bytes(segment.removed), segment.next_row, segment.oldest, segment.low,
-                segment.high, segment.correlated, segment.expires, segment.delayed, list(segment.key),
+                segment.high, segment.correlated, segment.expires, segment.delayed, segment.cuts,
+                list(segment.key),
             ]
             for segment in index.messages.segments
         ],
@@ -208,6 +209,7 @@ def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> Non
     segment.queue, segment.file, segment.section = index.messages.queue(queue).order, sources[source], section
     segment.entry = SectionEntry(*entry)
     segment.rows, segment.live, segment.bytes, left, segment.next_row, segment.oldest, *rest = rest
-    segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, key = rest
+    segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, cuts, key = rest
+    segment.cuts = [(number, ordinal) for number, ordinal in cuts]
     segment.removed, segment.key = bytearray(left), tuple(key)
     index.restore(segment)

@@ -34,7 +34,7 @@ from spool.format.table import Table
 from spool.format.writer import CommitFileWriter, new_header
 from spool.index.commit import Commit, Part
 from spool.log.sequence import highest_issued, settle_all, settle_to, with_number_lock
-from spool.log.visibility import MOST_OWN, apply_own, catch_up
+from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
@@ -59,8 +59,8 @@ def commit(
     """Commit a batch in a file of its own; returns the number. The caller holds the byte of the file's xid.
 
     Args:
-        seconds: how long a lock that is not free is waited for; None: without a limit. No wait counts the time that a
-            large file, a full disk or the flush took.
+        seconds: how long each lock that is not free is waited for; None: without a limit. No wait counts the time that
+            a large file, a full disk or the flush took.
         check: what must still be so when the file gets its number.
         flush: False publishes the commit without a flush: a power cut may forget it.
         page: the counters, if the caller has just read them.
@@ -101,7 +101,8 @@ def commit(
     return number
 
 
-_MOST_OWN_MESSAGES = 1024  # a commit of this process with as many is applied at once
+# Commits of this process that are kept until a look applies them; behind one of so many messages they are applied now.
+_MOST_OWN, _LARGE_MESSAGES = 16, 1024
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
@@ -237,8 +238,10 @@ def _keep(store: Store, commit: Commit) -> None:
     with view.mutex:
         if commit.number > view.index.applied:  # else another thread was faster, and has read it
             view.own_commits[commit.number] = commit
-            if len(view.own_commits) >= MOST_OWN or commit.parts[0].contents.header.messages >= _MOST_OWN_MESSAGES:
+            if len(view.own_commits) > _MOST_OWN or commit.parts[0].contents.header.messages >= _LARGE_MESSAGES:
                 apply_own(store)
+            while len(view.own_commits) > _MOST_OWN:
+                del view.own_commits[next(iter(view.own_commits))]
 
 
 # -- commits of the engine's own ---------------------------------------------------------------------------------------

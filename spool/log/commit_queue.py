@@ -127,8 +127,8 @@ class RemovalRequest(CommitRequest):
 
     __slots__ = ("ranges",)
 
-    def __init__(self, page: CounterPage | None, ranges: PositionRanges) -> None:
-        super().__init__(page, 0, _RANGE_BYTES * len(ranges))
+    def __init__(self, ranges: PositionRanges) -> None:
+        super().__init__(None, 0, _RANGE_BYTES * len(ranges))
         self.ranges = ranges
 
     @property
@@ -141,7 +141,6 @@ class RemovalRequest(CommitRequest):
         return change_by(store.view, batch.tables)
 
     def append_to(self, batch: CommitBatch) -> None:
-        batch.shared_branch()
         for number, first, count in self.ranges:
             batch.remove(number, first, count, "dequeued")
 

@@ -39,7 +39,6 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
-MOST_OWN = 16  # commits of this process that are kept until a look applies them
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -160,10 +159,7 @@ def _follow_settings(view: View, settings: Settings) -> None:
 
 
 def apply_own(store: Store) -> None:
-    """Apply the commits of this process that are kept and follow what is applied; drop the oldest if many are left.
-
-    Errors are logged: the commits are done.
-    """
+    """Apply the commits of this process that are kept and follow what is applied. Errors are logged: they are done."""
     view = store.view
     with view.mutex:
         while (following := view.own_commits.pop(view.index.applied + 1, None)) is not None:
@@ -173,8 +169,6 @@ def apply_own(store: Store) -> None:
             except (OSError, SpoolError) as error:
                 log.warning("commit %s is done, but this process cannot see it yet: %s", following.number, error)
                 return
-        while len(view.own_commits) >= MOST_OWN:
-            del view.own_commits[next(iter(view.own_commits))]
 
 
 def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:

@@ -39,7 +39,8 @@ class Housekeeper:
         restored, extent = store.view.index.restored, self._extent()
         self._saved = Extent(restored, extent.files, extent.segments if restored else 0)
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
-        self.next_look = 0  # ``committed`` finds nothing to do before this number is applied, but for marks
+        # Before this number is applied, ``committed`` has nothing to do but for marks and large files.
+        self.next_look = 0
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
@@ -71,7 +72,12 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
-            apply_own(self._store)
+            mutex = self._store.view.mutex
+            if mutex.acquire(blocking=False):  # a call that is inside may hold it: closing does not wait for that here
+                try:
+                    apply_own(self._store)
+                finally:
+                    mutex.release()
             self._check_marks()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)

@@ -28,7 +28,7 @@ from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.text import shown
 from spool.transactions.resolution import resolve_orphans
-from spool.transactions.validation import check_queue, check_timeout
+from spool.transactions.validation import check_timeout
 
 PositionSet = set[tuple[int, int]]
 GroupName = tuple[str, str]  # queue, group
@@ -133,13 +133,9 @@ def claim(
         The claims; [] if there is nothing free now.
 
     Raises:
-        QueueNotFound: there is no such queue.
         WaitExpired: a writer that lives did not publish its number in time.
         MessageInUse: the message was asked for by id, and another transaction holds it.
     """
-    settings = store.settings.known
-    if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
-        check_queue(store.settings, wanted.queue, page)
     store.view.has_readers = True
     catch_up(store, page)
     list_prepared(store, page)  # without it, messages of a branch that was rolled back since would look held

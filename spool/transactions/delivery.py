@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.coordination.counters import CounterPage
 from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
@@ -33,6 +32,7 @@ from spool.model.position import Position, PositionRanges, positions, subtract_r
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import GroupLocks, Wanted, claim, release
+from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
 # The advice about a damaged message that was shown and not claimed.
@@ -83,44 +83,45 @@ def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
 # -- with bodies ------------------------------------------------------------------------------------------------------
 
 
-def get_alone(engine: Engine, wanted: Wanted, may_commit: Callable[[], object]) -> list[Message]:
+def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object]) -> list[Message]:
     """Get messages in no transaction: claim them, read them, and commit their removal.
 
     Args:
-        may_commit: called before the commit; what it raises gives the messages back.
+        before_commit: called when the messages have been read; what it raises gives the messages back.
 
     Raises:
         As ``Space.get_many``. Whatever fails counts no try.
     """
     store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
-    page: CounterPage | None = None
 
     def attempt() -> PositionRanges:
-        nonlocal page
         store.guard.check()
-        page = store.shared.counters.read().check()
+        page, settings = store.shared.counters.read().check(), store.settings.known
+        if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
+            check_queue(store.settings, wanted.queue, page)
         got = claim(store, engine.orphan_reaper, wanted, page, groups)
         if not got:
             store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
 
     try:
-        found, claimed = receive(store, wanted, attempt, groups, store.guard.check)
-        may_commit()
-        engine.group_commit.commit(RemovalRequest(page, claimed))
+        found, claimed = receive(store, wanted, store.clock.monotonic(), attempt, groups, store.guard.check)
+        before_commit()
+        engine.group_commit.commit(RemovalRequest(claimed))
         return found
     except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; nothing was taken") from None
+        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
     finally:
-        if not store.guard.closed:  # else the next process that opens the space finds what this one held
+        if not store.guard.closed:  # else the locks go with the descriptors, which may be closed by now
             release(store.shared.claims, claimed)
             if groups.names:
                 groups.release()
 
 
 def receive(
-    store: Store, wanted: Wanted, attempt: Callable[[], PositionRanges], groups: GroupLocks, check: Callable[[], object]
-) -> tuple[list[Message], PositionRanges]:
+    store: Store, wanted: Wanted, begun: float, attempt: Callable[[], PositionRanges], groups: GroupLocks,
+    check: Callable[[], object],
+) -> tuple[list[Message], PositionRanges]:  # fmt: skip
     """Wait for messages, claim and read them. Arguments as of ``wait_for``.
 
     Returns:
@@ -129,7 +130,6 @@ def receive(
     Raises:
         Empty: there is none within the time.
     """
-    begun = store.clock.monotonic()
     while True:
         got = attempt() if wanted.timeout == 0 else wait_for(store, wanted, begun, attempt, groups, check)
         if not got:
@@ -137,10 +137,12 @@ def receive(
         try:
             found, bad = messages(store, got)
         except BaseException as error:
-            release(store.shared.claims, got)
-            if isinstance(error, OSError):
-                store.fail(f"reading messages of queue {wanted.queue}", error)
-            raise
+            try:
+                if isinstance(error, OSError):
+                    store.fail(f"reading messages of queue {wanted.queue}", error)  # a failed flush stops the space
+                raise
+            finally:
+                release(store.shared.claims, got)
         if bad:
             release(store.shared.claims, bad)
             got = subtract_ranges(got, bad)

@@ -185,16 +185,17 @@ class Transaction:
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """Take up to ``max_messages`` messages, at least one. Options and errors as of ``Space.get``."""
         wanted = check_wanted(queue, max_messages, **options)
+        begun = self._store.clock.monotonic()  # the time in which another thread has the transaction counts
         with self._lock:
             found, got = delivery.receive(
-                self._store, wanted, lambda: self._claim(wanted), self._branch.groups, self._check_active
+                self._store, wanted, begun, lambda: self._claim(wanted), self._branch.groups, self._check_active
             )
             self._branch.take(got)
             return found
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
         """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
-        page, branch = self._check_active(), self._branch
+        (page, _), branch = self._check_queue(wanted.queue), self._branch
         try:
             got = claiming.claim(
                 self._store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.record_claims

@@ -155,6 +155,24 @@ class Expected:
     key: tuple[float, ...]
 
 
+def test_q03_a_message_put_before_another_stands_there_also_when_both_are_compacted(space: spool.Space) -> None:
+    """They lie in files of two compactions; a look reads both and moves neither."""
+    space.create_queue("q", order=("fifo",), out_of_order=("before",))
+    ids = space.put_many("q", ["0", "1", "2"])
+    third = space.put("q", "3", before=ids[0])
+    with small_compactions():
+        space._housekeeper.compact()
+        space.put("q", "4", before=ids[2])
+        space.put("q", "5", before=third)
+        space._housekeeper.compact()
+    assert seen(space, "q") == ["5", "3", "0", "1", "4", "2"]
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert seen(again, "q") == ["5", "3", "0", "1", "4", "2"]
+        assert drained(again, "q") == ["5", "3", "0", "1", "4", "2"]
+
+
 class OrderModel(RuleBasedStateMachine):
     """Two openers of one space, compactions, reclaim and restarts; ``line`` is each queue as it must be delivered."""
 

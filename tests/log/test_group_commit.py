@@ -17,6 +17,7 @@ from spool.log.commit_queue import CommitQueue
 from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
+from tests.compaction import small_compactions
 from tests.held import PATIENT_SECONDS, Gathering, committed_here
 from tests.machine import NO_FILES, Machine
 from tests.shown import bodies, numbers
@@ -63,6 +64,38 @@ def test_transactions_share_a_file_and_keep_their_branches(gathering: Gathering)
         assert bodies(again, "replies") == ["reply to a", "reply to b"]
         assert bodies(again) == ["first"]
         assert again.check() == []
+
+
+@pytest.mark.parametrize("order", [("fifo",), ("lifo",)], ids=["fifo", "lifo"])
+def test_messages_of_transactions_that_share_a_file_keep_the_ids_that_put_returned(
+    gathering: Gathering, order: tuple[str, ...]
+) -> None:
+    """X01: also when they are taken together, come back, are changed, and are compacted."""
+    space = gathering.space
+    space.create_queue("same", order=order)
+    ids = {}
+    with committed_here(space):
+        for turn in range(3):
+            tx = space.transaction()
+            for n in range(2):
+                ids[tx.put("same", f"{turn}.{n}")] = f"{turn}.{n}"
+            tx.commit_async()
+
+    def seen() -> dict[str, str]:
+        return {message.id: message.body for message in space.browse("same")}
+
+    assert seen() == ids
+    with space.transaction() as tx:
+        assert {message.id: message.body for message in tx.get_many("same", 6)} == ids
+        tx.set_rollback_only()
+    assert seen() == ids, "each was tried once"
+    last = list(ids)[-1]
+    space.change(last, priority=70)
+    assert space.get("same", message_id=last).body == ids.pop(last)
+    with small_compactions():
+        assert space._housekeeper.compact()
+    assert seen() == ids
+    assert [space.get("same", message_id=one).body for one in ids] == list(ids.values())
 
 
 def test_what_comes_in_an_order_is_committed_in_that_order(gathering: Gathering) -> None:

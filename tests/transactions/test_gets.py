@@ -1,0 +1,127 @@
+"""A get in no transaction: what it waits for, what it lets go of, and when."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spool
+from spool.coordination.claims import Claims
+from spool.disk.disk import FlushFailed
+from spool.maintenance import schedule
+from spool.store.store import Store
+from spool.transactions import delivery
+from tests.held import PATIENT_SECONDS
+from tests.machine import SimulatedClock
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def space(tmp_path: Path, clock: SimulatedClock) -> Any:
+    with spool.create(tmp_path / "space", clock=clock) as made:
+        made.create_queue("orders")
+        yield made
+
+
+def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
+    space: spool.Space, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for what comes behind a damaged message, but not longer than it was told to."""
+    begun, messages = clock.time, delivery.messages
+
+    def damaged(store: Store, ranges: Any) -> Any:
+        messages(store, ranges)
+        clock.time = begun + 7.0
+        return [], ranges
+
+    monkeypatch.setattr(delivery, "messages", damaged)
+    space.put("orders", "damaged")
+    monkeypatch.setattr(delivery, "release", lambda claims, ranges: None)  # it stays claimed: nothing else is there
+    with pytest.raises(spool.Empty):
+        space.get("orders", timeout=10)
+    assert 10.0 <= clock.time - begun < 11.0
+
+
+def test_the_time_in_which_another_thread_has_the_transaction_counts(space: spool.Space, clock: SimulatedClock) -> None:
+    begun, ended = clock.time, []
+    with space.transaction(timeout=None) as tx:
+
+        def get() -> None:
+            with pytest.raises(spool.Empty):
+                tx.get("orders", timeout=10)
+            ended.append(clock.time)
+
+        other = threading.Thread(target=get)
+        lock, waits = tx._lock, threading.Event()
+
+        class Held:
+            def __enter__(self) -> None:
+                waits.set()
+                lock.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                lock.release()
+
+        with lock:
+            tx._lock = Held()  # type: ignore[assignment]
+            other.start()
+            assert waits.wait(PATIENT_SECONDS)
+            clock.time += 8.0
+        other.join(PATIENT_SECONDS)
+        tx._lock = lock
+    assert 10.0 <= ended[0] - begun < 11.0
+
+
+def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 7. The flush is that of a damaged body, which goes to quarantine."""
+    seen: list[str] = []
+    stop, release = Store.stop, Claims.release
+
+    def fails(*_: object) -> None:
+        raise FlushFailed(5, "it fails")
+
+    monkeypatch.setattr(delivery, "messages", fails)
+    monkeypatch.setattr(Store, "stop", lambda store: (seen.append("stop"), stop(store)))
+    monkeypatch.setattr(Claims, "release", lambda claims, *range_: (seen.append("release"), release(claims, *range_)))
+    space.put("orders", "one")
+    with pytest.raises(spool.DiskFailure, match="it fails"):
+        space.get("orders")
+    assert seen == ["stop", "release"]
+
+
+def test_a_message_of_a_queue_that_is_gone_can_be_moved_and_deleted(space: spool.Space) -> None:
+    """Its queue was taken out of space.toml by hand: no get asks for it, and an administrator rescues it."""
+    space.create_queue("old")
+    ids = space.put_many("old", ["moved", "deleted"])
+    file = Path(space.path, "space.toml")
+    text = file.read_text()
+    file.write_text(text[: text.index("[queues.old]")])
+    space._housekeeper._round(due=True)
+    with pytest.raises(spool.QueueNotFound):
+        space.get("old")
+    space.move(ids[0], "orders")
+    space.delete(ids[1])
+    assert [message.body for message in space.browse("orders")] == ["moved"]
+
+
+def test_large_files_come_back_as_soon_as_there_are_many_bytes(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every commit looks, once that many bytes are idle: the recycler has what the next writer needs."""
+    looks: list[int] = []
+    monkeypatch.setattr(space._housekeeper, "committed", lambda: looks.append(space._store.view.index.idle_bytes))
+    space._housekeeper.next_look = 1 << 60
+    monkeypatch.setattr("spool.space.RECLAIM_BYTES", 1000)
+    for _ in range(3):
+        space.put("orders", b"x" * 600)
+        space.get("orders")
+    assert schedule.RECLAIM_BYTES > 1000
+    assert looks
+    assert min(looks) >= 1000
