@@ -6,9 +6,11 @@ import pytest
 
 import spool
 from spool.admin.findings import Kind
-from spool.errors import CommitUnknown
+from spool.coordination.locks import NUMBER
+from spool.errors import CommitUnknown, TransactionTimeout
 from spool.log.sequence import settle_all
 from spool.model import layout
+from spool.runtime.clock import WaitExpired
 from tests.machine import PowerCut
 from tests.meanwhile import Meanwhile, Processes, Watched
 from tests.shown import bodies
@@ -31,6 +33,15 @@ def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
     assert space.check() == [], "its file is no stray"
     space.put("orders", "two")
     assert bodies(space) == ["one", "two"]
+
+
+@pytest.mark.parametrize("what", ["the lock on numbers", "the number's byte"])
+def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, other: spool.Space, what: str) -> None:
+    shared = other.engine.store.shared
+    assert shared.control.try_lock(NUMBER) if what == "the lock on numbers" else shared.numbers.try_lock(1)
+    with pytest.raises((TransactionTimeout, WaitExpired)):
+        space.put("orders", "one")
+    assert bodies(space) == []
 
 
 def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched: Watched) -> None:

@@ -100,6 +100,16 @@ def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Spa
         next(found)
 
 
+def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watched: Watched) -> None:
+    taking, disk = watched
+    space.put("orders", "one")
+    space.engine.store.stop()
+    disk.before("lock", lambda: None)
+    with pytest.raises(SpaceStopped):
+        taking.get("orders")
+    assert disk.waits_for("lock"), "no lock was asked for"
+
+
 def test_a_commit_gets_no_number_in_a_space_that_has_stopped_meanwhile(space: spool.Space, watched: Watched) -> None:
     writer, disk = watched
     disk.before("write_at", space._store.stop)

@@ -1,6 +1,7 @@
 """What must be durable before something else happens, where hardly any power cut shows the difference."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -80,11 +81,12 @@ def test_reclaim_leaves_one_record_of_what_went(strict: Processes) -> None:
     assert len(disk.names(layout.COMMITTED)) == 2, "the newest put, and the record"
 
 
-def test_who_finds_nothing_notices_that_run_was_deleted(strict: Processes) -> None:
-    """Or he would wait for ever for what comes through files that he does not know."""
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_a_get_that_finds_nothing_notices_that_run_was_deleted(strict: Processes, in_a_transaction: bool) -> None:
+    """Or it would wait for ever for what comes through files that its process does not know."""
     space, _ = strict.open()
     strict.disk().unlink(layout.CONTROL)
-    with pytest.raises(SpaceStopped, match="was deleted"):
+    with pytest.raises(SpaceStopped, match="was deleted"), space.transaction() if in_a_transaction else nullcontext():
         space.get("orders")
 
 
