@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Unpack, get_type_hints
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import spool
 import spool.aio
 from spool.index.browse import Filter
-from spool.model.message import attributes_of
+from spool.model.message import FIELDS, attributes_of
 from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 
 PUTS = [spool.Space.put, spool.Space.put_many, spool.Space.submit]
@@ -27,6 +28,14 @@ TOLD = [
     *((call, spool.MessageFilters) for call in (spool.Space.browse, spool.Space.purge, spool.Space.redrive)),
     (spool.aio.Space.browse, spool.MessageFilters),
 ]
+# A value of each option of a put that is not its default; "before" takes the id of a message.
+GIVEN: dict[str, Any] = {
+    "priority": 7, "not_before": 4e9, "delay": 60.0, "expires_at": 4e9, "time_to_live": 1e9, "correlation_id": "c",
+    "reply_queue": "orders", "failure_queue": "orders", "user_code": -3, "client_id": "me", "application_key": "k",
+    "headers": {"a": "b"}, "content_type": "text/plain", "top": True, "before": None, "group": "g",
+    "deduplication_key": "d",
+}  # fmt: skip
+NOT_ASKED = {"delay", "time_to_live", "top", "before", "deduplication_key"}  # a message has no field of their names
 DEFAULTS = [(spool.QueueOptions, spool.QueueConfig), (spool.SpaceOptions, spool.SpaceConfig)]
 
 
@@ -65,6 +74,21 @@ def _said(value: object) -> str:
 def test_what_takes_options_names_them_in_its_signature(call: Callable[..., Any], options: type) -> None:
     [rest] = [one for one in inspect.signature(call).parameters.values() if one.kind is one.VAR_KEYWORD]
     assert get_type_hints(call)[rest.name] == Unpack[options]  # type: ignore[valid-type]
+
+
+def test_a_message_with_any_option_can_be_read_after_the_space_was_opened_again(tmp_path: Path) -> None:
+    assert GIVEN.keys() == spool.PutOptions.__annotations__.keys(), "give each option of a put a value in GIVEN"
+    assert GIVEN.keys() - NOT_ASKED <= set(FIELDS), "an option that travels is in FIELDS and has a property"
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders", out_of_order=["top", "before"])
+        first = space.put("orders", b"first")
+        options = {**GIVEN, "before": first}
+        ids = {name: space.put("orders", b"x", **{name: value}) for name, value in options.items()}
+    with spool.open(tmp_path / "space") as space:
+        problems = [str(finding) for finding in space.check()]
+        assert not problems, "what was put cannot be read: has spool/format/schema.py (_FIELDS) a type for each option?"
+        for name in GIVEN.keys() - NOT_ASKED:
+            assert getattr(space.show(ids[name]), name) == GIVEN[name], name
 
 
 def test_a_filter_that_is_none_is_refused_with_those_that_are(tmp_path: Any) -> None:

@@ -155,21 +155,29 @@ OBJECTS["message seen"] |= OBJECTS["message"]
 TABLE = _rows("# The commands", 4)
 
 
-@pytest.mark.parametrize(
-    ("named", "words"),
-    [
-        ("queue", ["queue", "list"]), ("queue", ["queue", "show", "orders"]), ("count", ["queue", "purge", "orders"]),
-        ("id", ["message", "put", "orders", "--body", "x"]), ("message", ["message", "get", "orders"]),
-        ("message seen", ["message", "list", "orders"]), ("message seen", ["message", "show", "ID"]),
-        ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),
-        ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
-        ("transaction", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
-        ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
-        ("quarantined file", ["quarantine", "show", "order.json"]),
-        ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
-        ("recovery", ["spool-recover"]),
-    ],
-)  # fmt: skip
+# (object, a command that prints one)
+WITH_JSON = [
+    ("queue", ["queue", "list"]), ("queue", ["queue", "show", "orders"]), ("count", ["queue", "purge", "orders"]),
+    ("id", ["message", "put", "orders", "--body", "x"]), ("message", ["message", "get", "orders"]),
+    ("message seen", ["message", "list", "orders"]), ("message seen", ["message", "show", "ID"]),
+    ("message", ["message", "change", "ID", "--priority", "1"]), ("message", ["message", "move", "ID", "errors"]),
+    ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
+    ("transaction", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
+    ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
+    ("quarantined file", ["quarantine", "show", "order.json"]),
+    ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
+    ("recovery", ["spool-recover"]),
+]  # fmt: skip
+
+
+def test_every_command_with_json_is_one_whose_keys_are_looked_at() -> None:
+    run = [" ".join(words if words[0].startswith("spool-") else ["spool-admin", *words]) for _, words in WITH_JSON]
+    for name, command in commands().items():
+        if name != "spool-forward" and any("--json" in option.opts for option in command.params):
+            assert any(f"{line} ".startswith(f"{name} ") for line in run), f"{name} is not in WITH_JSON"
+
+
+@pytest.mark.parametrize(("named", "words"), WITH_JSON)
 def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: list[str]) -> None:
     with spool.open(path) as space:
         message_id = space.put("orders", b"x")
