@@ -72,12 +72,8 @@ class Housekeeper:
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
-            mutex = self._store.view.mutex
-            if mutex.acquire(blocking=False):  # a call that is inside may hold it: closing does not wait for that here
-                try:
-                    apply_own(self._store)
-                finally:
-                    mutex.release()
+            if self._store.guard.is_alone:  # else it might wait here for what a call of another thread waits for
+                apply_own(self._store)
             self._check_marks()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)

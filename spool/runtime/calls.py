@@ -234,6 +234,11 @@ class CallGuard:
             self.closed = True
             log.error("%s", self.because)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other thread is inside a call."""
+        return self._inside.keys() <= {threading.get_ident()}
+
     def end(self) -> None:
         """Let no call begin any more."""
         self.closed = True
