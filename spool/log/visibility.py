@@ -123,7 +123,7 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
 
     Afterwards the queues are sorted as the settings say that were read last.
     """
-    apply_up_to(store, (page or store.shared.counters.read().check()).published)
+    apply_up_to(store, (page or store.shared.counters.read()).check().published)
     settings = store.settings.known
     if store.view.settings is not settings:
         apply_up_to(store, store.shared.counters.read().check().published)  # the settings may be newer than the page

@@ -100,6 +100,8 @@ def _become_owner(store: Store) -> None:
         return
     with_number_lock(store.shared.control, store.deadline())
     try:
+        if store.shared.claims.owner:
+            return  # another thread was faster: with two numbers, this process would take its own first one for dead
         owner = store.shared.counters.read().owner + 1
         if owner > layout.MAX_ORDINAL:
             raise SystemFailure("the space has used up its owner numbers: close it in every process and open it again")

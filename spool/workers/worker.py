@@ -404,7 +404,7 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
     if timeout is not None and timeout <= 0:
         raise InvalidArgument(f"timeout is a number of seconds for a call, more than 0, not {shown(timeout)}")
     if not callable(function):
-        raise InvalidArgument(f"function is what can be called with a message, not {shown(function)}")
+        raise InvalidArgument(f"function is a callable that takes a message, not {shown(function)}")
     if not takes_a_message(function):
         raise InvalidArgument(
             f"function {shown(function)} cannot be called with a message alone: give it one parameter"

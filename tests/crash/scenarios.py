@@ -9,7 +9,7 @@ from unittest import mock
 import spool
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
-from spool.errors import CommitUnknown, TransactionRolledBack
+from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
 from spool.format import batch
 from spool.intake import Intake
 from spool.log import checkpoint
@@ -341,7 +341,7 @@ def _cannot_be_made_visible(stage: Stage) -> None:
     def not_knowing(space: spool.Space) -> None:
         try:
             replying(stage.book, "A")(space)
-        except CommitUnknown:
+        except (CommitUnknown, DiskFailure):  # DiskFailure: what it could not publish was a dead writer's commit
             pass
 
     stage.process("A", not_knowing)

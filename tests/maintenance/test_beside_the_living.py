@@ -1,6 +1,7 @@
 """Housekeeping beside the living: it leaves what they work on, counts what the dead held once, and reclaims alone."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ import spool
 from spool.errors import TransactionTimeout
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.policies import claim_journal
 from spool.policies.claim_journal import reap_orphans
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.meanwhile import XID, Processes, Watched, commit, prepare
@@ -151,6 +153,27 @@ def test_two_who_note_their_claims_are_two_owners(space: spool.Space, watched: W
     assert not disk.waits_for("open")
     space.transaction().get("orders")
     assert {first._store.shared.claims.owner, space._store.shared.claims.owner} == {1, 2}
+
+
+def test_threads_that_write_their_first_claim_journals_at_once_are_one_owner(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the process would take the first of its numbers for a dead one's, and wait for its own transaction."""
+    space.put_many("orders", ["one", "two", "three"])
+    with_number_lock, first, second = claim_journal.with_number_lock, space.transaction(), space.transaction()
+
+    def after_another(*arguments: Any) -> None:
+        monkeypatch.setattr(claim_journal, "with_number_lock", with_number_lock)
+        first.get("orders")  # as another thread does meanwhile
+        with_number_lock(*arguments)
+
+    monkeypatch.setattr(claim_journal, "with_number_lock", after_another)
+    second.get("orders")
+    assert space._store.shared.claims.owner == space._store.shared.counters.read().owner == 1
+    with space.transaction() as third:
+        assert third.get("orders").body == "three"
+    for transaction in (first, second):
+        transaction.rollback()
 
 
 # -- reclaim ----------------------------------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def test_the_error_that_ended_it_is_not_kept(space: spool.Space, monkeypatch: py
         ({"threads": 0}, spool.InvalidArgument, "threads is a whole number from 1"),
         ({"timeout": 0}, spool.InvalidArgument, "timeout is a number of seconds"),
         ({"timeout": "soon"}, spool.InvalidArgument, "timeout is a number of seconds"),
-        ({"function": None}, spool.InvalidArgument, "function is what can be called with a message, not None"),
+        ({"function": None}, spool.InvalidArgument, "function is a callable that takes a message, not None"),
     ],
 )
 def test_what_cannot_work_is_told_before_a_message_is_taken(
