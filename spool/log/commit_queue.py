@@ -127,8 +127,8 @@ class RemovalRequest(CommitRequest):
 
     __slots__ = ("ranges",)
 
-    def __init__(self, ranges: PositionRanges) -> None:
-        super().__init__(None, 0, _RANGE_BYTES * len(ranges))
+    def __init__(self, page: CounterPage, ranges: PositionRanges) -> None:
+        super().__init__(page, 0, _RANGE_BYTES * len(ranges))
         self.ranges = ranges
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from spool.coordination.counters import CounterPage
 from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
@@ -93,8 +94,10 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         As ``Space.get_many``. Whatever fails counts no try.
     """
     store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
+    page: CounterPage | None = None  # as the last attempt read it: its durable mark serves the commit
 
     def attempt() -> PositionRanges:
+        nonlocal page
         store.guard.check()
         page, settings = store.shared.counters.read().check(), store.settings.known
         if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
@@ -107,7 +110,8 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
     try:
         found, claimed = receive(store, wanted, store.clock.monotonic(), attempt, groups, store.guard.check)
         before_commit()
-        engine.group_commit.commit(RemovalRequest(claimed))
+        assert page is not None
+        engine.group_commit.commit(RemovalRequest(page, claimed))
         return found
     except WaitExpired as error:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None

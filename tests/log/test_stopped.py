@@ -175,3 +175,10 @@ def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) ->
     space._store.files.disk.unlink(layout.claim_file(1))
     with pytest.raises(SpaceStopped):
         space.get("orders")
+
+
+def test_a_look_by_counters_that_were_just_read_says_so(space: spool.Space) -> None:
+    store = space._store
+    store.shared.counters.stop()
+    with pytest.raises(spool.SpaceStopped):
+        catch_up(store, store.shared.counters.read())
