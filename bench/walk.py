@@ -1,8 +1,10 @@
-"""``python -m bench.walk``: through which modules of ``spool`` a put, a get and a transaction go.
+"""``python -m bench.walk``: what a put, a get and a transaction go through: modules of ``spool``, and calls.
 
-Each step is done on a real space, in a directory of its own, under ``sys.setprofile``, some times over; the leanest
-time is shown, so that what happens once in a while (a table that is read anew, a descriptor that is closed) is left
-out. Counted are the calls of the caller's thread alone. Layers are those that pyproject.toml has import-linter prove.
+Each step is done on a real space, in a directory of its own, under ``sys.setprofile``, some times over; the median
+is shown, so that what happens once in a while (a table that is read anew, a descriptor that is closed) is left out.
+Where a step is one more call in a transaction, it is the mean of many, so that what comes once in a few such calls
+is counted. Commits take recycled files, as they do in a space that has been in use for a while; nothing is done beside
+them. Counted are the calls of the caller's thread alone. Layers are those that pyproject.toml has import-linter prove.
 """
 
 import argparse
@@ -11,19 +13,27 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 import spool
+import xa
+from spool.disk import Disk
 from spool.model.layout import CLAIM_FILES
 
 ROOT = Path(__file__).parents[1]
 _TIMES, _BODY = 20, b"b" * 1024
+_CONSUMED = 400  # messages, whose files wait to be used again: more than the steps need
+_FURTHER, _FURTHER_TIMES = 50, 4  # calls that one figure is the mean of, and how often they are made
 _FLUSHES = (os.fsync, os.fdatasync)
+
+Step = Callable[[], object]
+Ready = Callable[[], AbstractContextManager[Step]]  # what prepares a step, and undoes it if need be
 
 
 def layers() -> dict[str, int]:
@@ -46,6 +56,11 @@ class Walk:
     changes: int = 0  # calls of a function of another module of spool than the caller's
     climbs: Counter[str] = field(default_factory=Counter)  # of those, into a higher layer: "module -> module: function"
     calls: list[tuple[int, str]] = field(default_factory=list)  # functions of spool in order, with their depth
+
+    def each(self, times: int) -> "Walk":
+        """The mean, of a step that was many calls; the modules are those of all."""
+        counts = {name: round(getattr(self, name) / times) for name in ("frames", "c_calls", "changes")}
+        return replace(self, **counts, climbs=Counter({name: n // times for name, n in self.climbs.items()}))
 
     @property
     def packages(self) -> set[str]:
@@ -91,48 +106,135 @@ class Tracer:
         return self._layers[module.partition(".")[0]]
 
 
-def traced(ready: Callable[[], Callable[[], object]]) -> Walk:
-    """The leanest of some times, the first of which warm up. ``ready``, called before each, returns what to trace."""
+def traced(ready: Ready, times: int = _TIMES) -> Walk:
+    """The median of some times, the first of which warm up."""
     walks = []
-    for _ in range(_TIMES):
-        step, tracer = ready(), Tracer()
-        sys.setprofile(tracer)
-        try:
-            step()
-        finally:
-            sys.setprofile(None)
+    for _ in range(times):
+        with ready() as step:
+            tracer = Tracer()
+            sys.setprofile(tracer)
+            try:
+                step()
+            finally:
+                sys.setprofile(None)
         walks.append(tracer.walk)
-    return min(walks, key=lambda walk: walk.frames + walk.c_calls)
+    return sorted(walks, key=lambda walk: walk.frames + walk.c_calls)[times // 2]
 
 
-def steps(space: spool.Space) -> dict[str, Callable[[], Callable[[], object]]]:
-    def move() -> None:
-        with space.transaction() as transaction:
+class Steps:
+    """What is counted, on a space that ``_fill`` filled."""
+
+    def __init__(self, space: spool.Space) -> None:
+        self.space = space
+        self._manager = xa.ResourceManager(space)
+        self._branches = 0
+
+    @property
+    def single(self) -> dict[str, Ready]:
+        """By name, those that are one step."""
+        return {
+            "put": lambda: nullcontext(partial(self.space.put, "orders", _BODY)),
+            "get": lambda: nullcontext(partial(self.space.get, "orders")),
+            "transaction of a get and a put": lambda: nullcontext(self._move),
+            "the commit of such a transaction": self._commit_of_a_move,
+            "two-phase commit of a put, all five calls": self._two_phase,
+        }
+
+    @property
+    def further(self) -> dict[str, Ready]:
+        """Those that are many calls in a transaction which has had one already."""
+        return {
+            "each further put of a transaction": self._puts,
+            "each further get of a transaction, of messages of one commit": partial(self._gets, "together"),
+            "each further get of a transaction, of messages of a commit each": partial(self._gets, "apart"),
+        }
+
+    def _move(self) -> None:
+        with self.space.transaction() as transaction:
             transaction.put("replies", transaction.get("orders").body)
 
-    def begun() -> Callable[[], object]:
-        transaction = space.transaction()
+    @contextmanager
+    def _commit_of_a_move(self) -> Iterator[Step]:
+        transaction = self.space.transaction()
         transaction.put("replies", transaction.get("orders").body)
-        return transaction.commit
+        yield transaction.commit
 
-    return {
-        "put": lambda: partial(space.put, "orders", _BODY),
-        "get": lambda: partial(space.get, "orders"),
-        "transaction of a get and a put": lambda: move,
-        "the commit of such a transaction": begun,
-    }
+    @contextmanager
+    def _two_phase(self) -> Iterator[Step]:
+        self._branches += 1
+        manager, xid = self._manager, xa.Xid(7, b"%d" % self._branches, b"")
+
+        def calls() -> None:
+            manager.start(xid)
+            self.space.put("orders", _BODY)
+            manager.end(xid)
+            manager.prepare(xid)
+            manager.commit(xid)
+
+        yield calls
+
+    @contextmanager
+    def _puts(self) -> Iterator[Step]:
+        transaction = self.space.transaction()
+        transaction.put("orders", _BODY)
+        yield lambda: [transaction.put("orders", _BODY) for _ in range(_FURTHER)]
+        transaction.rollback()
+
+    @contextmanager
+    def _gets(self, queue: str) -> Iterator[Step]:
+        transaction = self.space.transaction()
+        transaction.get(queue)
+        yield lambda: [transaction.get(queue) for _ in range(_FURTHER)]
+        transaction.commit()
+
+
+class _Alone(Disk):
+    """Nothing is done beside the caller: what is counted depends on no other thread."""
+
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        return False
+
+
+@contextmanager
+def _unflushed(disk: Disk) -> Iterator[None]:
+    """Meanwhile it flushes nothing: what the steps find is there sooner."""
+    for name in ("flush", "flush_directory", "make_durable"):
+        setattr(disk, name, lambda *_, **__: None)
+    yield
+    for name in ("flush", "flush_directory", "make_durable"):
+        delattr(disk, name)
 
 
 def walks(directory: str, flush: Literal["auto", "ordered", "strict"] = "ordered") -> dict[str, Walk]:
-    """By step, on a new space with a few messages."""
-    with spool.create(f"{directory}/space", flush=flush) as space:
-        for queue in ("orders", "replies"):
+    """By step, on a new space with some messages."""
+    path = f"{directory}/space"
+    os.mkdir(path)
+    with _unflushed(disk := _Alone(path)), spool.create(path, flush=flush, disk=disk) as space:
+        for queue in ("orders", "replies", "together", "apart"):
             space.create_queue(queue)
-        for _ in range(CLAIM_FILES + 4 * _TIMES):
+        for _ in range(_CONSUMED):
             space.put("orders", _BODY)
-        for _ in range(CLAIM_FILES):
-            space.get("orders")  # from each claim file once, which is opened then
-        return {name: traced(ready) for name, ready in steps(space).items()}
+        for _ in range(_CONSUMED):
+            space.get("orders")
+    # They were reclaimed when it was closed. What the steps take is put by the process that takes it.
+    with spool.open(path, disk=(disk := _Alone(path))) as space:
+        with _unflushed(disk):
+            _fill(space)
+        steps = Steps(space)
+        found = {name: traced(ready) for name, ready in steps.single.items()}
+        further = {name: traced(ready, _FURTHER_TIMES).each(_FURTHER) for name, ready in steps.further.items()}
+    return found | further
+
+
+def _fill(space: spool.Space) -> None:
+    for _ in range(CLAIM_FILES + 4 * _TIMES):
+        space.put("orders", _BODY)
+    for _ in range(CLAIM_FILES):
+        space.get("orders")  # from each claim file once, which is opened then
+    for _ in range(_FURTHER_TIMES):
+        space.put_many("together", [_BODY] * (1 + _FURTHER))
+        for _ in range(1 + _FURTHER):
+            space.put("apart", _BODY)
 
 
 def table(found: dict[str, Walk]) -> str:

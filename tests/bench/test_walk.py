@@ -1,12 +1,18 @@
 """The tool that counts what a put, a get and a transaction walk through sees what they do."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from bench import walk
 from bench.walk import Tracer, Walk, layers, traced, walks
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Walk]:
+    return walks(str(tmp_path_factory.mktemp("walks")))
 
 
 def test_the_layers_are_those_of_the_package() -> None:
@@ -18,8 +24,10 @@ def test_the_layers_are_those_of_the_package() -> None:
     assert found["disk"] < found["log"] < found["transactions"] < found["space"]
 
 
-def test_a_step_is_counted_from_its_call_to_its_flush(tmp_path: Path) -> None:
-    for name, found in walks(str(tmp_path), "ordered").items():
+def test_a_step_is_counted_from_its_call_to_its_flush(counted: dict[str, Walk]) -> None:
+    commits = {name: found for name, found in counted.items() if not name.startswith("each further")}
+    assert len(commits) >= 5
+    for name, found in commits.items():
         assert {"disk.disk", "coordination.counters", "log.commit"} <= set(found.entered), name
         assert found.entered.total() <= found.frames
         assert found.climbs.total() <= found.changes < found.entered.total()
@@ -28,10 +36,17 @@ def test_a_step_is_counted_from_its_call_to_its_flush(tmp_path: Path) -> None:
         assert min(depth for depth, _ in found.calls) >= 1
 
 
-def test_no_step_enters_more_than_the_architecture_says(tmp_path: Path) -> None:
+def test_a_further_call_of_a_transaction_flushes_nothing(counted: dict[str, Walk]) -> None:
+    further = [found for name, found in counted.items() if name.startswith("each further")]
+    assert len(further) == 3
+    assert {found.flush_depth for found in further} == {0}
+    assert all("log.commit" not in found.entered for found in further)
+
+
+def test_no_step_enters_more_than_the_architecture_says(counted: dict[str, Walk]) -> None:
     """Or the page is to be changed: by what ``python -m bench.walk`` prints, or by what the change is worth."""
     page = (walk.ROOT / "docs" / "architecture.md").read_text()
-    for name, found in walks(str(tmp_path), "ordered").items():
+    for name, found in counted.items():
         (row,) = re.findall(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)
         modules, packages, _, climbs, frames, c_calls, depth = map(int, row.split(" | "))
         assert len(found.entered) <= modules, name
@@ -46,7 +61,7 @@ def test_a_step_without_a_flush_has_no_depth() -> None:
     def nothing() -> None:
         """A frame of Python that is not spool's."""
 
-    found = traced(lambda: nothing)
+    found = traced(lambda: nullcontext(nothing))
     assert found == Walk(frames=1)
     assert found.packages == set()
 
@@ -58,8 +73,15 @@ def test_a_call_up_a_layer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("above", "lambda call=None: call and call()"), ("below", "lambda call: call()")):
         functions[name] = eval(compile(text, f"{name}.py", "eval"), {"__name__": names[name]})
     tracer = Tracer()
-    found = traced(lambda: lambda: functions["above"](lambda: functions["below"](functions["above"])))
+    found = traced(lambda: nullcontext(lambda: functions["above"](lambda: functions["below"](functions["above"]))))
     assert tracer.walk == Walk()
     assert found.climbs.total() == 1
     assert [call.split(":")[0] for call in found.climbs] == ["errors -> space"]
     assert found.changes == 2
+
+
+def test_the_mean_of_many_calls_is_what_one_costs() -> None:
+    walked = Walk(frames=101, c_calls=249, changes=10)
+    walked.climbs["a -> b"] = 10
+    found = walked.each(10)
+    assert (found.frames, found.c_calls, found.changes, found.climbs.total()) == (10, 25, 1, 1)
