@@ -35,7 +35,7 @@ class Part(NamedTuple):
     contents: FileContents
 
     def file_ref(self, number: int) -> FileRef:
-        return FileRef(number, self.adoption, self.xid, self.contents.header.checksum)
+        return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
 
 
 class Commit(NamedTuple):

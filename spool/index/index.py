@@ -8,7 +8,7 @@ A message is found by its position, which never changes; the file in which it li
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -17,7 +17,7 @@ from typing import Any
 
 from spool.format.header import SectionEntry
 from spool.format.schema import TOTALS_FACT
-from spool.format.table import CompactedTable, Table
+from spool.format.table import CompactedTable
 from spool.index.commit import (
     DEQUEUED,
     ENQUEUED,
@@ -77,76 +77,77 @@ class Index:
 
     def apply(self, commit: Commit) -> None:
         """Apply the next commit: its messages, then its commands, then its facts."""
-        header = commit.parts[0].contents.header
-        state = self.files[commit.number] = Retention(tuple([adoption.xid for adoption in header.adopts]))
-        for xid in state.adopted:
-            self.adopted[xid] = commit.number
-        for name, wrong in commit.damage:
-            self.mark_damaged(commit.number, name, wrong)
-        for part in commit.parts:
-            if part.contents.header.messages:
-                self._add_messages(commit, part, state)
-        for part in commit.parts:
+        number, parts, damage = commit
+        header = parts[0].contents.header
+        state = self.files[number] = Retention()
+        if header.adopts:
+            state.adopted = tuple([adoption.xid for adoption in header.adopts])
+            self.adopted.update(dict.fromkeys(state.adopted, number))
+        for name, wrong in damage:
+            self.mark_damaged(number, name, wrong)
+        for part in parts:
+            if part.contents.header.branches:
+                self._add_messages(number, header.time, part, state)
+        mergeable = bool(parts[0].contents.tables) and not header.adopts
+        for part in parts:
             for table in part.contents.tables:
                 for command in table.commands:
-                    self._command(state, commit.number, command)
+                    self._command(state, number, command)
+                    mergeable = mergeable and command[0] == "remove"
                 for key, value, expiry in table.facts:
-                    self._fact(commit.number, state, key, value, expiry)
-        state.mergeable = _is_mergeable(commit)
+                    self._fact(number, state, key, value, expiry)
+                    mergeable = mergeable and value is not None
+        state.mergeable = mergeable
         if header.supersedes:
-            self._supersede(commit.number, state, header.supersedes, repeats=not header.messages)
+            self._supersede(number, state, header.supersedes, repeats=not header.messages)
         if not state.live:
-            self.mark_idle(commit.number)
-        self.applied = max(self.applied, commit.number)
+            self.mark_idle(number)
+        if number > self.applied:
+            self.applied = number
 
-    def _add_messages(self, commit: Commit, part: Part, state: Retention) -> None:
-        file = part.file_ref(commit.number)
-        ordinal = part.first
-        begins = []
-        if not [table for table in part.contents.tables if isinstance(table, CompactedTable)]:
-            for branch in part.contents.header.branches:
-                if branch.count:
-                    begins.append(part.first + branch.first)
-                    self.messages.branch_ids.add(commit.number, begins[-1], branch.id, begins[-1])
-        for section, (table, entry) in enumerate(zip(part.contents.tables, part.contents.header.sections, strict=True)):
+    def _add_messages(self, number: int, time: float, part: Part, state: Retention) -> None:
+        """Add the messages of one file of commit ``number``, which has that time."""
+        messages, file, ordinal = self.messages, part.file_ref(number), part.first
+        header, tables = part.contents
+        compacted = False
+        for table in tables:
+            compacted = compacted or type(table) is CompactedTable
+        begins: list[int] = []  # ordinals of branches, where runs end: a run's ids are counted from its first message's
+        for branch in header.branches:
+            if branch.count and not compacted:
+                begins.append(ordinal + branch.first)
+                messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
+        for section, (table, entry) in enumerate(zip(tables, header.sections, strict=True)):
+            base = first = ordinal
+            ordinal += entry.messages  # those of a damaged table count: the next ones keep their ordinals
             if not table.runs:
-                pass  # it has no messages, or is damaged
-            elif isinstance(table, CompactedTable):
-                removed = _removed_before(part, ordinal, entry.messages)
-                self._add_compacted(file, section, entry, table, removed, state)
-            else:
-                self._add_section(commit, file, section, table, ordinal, begins, state)
-            ordinal += entry.messages  # the messages of a damaged table count: the next ones keep their ordinals
-
-    def _add_section(
-        self, commit: Commit, file: FileRef, section: int, table: Table, base: int, begins: list[int], state: Retention
-    ) -> None:
-        """Add the messages of a section. ``begins``: the ordinals at which branches begin, where runs must end: the ids
-        of a run's messages are counted from its first one's."""
-        messages = self.messages
-        lengths = lengths_of(table.lengths)
-        runs = messages.runs.setdefault(commit.number, [])
-        ordinal = base
-        for queue_at, attributes_at, count in table.runs:
-            queue = messages.queue(table.queues[queue_at])
-            attributes = table.attributes[attributes_at]
-            end = ordinal + count
-            _count(state, queue.name, ENQUEUED, count)
-            for stop in (*begins[bisect_right(begins, ordinal) : bisect_left(begins, end)], end):
-                one, number = stop - ordinal, commit.number
-                run = Run(queue.order, file, section, base, number, ordinal, one, attributes, commit.time, lengths)
-                runs.append(run)
-                messages.link(run)
-                self._account(queue, state, one, run.bytes_of(ordinal, one))
-                ordinal = stop
-
-    def _account(self, queue: Queue, state: Retention, count: int, size: int) -> None:
-        """Add to the live messages of a queue and of a commit's files; subtract, if ``count`` is below 0."""
-        queue.live += count
-        queue.bytes += size
-        state.live += count
-        state.live_bytes += size
-        state.body_bytes += max(0, size)
+                continue  # it has no messages, or is damaged
+            if type(table) is CompactedTable:
+                self._add_compacted(file, section, entry, table, _removed_before(part, base, entry.messages), state)
+                continue
+            lengths, runs = lengths_of(table.lengths), messages.runs.setdefault(number, [])
+            for queue_at, attributes_at, count in table.runs:
+                name, attributes, end = table.queues[queue_at], table.attributes[attributes_at], first + count
+                queue = messages.queues.get(name) or messages.queue(name)
+                if state.tally:
+                    _count(state, name, ENQUEUED, count)
+                else:
+                    state.tally = _shared_tally(name, count, 0, 0, 0)
+                while first < end:
+                    after = bisect_right(begins, first)
+                    stop = begins[after] if after < len(begins) and begins[after] < end else end
+                    run = Run(queue.order, file, section, base, number, first, stop - first, attributes, time, lengths)
+                    runs.append(run)
+                    queue.add(run)
+                    if queue.cuts:
+                        messages.keep_apart(queue, run)
+                    size = lengths * (stop - first) if type(lengths) is int else run.bytes_of(first, stop - first)
+                    queue.live += stop - first
+                    queue.bytes += size
+                    state.live += stop - first
+                    state.live_bytes += size
+                    state.body_bytes += size
+                    first = stop
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -159,32 +160,31 @@ class Index:
             return
         if name == "left":
             return  # read together with the messages that it is about
-        target, first, count = command[1:4]
+        _, target, ordinal, count, how = command
+        end = ordinal + count
         if target != number:
-            _add_target(state, target)
-        ordinal, end = first, first + count
+            if state.addressed:
+                _add_target(state, target)
+            else:
+                state.addressed = {target}
         while ordinal < end:
             if name == "remove":
                 queue, file, stop = self._remove_next(target, ordinal, end)
                 if queue is not None:
-                    self._count_removal(state, number, queue, file, command[4], stop - ordinal)
+                    if file not in (number, target):
+                        _add_target(state, file)
+                    what = _COUNTED_AS.get(how)
+                    if what is not None:
+                        _count(self.files[file], queue.name, what, stop - ordinal)
+                    if what == DEQUEUED:
+                        queue.served += stop - ordinal
             else:
                 run, stop = self.messages.materialize(target, ordinal, end)
                 if run is not None:
                     if run.file.number != number:
                         _add_target(state, run.file.number)
-                    self._update(run, ordinal, stop - ordinal, command[4])
+                    self._update(run, ordinal, stop - ordinal, how)
             ordinal = stop
-
-    def _count_removal(self, state: Retention, number: int, queue: Queue, file: int, why: str, count: int) -> None:
-        """Count messages that commit ``number`` removed from the files of commit ``file``."""
-        if file != number:
-            _add_target(state, file)
-        what = _COUNTED_AS.get(why)
-        if what is not None:
-            _count(self.files[file], queue.name, what, count)
-        if what == DEQUEUED:
-            queue.served += count
 
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
         """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
@@ -196,10 +196,12 @@ class Index:
         messages = self.messages
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:
-            queue, file = messages.queues[run.queue.name], run.file.number
-            lengths = run.lengths
+            queue, file, lengths = messages.queues[run.queue.name], run.file.number, run.lengths
             size = lengths * (stop - ordinal) if type(lengths) is int else run.bytes_of(ordinal, stop - ordinal)
-            messages.remove_range(run, ordinal, stop)
+            if ordinal == run.first and stop == run.end:
+                messages.remove(queue, run)
+            else:
+                messages.remove_range(queue, run, ordinal, stop)
         else:
             segment, piece, stop = messages.piece_at(number, ordinal, stop)
             if segment is None or piece is None:
@@ -208,17 +210,17 @@ class Index:
             queue, file, stop = messages.queues[segment.queue.name], segment.file.number, ordinal + piece.length
             size = sum(table.lengths[piece.row : piece.row + piece.length])
             messages.remove_piece(segment, piece, size)
-        self._subtract(queue, file, stop - ordinal, size)
+        state = self.files[file]
+        queue.live -= stop - ordinal
+        queue.bytes -= size
+        state.live -= stop - ordinal
+        state.live_bytes -= size
+        if not (state.live or state.damaged):  # (until now it had live messages, and was not idle)
+            self.idle.add(file)
+            self.idle_bytes += state.body_bytes
         if self.changed_since is not None:
             self.changed_since.append((number, ordinal, stop - ordinal))
         return queue, file, stop
-
-    def _subtract(self, queue: Queue, file: int, count: int, size: int) -> None:
-        """Account for messages that were removed from the files of commit ``file``."""
-        state = self.files[file]
-        self._account(queue, state, -count, -size)
-        if not state.live:
-            self.mark_idle(file)
 
     def _update(self, run: Run, ordinal: int, count: int, changes: Mapping[str, Any]) -> None:
         """Make messages of a run of the table a run of their own, with changed control fields."""
@@ -234,10 +236,10 @@ class Index:
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
             rest = run.tail(ordinal + count)
-            messages.remove(run)
+            messages.remove(old, run)
             messages.insert(rest, branch, in_branch + count)
         else:
-            messages.remove_range(run, ordinal, ordinal + count)
+            messages.remove_range(old, run, ordinal, ordinal + count)
         old.live -= count
         old.bytes -= size
         moved = Run(
@@ -306,7 +308,11 @@ class Index:
             return
         low, high = state.span or (MAX_NUMBER, 0)
         state.span = min(low, segment.low >> ORDINAL_BITS), max(high, segment.high >> ORDINAL_BITS)
-        self._account(queue, state, segment.live, segment.bytes)
+        queue.live += segment.live
+        queue.bytes += segment.bytes
+        state.live += segment.live
+        state.live_bytes += segment.bytes
+        state.body_bytes += segment.bytes
         one_queue = len({run[0] for run in table.runs}) == 1
         if one_queue and segment.live >= LEAST_SEGMENT and messages.set_sort_key(segment, table):
             messages.add_segment(segment)
@@ -330,9 +336,19 @@ class Index:
         """Drop a segment whose table cannot be read any more, and record the damage of its file."""
         number = segment.file.number
         self.mark_damaged(number, committed(number), wrong)
-        self._subtract(self.messages.queues[segment.queue.name], number, segment.live, segment.bytes)
-        self.messages.remove_segment(segment)
+        self._drop_segment(segment)
         segment.live = 0
+
+    def _drop_segment(self, segment: Segment) -> None:
+        """Remove a segment, with all that is live in it."""
+        queue, state = self.messages.queues[segment.queue.name], self.files[segment.file.number]
+        self.messages.remove_segment(segment)
+        queue.live -= segment.live
+        queue.bytes -= segment.bytes
+        state.live -= segment.live
+        state.live_bytes -= segment.bytes
+        if not state.live:
+            self.mark_idle(segment.file.number)
 
     # -- files ------------------------------------------------------------------------------------------------------
 
@@ -377,9 +393,7 @@ class Index:
         """Remove all messages that lie in the files of these commits."""
         messages = self.messages
         for segment in [segment for segment in messages.segments if segment.file.number in numbers]:
-            queue = messages.queues[segment.queue.name]
-            self._subtract(queue, segment.file.number, segment.live, segment.bytes)
-            messages.remove_segment(segment)
+            self._drop_segment(segment)
         compacted = any(self.files[number].span is not None for number in numbers)
         commits = list(messages.runs) if compacted else [number for number in numbers if number in messages.runs]
         for run in [run for commit in commits for run in messages.runs[commit] if run.file.number in numbers]:
@@ -454,17 +468,23 @@ def _add_target(state: Retention, number: int) -> None:
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:
     """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
-    if not state.tally and what == ENQUEUED:
-        state.tally = _enqueued(queue, count)
+    tally = state.tally
+    if not tally or (len(tally) == 1 and queue in tally):
+        counts = list(tally.get(queue, _NOTHING))
+        counts[what] += count
+        state.tally = _shared_tally(queue, *counts)
         return
-    if not isinstance(state.tally, dict):  # it is shared
-        state.tally = {name: list(counts) for name, counts in state.tally.items()}
-    state.tally.setdefault(queue, [0, 0, 0, 0])[what] += count
+    if not isinstance(tally, dict):  # it is shared
+        tally = state.tally = {name: list(counts) for name, counts in tally.items()}
+    tally.setdefault(queue, [0, 0, 0, 0])[what] += count
 
 
-@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others
-def _enqueued(queue: str, count: int) -> Mapping[str, list[int]]:
-    return MappingProxyType({queue: [count, 0, 0, 0]})
+_NOTHING = (0, 0, 0, 0)
+
+
+@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
+def _shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
+    return MappingProxyType({queue: list(counts)})
 
 
 def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:
@@ -477,18 +497,3 @@ def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]
                 if start < stop:
                     spans.append((start - first, stop - start))
     return spans
-
-
-def _is_mergeable(commit: Commit) -> bool:
-    """Return whether a later commit may repeat all that this one says, once none of its messages is live."""
-    header, tables = commit.parts[0].contents.header, commit.parts[0].contents.tables
-    if header.adopts or not tables:
-        return False
-    for table in tables:
-        for command in table.commands:
-            if command[0] != "remove":
-                return False
-        for fact in table.facts:
-            if fact[1] is None:
-                return False
-    return True

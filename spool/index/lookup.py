@@ -126,8 +126,8 @@ class MessageTable:
         if not runs:
             return None, end  # a command may name any count: nothing lies there
         at = bisect_right(runs, ordinal, key=_first_of) - 1
-        if at >= 0 and ordinal < runs[at].end:
-            return runs[at], min(end, runs[at].end)
+        if at >= 0 and ordinal < (stop := runs[at].end):
+            return runs[at], stop if stop < end else end
         return None, min(end, runs[at + 1].first) if at + 1 < len(runs) else end
 
     def piece_at(self, number: int, ordinal: int, stop: int) -> tuple[Segment | None, Piece | None, int]:
@@ -222,17 +222,18 @@ class MessageTable:
     def add(self, run: Run) -> None:
         """Add a run whose branch is known."""
         insort(self.runs.setdefault(run.number, []), run, key=_first_of)
-        self.link(run)
-
-    def link(self, run: Run) -> None:
-        """Add a run of the table to its queue. No run reaches across a message that was put before one of its own."""
         queue = self.queues[run.queue.name]
         queue.add(run)
         if queue.cuts:
-            for ordinal in queue.cuts_in(run.number, run.first, run.end):
-                self._split_at(queue, run.number, ordinal)
-            for number, ordinal in cuts(run.attributes):
-                self._split_at(queue, number, ordinal)
+            self.keep_apart(queue, run)
+
+    def keep_apart(self, queue: Queue, run: Run) -> None:
+        """Split a run of that queue which reaches across a message that was put before one of its own, and runs across
+        which its own were put."""
+        for ordinal in queue.cuts_in(run.number, run.first, run.end):
+            self._split_at(queue, run.number, ordinal)
+        for number, ordinal in cuts(run.attributes):
+            self._split_at(queue, number, ordinal)
 
     def _split_at(self, queue: Queue, number: int, ordinal: int) -> None:
         run, _ = self.run_at(number, ordinal, ordinal + 1)
@@ -248,26 +249,28 @@ class MessageTable:
             insort(self.runs[number], rest, key=_first_of)
             queue.add(rest)
 
-    def remove_range(self, run: Run, ordinal: int, end: int) -> None:
-        """Remove messages from a run: from its front, its rear, or its middle, which splits it."""
+    def remove_range(self, queue: Queue, run: Run, ordinal: int, end: int) -> None:
+        """Remove messages from a run of that queue: from its front, its rear, or its middle, which splits it."""
         if run.first == ordinal and run.end == end:
-            self.remove(run)
+            self.remove(queue, run)
         elif run.first == ordinal:
             run.first = end
         else:
             if end < run.end:
                 rest = run.tail(end)
                 insort(self.runs[run.number], rest, key=_first_of)
-                self.queues[run.queue.name].add(rest)
+                queue.add(rest)
             run.end = ordinal
 
-    def remove(self, run: Run) -> None:
-        self.queues[run.queue.name].remove(run)
+    def remove(self, queue: Queue, run: Run) -> None:
+        """Remove a run of that queue, whose messages have left."""
+        queue.remove(run)
         runs = self.runs[run.number]
-        del runs[bisect_right(runs, run.first, key=_first_of) - 1]
-        if not runs:
+        if len(runs) == 1:
             del self.runs[run.number]
             self.branch_ids.forget(run.number)
+        else:
+            del runs[bisect_right(runs, run.first, key=_first_of) - 1]
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

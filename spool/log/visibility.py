@@ -171,28 +171,30 @@ def apply_own(store: Store) -> None:
                 return
 
 
-def apply(files: Files, prepared: PreparedBranches, index: Index, commit: Commit) -> bool:
-    """Apply a commit that was just published. False: the index must be rebuilt. Caller holds the mutex."""
-    for part in commit.parts:
-        if part.contents.header.messages:
-            files.cache.remember(part.file_ref(commit.number), part.contents)
-    done = _try_apply(files, index, commit)
-    for adoption in commit.parts[0].contents.header.adopts:
-        prepared.forget(adoption.xid)
-    return done
+def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit: Commit) -> bool:
+    """Apply a commit to an index. Caller holds the mutex.
 
+    Args:
+        prepared: the branches that are listed beside this index; None while it is being read.
 
-def _try_apply(files: Files, index: Index, commit: Commit) -> bool:
-    """Apply a commit to an index. False: a compacted file that the index needs for it was reclaimed."""
-    head = commit.parts[0]
-    if head.contents.header.supersedes:  # its tables are needed as soon as a message is taken from it
-        files.cache.remember(head.file_ref(commit.number), head.contents)
+    Returns:
+        False: the index must be rebuilt, since a compacted file that it needs for the commit was reclaimed.
+    """
+    number, parts, _ = commit
+    header = parts[0].contents.header
+    for part in parts:
+        if part.contents.header.branches and (prepared is not None or header.supersedes):
+            files.cache.remember(part.file_ref(number), part.contents)  # needed as soon as a message is taken from it
+    done = True
     try:
         index.apply(commit)
     except (CorruptedFile, FileNotFoundError) as error:
         log.info("the index is built anew: %s", error)
-        return False
-    return True
+        done = False
+    if prepared is not None:
+        for adoption in header.adopts:
+            prepared.forget(adoption.xid)
+    return done
 
 
 # -- what reclaim has overtaken ---------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
             if commit is None:
                 stuck = number
                 break
-            if not _try_apply(store.files, index, commit):
+            if not apply(store.files, None, index, commit):
                 return False
             heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
         if stuck is None:
