@@ -83,6 +83,11 @@ class SimulatedDisk(Disk):
             raise error_of(errno.EISDIR if write else errno.EINVAL, name)
         return self.machine.open(inode, write, self)
 
+    def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
+        handle = self.open(name, write=True)
+        identity = self.handle_identity(handle)
+        return handle, identity.size, identity.links == 1
+
     def close(self, handle: int) -> None:
         self._step("close", handle)
         self._handle(handle)

@@ -16,77 +16,65 @@ from spool.disk.disk import Disk
 from spool.errors import SpaceStopped
 from spool.model.layout import COUNTERS
 
-_CELL = struct.Struct("<QI4x")
+_PAIR = struct.Struct("<QI4xQI4x")  # both copies of a counter, each with its checksum
 _BOOT_BYTES = 64
 _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
-_ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = range(0, 12, 2)  # each has two cells
-_SETTINGS_AT = slice(_CELLS_OFFSET + _SETTINGS * _CELL.size, _CELLS_OFFSET + (_SETTINGS + 2) * _CELL.size)
-_SIZE = _CELLS_OFFSET + 12 * _CELL.size
+_SIZE = _CELLS_OFFSET + 6 * _PAIR.size
+_ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
+    slice(at, at + _PAIR.size) for at in range(_CELLS_OFFSET, _SIZE, _PAIR.size)
+)
 
 
 class CounterPage:
-    """All counters at one moment, from one read."""
+    """All counters at one moment, from one read.
 
-    __slots__ = ("_data",)
+    issued: the highest number given out; exact only under the number lock.
+    published: every commit up to this number is visible to all.
+    durable: every commit up to this number was flushed.
+    prepared: the version of the list of prepared branches.
+    settings: the version of space.toml.
+    owner: the last owner's number that was given out.
+    """
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    __slots__ = ("data", "durable", "issued", "owner", "prepared", "published", "settings")
+    issued: int
+    published: int
+    durable: int
+    prepared: int
+    settings: int
+    owner: int
+
+    def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
+        """Decode the file's bytes. ``before``: an earlier page; where its bytes are the same, so are its counters."""
+        self.data = data
+        known, old = (self, b"") if before is None else (before, before.data)
+        self.issued = known.issued if data[_ISSUED] == old[_ISSUED] else max(_values(data[_ISSUED]))
+        self.published = known.published if data[_PUBLISHED] == old[_PUBLISHED] else min(_values(data[_PUBLISHED]))
+        self.durable = known.durable if data[_DURABLE] == old[_DURABLE] else min(_values(data[_DURABLE]))
+        self.prepared = known.prepared if data[_PREPARED] == old[_PREPARED] else max(_values(data[_PREPARED]))
+        self.settings = known.settings if data[_SETTINGS] == old[_SETTINGS] else max(_values(data[_SETTINGS]))
+        self.owner = known.owner if data[_OWNERS] == old[_OWNERS] else max(_values(data[_OWNERS]))
 
     def check(self) -> Self:
         """Return this page. Raises SpaceStopped if a flush failed in any process."""
-        if self._data[_STOP_OFFSET] == 1:  # (as ``is_stopped``: each step asks this)
+        if self.data[_STOP_OFFSET] == 1:  # (as ``is_stopped``: each step asks this)
             raise SpaceStopped(STOPPED_TEXT)
         return self
 
     @property
     def is_stopped(self) -> bool:
-        return self._data[_STOP_OFFSET] == 1
+        return self.data[_STOP_OFFSET] == 1
 
     @property
     def is_suspect(self) -> bool:
         """A flush failed earlier in this boot: what directories seem to hold may not be on the disk."""
-        return self._data[_SUSPECT_OFFSET] == 1
+        return self.data[_SUSPECT_OFFSET] == 1
 
     @property
     def boot_id(self) -> str:
-        return self._data[:_BOOT_BYTES].rstrip(b"\0").decode("ascii", "replace")
-
-    @property
-    def issued(self) -> int:
-        """The highest number given out; exact only under the number lock."""
-        return max(_pair(self._data, _ISSUED))
-
-    @property
-    def published(self) -> int:
-        """Every commit up to this number is visible to all."""
-        return min(_pair(self._data, _PUBLISHED))
-
-    @property
-    def durable(self) -> int:
-        """Every commit up to this number was flushed."""
-        return min(_pair(self._data, _DURABLE))
-
-    @property
-    def prepared(self) -> int:
-        """The version of the list of prepared branches."""
-        return max(_pair(self._data, _PREPARED))
-
-    @property
-    def settings(self) -> int:
-        """The version of space.toml."""
-        return max(_pair(self._data, _SETTINGS))
-
-    @property
-    def settings_cells(self) -> bytes:
-        """As it is stored: equal bytes are an equal version, and cheaper to compare."""
-        return self._data[_SETTINGS_AT]
-
-    @property
-    def owner(self) -> int:
-        """The last owner's number that was given out."""
-        return max(_pair(self._data, _OWNERS))
+        return self.data[:_BOOT_BYTES].rstrip(b"\0").decode("ascii", "replace")
 
 
 class Counters:
@@ -96,12 +84,18 @@ class Counters:
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
         self._stopped_here = False
+        self._last = CounterPage(bytes(_SIZE))  # as it was read last
 
     def read(self) -> CounterPage:
-        data = self.disk.read_at(self.handle, 0, _SIZE).ljust(_SIZE, b"\0")
+        """Return the counters as they are now; the same page as last time if its bytes are the same."""
+        data, last = self.disk.read_at(self.handle, 0, _SIZE), self._last
+        if data == last.data and not self._stopped_here:
+            return last
+        data = data.ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
-        return CounterPage(data)
+        self._last = page = CounterPage(data, last)
+        return page
 
     def store_issued(self, number: int) -> None:
         self._store(_ISSUED, _packed(number))
@@ -145,8 +139,8 @@ class Counters:
         self.store_owner(0)
         self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
 
-    def _store(self, cell: int, packed: bytes) -> None:
-        self.disk.write_at(self.handle, _CELLS_OFFSET + cell * _CELL.size, packed)
+    def _store(self, counter: slice, packed: bytes) -> None:
+        self.disk.write_at(self.handle, counter.start, packed)
 
 
 STOPPED_TEXT = (
@@ -155,25 +149,26 @@ STOPPED_TEXT = (
 )
 
 
-def _pair(page: bytes, cell: int) -> tuple[int, int]:
-    start = _CELLS_OFFSET + cell * _CELL.size
-    first = _value(page[start : start + _CELL.size])
-    if page[start : start + _CELL.size] == page[start + _CELL.size : start + 2 * _CELL.size]:
-        second = first
-    else:
-        second = _value(page[start + _CELL.size : start + 2 * _CELL.size])
-    if first is None and second is None:
-        return 0, 0  # a new file: the opener that is alone stores the true ones
-    return (second if first is None else first), (first if second is None else second)  # type: ignore[return-value]
-
-
-@lru_cache(maxsize=64)  # most counters of a page are equal, and so are those of the next pages
-def _value(cell: bytes) -> int | None:
-    value, checksum = _CELL.unpack(cell)
-    return value if checksum == zlib.crc32(cell[:8], 1) else None
+@lru_cache(maxsize=64)  # a commit's number stands in three counters of the next pages
+def _values(pair: bytes) -> tuple[int, ...]:
+    """Decode a counter: the values of its copies that are whole; 0 if none is, as in a new file, of which the opener
+    that is alone stores the true ones."""
+    values: tuple[int, ...] = ()
+    first, first_checksum, second, second_checksum = _PAIR.unpack(pair)
+    if first_checksum == _checksum(first):
+        values += (first,)
+    if second_checksum == _checksum(second):
+        values += (second,)
+    return values or (0,)
 
 
 @lru_cache(maxsize=16)  # a commit stores its number three times
 def _packed(value: int) -> bytes:
-    """Encode a value as both copies of its cell."""
-    return 2 * _CELL.pack(value, zlib.crc32(value.to_bytes(8, "little"), 1))
+    """Encode a value as both copies of a counter."""
+    checksum = _checksum(value)
+    return _PAIR.pack(value, checksum, value, checksum)
+
+
+@lru_cache(maxsize=16)
+def _checksum(value: int) -> int:
+    return zlib.crc32(value.to_bytes(8, "little"), 1)

@@ -53,11 +53,12 @@ class LockFile:
                 return False
             self._held.add(byte)
         try:
-            self.verify()
+            if self.disk.same_file(self.name, self._identity):
+                return True
+            raise deleted_error(self.name)
         except BaseException:
             self.unlock(byte)  # the caller is told that it has not got it
             raise
-        return True
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
         """Poll until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""

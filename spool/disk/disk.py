@@ -44,6 +44,8 @@ PASSAGE_MODE = 0o711  # of the space and of drop/, where a group may drop files:
 SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, too
 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
+_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_TO_WRITE = _TO_READ | os.O_RDWR
 _SMALL_READ_BYTES = 1 << 20
 
 
@@ -63,6 +65,7 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self._root_bytes = os.fsencode(f"{self.root}/")
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self.flushes = 0
         there = os.path.isdir(self.root)
@@ -86,7 +89,9 @@ class Disk:
 
     def close(self, handle: int) -> None:
         """Close the descriptor; the kernel releases its locks."""
-        del self._handles[self._checked(handle)]
+        if handle not in self._handles:
+            raise not_open()
+        del self._handles[handle]
         os.close(handle)
 
     _close = close  # for the methods here, where a subclass counts the calls of ``close``
@@ -120,7 +125,9 @@ class Disk:
     def create(self, name: str) -> int:
         """Create an empty file, open for reading and writing. Raises FileExistsError if the name is taken."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = self._opened(os.open, self.path(name), flags, FILE_MODE)
+        with opening:
+            handle = os.open(self.path(name), flags, FILE_MODE)
+            self._handles[handle] = None
         if stat.S_IMODE(os.fstat(handle).st_mode) != FILE_MODE:
             kernel.set_mode(handle, FILE_MODE)
         if self._owner is not None:
@@ -167,27 +174,45 @@ class Disk:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
-        flags = os.O_RDWR if write else os.O_RDONLY
-        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        handle = self._opened(os.open, self.path(name), flags)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        return self._open_plain(name, _TO_WRITE if write else _TO_READ)[0]
+
+    def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
+        """Open an existing regular file for writing; returns its handle, its size, and whether this is its only name.
+
+        Errors as of ``open``.
+        """
+        handle, found = self._open_plain(name, _TO_WRITE)
+        return handle, found.st_size, found.st_nlink == 1
+
+    def _open_plain(self, name: str, flags: int) -> tuple[int, os.stat_result]:
+        if self._disowned:
+            raise not_open()
+        with opening:
+            handle = os.open(f"{self.root}/{name}", flags)
+            self._handles[handle] = None
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
             self._close(handle)
             raise OSError(errno.EINVAL, "not a regular file", name)
-        return handle
+        return handle, found
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically; a target that exists is replaced."""
+        if self._disowned:
+            raise not_open()
         try:
-            os.rename(self.path(source), self.path(target))
+            os.rename(f"{self.root}/{source}", f"{self.root}/{target}")
         except OSError as error:
             raise as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
         """Rename a file atomically. Raises FileExistsError if the target exists (renameat2(2), RENAME_NOREPLACE)."""
-        old, new = self.path(source), self.path(target)
-        if renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), RENAME_NOREPLACE) == 0:
+        if self._disowned:
+            raise not_open()
+        at = self._root_bytes
+        if renameat2(AT_FDCWD, at + os.fsencode(source), AT_FDCWD, at + os.fsencode(target), RENAME_NOREPLACE) == 0:
             return
-        kernel.check_no_such_rename(old, new)
+        kernel.check_no_such_rename(self.path(source), self.path(target))
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
@@ -207,8 +232,10 @@ class Disk:
 
         Raises OSError if the file system does not tell: False always means that there is no such name.
         """
+        if self._disowned:
+            raise not_open()
         try:
-            os.lstat(self.path(name))
+            os.lstat(f"{self.root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -235,8 +262,10 @@ class Disk:
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Whether what lies under the name itself is that file."""
+        if self._disowned:
+            raise not_open()
         try:
-            found = os.lstat(self.path(name))
+            found = os.lstat(f"{self.root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return found.st_ino == identity.inode and found.st_dev == identity.device
@@ -294,7 +323,9 @@ class Disk:
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         """Write all of the data; a short write is continued. Raises OSError, e.g. on a full disk."""
-        written = os.pwrite(self._checked(handle), data, offset)
+        if handle not in self._handles:
+            raise not_open()
+        written = os.pwrite(handle, data, offset)
         while written < len(data):
             step = os.pwrite(handle, memoryview(data)[written:], offset + written)
             if step == 0:
@@ -322,8 +353,11 @@ class Disk:
 
     def flush_directory(self, name: str) -> None:
         """Flush the names in the directory."""
-        with self._turn(name) as handle:
+        handle = self._begin_turn(name)
+        try:
             self.flush(handle)
+        finally:
+            self._end_turn(handle)
 
     def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
         """Flush the file's bytes, and its name in ``directory``.
@@ -334,28 +368,33 @@ class Disk:
             self.flush(handle)
             return
         self._checked(handle)
-        with self._turn(directory) as names:  # the file's flush needs not carry its times
-            self._flush_once(os.fdatasync, handle)
+        names = self._begin_turn(directory)
+        try:
+            self._flush_once(os.fdatasync, handle)  # the file's flush needs not carry its times
             if not (new and self.flush_carries_name):
                 self.flush(names)
+        finally:
+            self._end_turn(names)
 
-    @contextmanager
-    def _turn(self, directory: str) -> Iterator[int]:
-        """Open the directory; where that matters, no other thread or process flushes names of it meanwhile.
+    def _begin_turn(self, directory: str) -> int:
+        """Open the directory; where that matters, no other thread or process flushes names of it until ``_end_turn``.
 
         The space's own directory needs no turn: it is flushed by the process that holds it, or under a lock.
         """
         handle = self.open_directory(directory)
-        in_turn = self._in_turn and directory != ""
-        try:
-            if in_turn:
+        if self._in_turn and directory:
+            try:
                 kernel.await_turn(self.flock, handle, directory)
-            yield handle
-        finally:
-            if in_turn:  # (a forked child may have a copy, with which the lock would live on)
-                with suppress(OSError):
-                    self.funlock(handle)
-            self._close(handle)
+            except BaseException:
+                self._close(handle)
+                raise
+        return handle
+
+    def _end_turn(self, handle: int) -> None:
+        if self._in_turn:  # (a forked child may have a copy, with which the lock would live on)
+            with suppress(OSError):
+                self.funlock(handle)
+        self._close(handle)
 
     # -- changes ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ hence only files that carry their own number and have one name are recycled.
 import os
 import threading
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from spool.disk.content import unlink_if_there, unlink_unless_gone, write_new
 from spool.disk.disk import Disk
@@ -26,17 +26,14 @@ _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
 
 
-class _Spare(NamedTuple):
-    size: int
-    name: str
-
-
 class Recycler:
     """The consumed files in ``free/``, as this process knows them; other processes take and give files as well."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self._spares: list[_Spare] = []
+        self._names: dict[int, list[str]] = {}  # by size in bytes
+        self._sizes: list[int] = []  # sorted
+        self._count = 0
         self._misses = 0
         self._chance = int.from_bytes(os.urandom(4), "big")
         self._mutex = threading.Lock()
@@ -46,10 +43,12 @@ class Recycler:
         """List ``free/`` again."""
         if not self.disk.exists(layout.FREE):
             return
-        found = (_parse(name) for name in self.disk.names(layout.FREE))
+        found = _sized(self.disk.names(layout.FREE))
+        names: dict[int, list[str]] = {}
+        for size, name in found:
+            names.setdefault(size, []).append(name)
         with self._mutex:
-            self._spares = sorted(spare for spare in found if spare is not None)
-            self._misses = 0
+            self._names, self._sizes, self._count, self._misses = names, list(names), len(found), 0
 
     def take(self, name: str, size: int, *, keep: int = 0) -> tuple[int, int] | None:
         """Take a file of about ``size`` bytes to overwrite, and rename it to ``name``, which no other file has.
@@ -65,45 +64,59 @@ class Recycler:
             if spare is None:
                 return None
             try:
-                self.disk.rename(f"{layout.FREE}/{spare.name}", name)
+                self.disk.rename(f"{layout.FREE}/{spare}", name)
             except FileNotFoundError:
                 continue  # another process was faster
-            identity = self.disk.identity(name)
-            if identity is not None and identity.is_plain:
-                return self.disk.open(name, write=True), identity.size
-            if identity is not None and identity.is_regular:
-                self.disk.unlink(name)  # it has another name, which may still mean something
-            elif identity is not None:
-                quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare.name}, and is no regular file")
+            taken = self._open(name, spare)
+            if taken is not None:
+                return taken
         self.refresh()  # what is known is old
         return None
 
-    def _pop(self, size: int, keep: int) -> _Spare | None:
+    def _open(self, name: str, spare: str) -> tuple[int, int] | None:
+        """Open the file that was taken. None if it may not be overwritten: what lies in ``free/`` may be planted."""
+        try:
+            handle, size, is_alone = self.disk.open_to_overwrite(name)
+        except OSError:
+            identity = self.disk.identity(name)
+            if identity is not None and identity.is_regular:
+                raise
+            if identity is not None:
+                quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare}, and is no regular file")
+            return None
+        if is_alone:
+            return handle, size
+        self.disk.close(handle)
+        self.disk.unlink(name)  # it has another name, which may still mean something
+        return None
+
+    def _pop(self, size: int, keep: int) -> str | None:
+        """Forget a file, and return its name: one whose size is nearest.
+
+        Of two as near, it is the larger one, which need not grow. Of several with the same size, each process takes
+        another one, so that processes do not compete for one file.
+        """
         with self._mutex:
-            if len(self._spares) > keep:
-                return self._spares.pop(self._nearest(size))
+            if self._count > keep:
+                sizes = self._sizes
+                at = bisect_left(sizes, size)
+                if at and (at == len(sizes) or size - sizes[at - 1] < sizes[at] - size):
+                    at -= 1
+                names = self._names[sizes[at]]
+                name = names.pop(self._chance % len(names))
+                if not names:
+                    del self._names[sizes.pop(at)]
+                self._count -= 1
+                return name
             self._misses += 1
             look = self._misses >= _LOOK_AGAIN_AFTER_MISSES
         if look:
             self.refresh()
         return None
 
-    def _nearest(self, size: int) -> int:
-        """Return the index of the file whose size is nearest.
-
-        Of two as near, it is the larger one, which need not grow. Of several with the same size, each process takes
-        another one, so that processes do not compete for one file.
-        """
-        spares = self._spares
-        above = bisect_left(spares, _Spare(size, ""))
-        grows = above > 0 and (above == len(spares) or size - spares[above - 1].size < spares[above].size - size)
-        nearest = spares[above - 1 if grows else above].size
-        first = bisect_left(spares, _Spare(nearest, ""))
-        return first + self._chance % (bisect_left(spares, _Spare(nearest + 1, "")) - first)
-
     def stock(self) -> None:
         """Make two files for a full disk: one for a get, one for the reclaim that it needs. The caller is alone."""
-        for _ in range(_STOCK - len(self._spares)):
+        for _ in range(_STOCK - self._count):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
             try:
                 write_new(self.disk, name, bytes(_STOCK_BYTES), durable=False)
@@ -137,10 +150,10 @@ class Recycler:
     def trim(self) -> None:
         """Remove what a quiet space need not keep; the smallest files stay."""
         kept = 0
-        for spare in sorted(filter(None, map(_parse, self.disk.names(layout.FREE)))):
-            kept += weight(spare.name)
+        for _, name in _sized(self.disk.names(layout.FREE)):
+            kept += weight(name)
             if kept > QUIET_BYTES:
-                unlink_unless_gone(self.disk, f"{layout.FREE}/{spare.name}")  # another process may just have taken it
+                unlink_unless_gone(self.disk, f"{layout.FREE}/{name}")  # another process may just have taken it
         self.refresh()
 
     def clear(self, *, everything: bool) -> None:
@@ -158,6 +171,11 @@ def weight(name: str) -> int:
     return max(_LEAST_BYTES, int(size)) if size.isdecimal() else _LEAST_BYTES
 
 
-def _parse(name: str) -> _Spare | None:
-    size, _, rest = name.partition("-")
-    return _Spare(int(size), name) if size.isdecimal() and len(size) <= _MOST_DIGITS and rest.isalnum() else None
+def _sized(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Return (size, name) of the names that the recycler gives, sorted. A name begins with the file's size."""
+    found = []
+    for name in names:
+        size, _, rest = name.partition("-")
+        if size.isdecimal() and len(size) <= _MOST_DIGITS and rest.isalnum():
+            found.append((int(size), name))
+    return sorted(found)

@@ -118,7 +118,7 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         store.guard.check()
         page = store.shared.counters.read().check()
         settings = store.settings.known
-        if page.settings_cells != settings.cells:
+        if page.settings != settings.version:
             settings = store.settings.current(page)
         check_destinations(settings, file.tables)
         if batch.supersedes:

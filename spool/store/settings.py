@@ -20,12 +20,10 @@ class Settings(NamedTuple):
     ``SettingsReader.known`` another thread may have read newer ones.
 
     version: of the file, by the counters; -1: read before the counters were open.
-    cells: the version as the counters hold it: equal bytes are an equal version, and cheaper to compare.
     """
 
     config: SpaceConfig
     version: int
-    cells: bytes
 
 
 class SettingsReader:
@@ -37,7 +35,7 @@ class SettingsReader:
         """``config``: what the file said before the counters were open."""
         self._disk = disk
         self._counters = counters
-        self.known = Settings(config, -1, b"")
+        self.known = Settings(config, -1)
         self._renewing = threading.Lock()
         self._seen: tuple[int, int, int] | None = None  # inode, size, time
 
@@ -52,9 +50,9 @@ class SettingsReader:
         """
         known = self.known
         page = page or self._counters.read()
-        if page.settings_cells == known.cells or page.settings <= known.version:
+        if page.settings <= known.version:
             return known
-        read = Settings(read_settings(self._disk), page.settings, page.settings_cells)
+        read = Settings(read_settings(self._disk), page.settings)
         with self._renewing:
             if read.version >= self.known.version:
                 self.known = read

@@ -100,7 +100,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         nonlocal page
         store.guard.check()
         page, settings = store.shared.counters.read().check(), store.settings.known
-        if wanted.queue not in settings.config.queues or page.settings_cells != settings.cells:
+        if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
         got = claim(store, engine.orphan_reaper, wanted, page, groups)
         if not got:

@@ -25,7 +25,7 @@ def check_queue(reader: SettingsReader, queue: str, page: CounterPage) -> Settin
     ``page``: the counters, just read.
     """
     settings = reader.known
-    if queue in settings.config.queues and page.settings_cells == settings.cells:
+    if queue in settings.config.queues and page.settings == settings.version:
         return settings
     check_queue_name(queue)
     settings = reader.current(page)

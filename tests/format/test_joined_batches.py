@@ -14,7 +14,7 @@ from spool.log.commit_queue import BranchRequest, CommitRequest, PutRequest
 from spool.log.group_commit import batch_of
 from spool.model.xid import FORMAT_LOCAL, Xid
 
-PAGE = CounterPage(b"")
+PAGE = CounterPage(bytes(320))
 
 Message = tuple[str, dict[str, Any], bytes]
 
