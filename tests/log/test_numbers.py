@@ -52,13 +52,16 @@ def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched
         space.get("orders")
 
 
-def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(space: spool.Space, processes: Processes) -> None:
+@pytest.mark.parametrize("copy", [0, 1])
+def test_a_counter_of_which_one_copy_is_damaged_is_known_by_the_other(
+    space: spool.Space, processes: Processes, copy: int
+) -> None:
     space.put_many("orders", ["one"])
     space.put("orders", "two")
     before = space._store.shared.counters.read()
     disk = processes.disk()
     size = len(disk.read_at(disk.open(layout.COUNTERS), 0, 1 << 12))
-    for offset in range(128, size, 32):
+    for offset in range(128 + 16 * copy, size, 32):
         disk.damage(layout.COUNTERS, offset)
     after = space._store.shared.counters.read()
     for name in ("issued", "published", "durable", "prepared", "settings", "owner"):
