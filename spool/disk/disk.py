@@ -4,19 +4,7 @@ Nothing else in the project renames, flushes, unlinks or locks a file of a space
 this place and cut the power between any two calls. Paths are relative to the space's directory; handles
 are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
 kernel has dropped the pages and would say "fine" the second time.
-
-Three kinds of file system:
-
-* ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
-* not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
-  name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
-  file's is not new: such a rename only changes what the entry points at.
-* anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
-  power cut shows the file in both, and recovery then believes the later stage.
-
-Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
-that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by
-either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
+What a flush carries depends on the kind of file system: see ``spool.disk.stat``.
 """
 
 import errno
@@ -24,13 +12,12 @@ import fcntl
 import os
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK
 from typing import Any
-
-import filelock
 
 from spool.disk import kernel
 from spool.disk import stat as file_stat
@@ -46,11 +33,19 @@ SHARED_MODE = 0o2770  # of such a folder: what is dropped belongs to the group, 
 _BY_NAME_ALONE = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # any kind of file, whatever its mode; nothing is read
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_WRITE = _TO_READ | os.O_RDWR
+_ENCODING = sys.getfilesystemencoding()
 _SMALL_READ_BYTES = 1 << 20
 
 
 class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
+
+
+class _Disowned:
+    """The root of a disk in a forked child: no path begins with it."""
+
+    def __format__(self, _: str) -> str:
+        raise not_open()
 
 
 class Disk:
@@ -61,11 +56,10 @@ class Disk:
 
     # The user that a process of root makes files for: the space's owner could not open a file of root's.
     _owner: tuple[int, int] | None = None
-    _disowned = False
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._root_bytes = os.fsencode(f"{self.root}/")
+        self._at: str | _Disowned = self.root  # what paths begin with
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
         self.flushes = 0
         there = os.path.isdir(self.root)
@@ -74,7 +68,7 @@ class Disk:
         self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
         self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
-            self._owner = _owner_of(self.root)
+            self._owner = kernel.owner_of(self.root)
 
     def sibling(self, root: str) -> "Disk":
         """Return the disk of another directory, a mirror's; its files belong to the same owner."""
@@ -83,9 +77,7 @@ class Disk:
         return side
 
     def path(self, name: str) -> str:
-        if self._disowned:
-            raise not_open()
-        return f"{self.root}/{name}" if name else self.root
+        return f"{self._at}/{name}" if name else f"{self._at}"
 
     def close(self, handle: int) -> None:
         """Close the descriptor; the kernel releases its locks."""
@@ -117,7 +109,7 @@ class Disk:
 
     def disown(self) -> None:
         """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
-        self._disowned = True
+        self._at = _Disowned()
         self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
@@ -159,18 +151,9 @@ class Disk:
             self._close(handle)
 
     def _give(self, handle: int, name: str) -> None:
-        """Give an open file to the owner of the space, if this process is root's.
-
-        By its handle and not by name: the owner may rename files meanwhile.
-        """
-        if self._owner is None or os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
-            return
-        if os.fstat(handle).st_uid == self._owner[0]:
-            return
-        try:
-            os.chown(kernel.by_descriptor(handle), *self._owner)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path(name)) from None
+        """Give an open file to the owner of the space, if this process is root's."""
+        if self._owner is not None:
+            kernel.give(handle, self._owner, self.path(name))
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
@@ -185,10 +168,8 @@ class Disk:
         return handle, found.st_size, found.st_nlink == 1
 
     def _open_plain(self, name: str, flags: int) -> tuple[int, os.stat_result]:
-        if self._disowned:
-            raise not_open()
         with opening:
-            handle = os.open(f"{self.root}/{name}", flags)
+            handle = os.open(f"{self._at}/{name}", flags)
             self._handles[handle] = None
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
@@ -198,21 +179,18 @@ class Disk:
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically; a target that exists is replaced."""
-        if self._disowned:
-            raise not_open()
         try:
-            os.rename(f"{self.root}/{source}", f"{self.root}/{target}")
+            os.rename(f"{self._at}/{source}", f"{self._at}/{target}")
         except OSError as error:
             raise as_unsupported(error, errno.EXDEV) from None
 
     def rename_new(self, source: str, target: str) -> None:
         """Rename a file atomically. Raises FileExistsError if the target exists (renameat2(2), RENAME_NOREPLACE)."""
-        if self._disowned:
-            raise not_open()
-        at = self._root_bytes
-        if renameat2(AT_FDCWD, at + os.fsencode(source), AT_FDCWD, at + os.fsencode(target), RENAME_NOREPLACE) == 0:
+        old, new = f"{self._at}/{source}", f"{self._at}/{target}"
+        encoded = old.encode(_ENCODING, "surrogateescape"), new.encode(_ENCODING, "surrogateescape")
+        if renameat2(AT_FDCWD, encoded[0], AT_FDCWD, encoded[1], RENAME_NOREPLACE) == 0:
             return
-        kernel.check_no_such_rename(self.path(source), self.path(target))
+        kernel.check_no_such_rename(old, new)
         if not self.ordered:  # the kernel may take the directory of the first name for the file's
             self.flush_carries_name = False
         self.link(source, target)
@@ -232,10 +210,8 @@ class Disk:
 
         Raises OSError if the file system does not tell: False always means that there is no such name.
         """
-        if self._disowned:
-            raise not_open()
         try:
-            os.lstat(f"{self.root}/{name}")
+            os.lstat(f"{self._at}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -262,10 +238,8 @@ class Disk:
 
     def same_file(self, name: str, identity: FileIdentity) -> bool:
         """Whether what lies under the name itself is that file."""
-        if self._disowned:
-            raise not_open()
         try:
-            found = os.lstat(f"{self.root}/{name}")
+            found = os.lstat(f"{self._at}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return found.st_ino == identity.inode and found.st_dev == identity.device
@@ -492,16 +466,8 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         if not found.is_plain:
             raise OSError(errno.EINVAL, "not a file of its own", name)
-        guard = filelock.FileLock(self.path(name), timeout=0, mode=FILE_MODE)
-        try:
-            guard.acquire()
-        except filelock.Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            guard.release()
+        with kernel.file_locked(self.path(name), FILE_MODE) as ours:
+            yield ours
 
     def has_writer(self, name: str) -> bool | None:
         """Whether any process has this file open for writing; None if this user may not ask."""
@@ -530,9 +496,3 @@ class Disk:
     def network_file_system(self) -> str | None:
         """Return the kind of network file system the space lies on, or None."""
         return file_stat.network_file_system(self.root)
-
-
-def _owner_of(root: str) -> tuple[int, int] | None:
-    """Return user and group of a directory; None if it is root's."""
-    found = os.stat(root)
-    return None if found.st_uid == 0 else (found.st_uid, found.st_gid)

@@ -12,8 +12,10 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
+
+import filelock
 
 _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
@@ -58,6 +60,27 @@ def set_mode(descriptor: int, mode: int) -> None:
     """Set the mode of a new file, where a umask took away too much; some file systems have one mode for all."""
     with suppress(PermissionError):
         os.chmod(by_descriptor(descriptor), mode)
+
+
+def owner_of(root: str) -> tuple[int, int] | None:
+    """Return user and group of a directory; None if it is root's."""
+    found = os.stat(root)
+    return None if found.st_uid == 0 else (found.st_uid, found.st_gid)
+
+
+def give(descriptor: int, owner: tuple[int, int], path: str) -> None:
+    """Give an open file to this user and group, if this process is root's.
+
+    By its descriptor and not by ``path``, which is for the error's text: the owner may rename files meanwhile.
+    """
+    if os.geteuid() != 0:  # (it may have given up root's rights since it opened the space)
+        return
+    if os.fstat(descriptor).st_uid == owner[0]:
+        return
+    try:
+        os.chown(by_descriptor(descriptor), *owner)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 def by_descriptor(descriptor: int) -> str:
@@ -160,6 +183,21 @@ def flock(descriptor: int) -> bool:
 def funlock(descriptor: int) -> None:
     """Release what ``flock`` got."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def file_locked(path: str, mode: int) -> Iterator[bool]:
+    """Hold a file as a lock (filelock); yields False at once if another process holds it."""
+    guard = filelock.FileLock(path, timeout=0, mode=mode)
+    try:
+        guard.acquire()
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        guard.release()
 
 
 def await_turn(flock: Callable[[int], bool], descriptor: int, directory: str) -> None:

@@ -1,4 +1,18 @@
-"""What stat(2) and statfs(2) tell: which file it is, whatever its name, and what its file system promises."""
+"""What stat(2) and statfs(2) tell: which file it is, whatever its name, and what its file system promises.
+
+Three kinds of file system:
+
+* ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+* not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
+  name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
+  file's is not new: such a rename only changes what the entry points at.
+* anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
+  power cut shows the file in both, and recovery then believes the later stage.
+
+Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
+that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by
+either kind of flush, a few times in ten thousand). So there names are flushed *in turn*, by one at a time.
+"""
 
 import ctypes
 import os
