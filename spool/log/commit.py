@@ -10,8 +10,8 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 1. Until a file has its number nothing has happened: whatever fails before, the file is removed.
 2. Once it has its number it is never removed or written again: whatever fails then, the outcome is unknown, and the
    caller is told so (CommitUnknown).
-3. A number is given out under the number lock, in this order: hold its byte, stamp the file, rename it without
-   replacing, store *issued* (rule 1).
+3. A number is given out under the number lock, in this order: hold its byte, rename the file without replacing, store
+   *issued* (rule 1). The file is stamped with it behind that: no two files ever carry one number.
 4. What ``check`` has seen is still so when the file gets its number: both happen under one hold of the number lock
    (rule 5).
 5. A number is published behind its flush and behind all earlier numbers; only then does the caller hear of it (rule 2).
@@ -79,7 +79,9 @@ def commit(
         file.abandon()
         raise
     try:
-        # 7. Flush it, here and in the mirror.
+        # 7. Stamp the file with its number, and flush it, here and in the mirror: it is committed if its bytes are on
+        #    the disk.
+        file.stamp(number)
         if store.files.mirror is None:
             _flush(store.files.disk, file, flush=flush)
         else:
@@ -137,8 +139,7 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         if not store.shared.numbers.try_lock(number):
             store.shared.numbers.lock(number, store.deadline(seconds), f"the number {number}")
         try:
-            # 5. Stamp the file with it, and rename the file: it is committed if its bytes reach the disk.
-            file.stamp(number)
+            # 5. Rename the file to it. Until the file is stamped, too, it is nobody's commit.
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             file.number = number
         except BaseException:

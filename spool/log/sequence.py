@@ -129,7 +129,11 @@ def _is_whole(disk: Disk, number: int) -> bool:
             found = prove(disk, handle).header.number
         if found == number:
             return True
-        reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
+        reason = (
+            f"it carries the number {found}: stale bytes of another commit, or a torn write"
+            if found
+            else "its writer died before it wrote the number into it"
+        )
     except CorruptedFile as error:
         reason = f"{error}; its writer died before the commit was acknowledged"
     quarantine(disk, name, reason)

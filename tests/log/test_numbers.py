@@ -1,5 +1,6 @@
 """The numbers of commits: each is given out once, and published in its turn, whoever dies with it."""
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -18,9 +19,14 @@ from tests.shown import bodies
 # -- given out --------------------------------------------------------------------------------------------------------
 
 
-def dies_before_its_number_is_stored(disk: Meanwhile, step: Callable[[], object]) -> None:
-    """The file has its name, and the counters do not say so yet."""
-    disk.before("rename_new", lambda: disk.before("write_at", disk.die), layout.ACTIVE)
+def dies_behind_its_stamp(disk: Meanwhile, step: Callable[[], object]) -> None:
+    """The file is whole, and the counters do not say that its number was given out: that could not be written."""
+
+    def cannot() -> None:
+        disk.before("make_durable", disk.die)
+        raise OSError(errno.EIO, "it fails")
+
+    disk.before("rename_new", lambda: disk.before("write_at", cannot), layout.ACTIVE)
     with pytest.raises(PowerCut):
         step()
 
@@ -29,10 +35,25 @@ def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
     space: spool.Space, watched: Watched
 ) -> None:
     doomed, disk = watched
-    dies_before_its_number_is_stored(disk, lambda: doomed.put("orders", "one"))
+    dies_behind_its_stamp(disk, lambda: doomed.put("orders", "one"))
     assert space.check() == [], "its file is no stray"
     space.put("orders", "two")
     assert bodies(space) == ["one", "two"]
+
+
+@pytest.mark.parametrize("call", ["write_at", "unlock", "make_durable"])
+def test_what_has_a_numbers_name_and_is_not_stamped_is_no_commit(
+    space: spool.Space, watched: Watched, call: str
+) -> None:
+    """Its writer died between the two: before or behind the store of the number, and once it was stamped."""
+    doomed, disk = watched
+    disk.before("rename_new", lambda: disk.before(call, disk.die), layout.ACTIVE)
+    with pytest.raises(PowerCut):
+        doomed.put("orders", "one")
+    space.put("orders", "two")
+    assert bodies(space) == (["one", "two"] if call == "make_durable" else ["two"])
+    assert space.check() == []
+    assert space._store.view.index.applied == 2
 
 
 @pytest.mark.parametrize("what", ["the lock on numbers", "the number's byte"])
@@ -47,7 +68,7 @@ def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, 
 def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched: Watched) -> None:
     space.put("orders", "one")
     doomed, disk = watched
-    dies_before_its_number_is_stored(disk, lambda: doomed.get("orders"))
+    dies_behind_its_stamp(disk, lambda: doomed.get("orders"))
     with pytest.raises(spool.Empty):
         space.get("orders")
 
