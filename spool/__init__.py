@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING
 if not (sys.platform == "linux" and sys.maxsize > 2**32):
     raise ImportError("xaspool needs 64-bit Linux: its locks are open-file-description locks (fcntl, F_OFD_SETLK)")
 
-from spool.admin.findings import Finding, RecoveryReport
-from spool.admin.holders import Holder
-from spool.admin.listing import QueueEntry
-from spool.admin.quarantined import QuarantinedFile
-from spool.admin.stats import QueueStats
 from spool.errors import (
     BadMessageId,
     CommitUnknown,
@@ -43,19 +38,24 @@ from spool.errors import (
     UnknownCodec,
     UnsafeFileSystem,
 )  # fmt: skip
-from spool.model.codecs import Codec, register_codec
-from spool.model.message import Message
-from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
-from spool.model.position import Position
-from spool.model.settings import QueueConfig, SpaceConfig
-from spool.opening import create, import_space, open
-from spool.space import Space, current_space
-from spool.transactions.transaction import Transaction
-from spool.workers.outcome import Reject, Retry
-from spool.workers.worker import Worker, WorkSummary
 
 if TYPE_CHECKING:
     from spool import aio as aio
+    from spool.admin.findings import Finding, RecoveryReport
+    from spool.admin.holders import Holder
+    from spool.admin.listing import QueueEntry
+    from spool.admin.quarantined import QuarantinedFile
+    from spool.admin.stats import QueueStats
+    from spool.model.codecs import Codec, register_codec
+    from spool.model.message import Message
+    from spool.model.options import JOIN, GetOptions, MessageFilters, PutOptions, QueueOptions, SpaceOptions
+    from spool.model.position import Position
+    from spool.model.settings import QueueConfig, SpaceConfig
+    from spool.opening import create, import_space, open
+    from spool.space import Space, current_space
+    from spool.transactions.transaction import Transaction
+    from spool.workers.outcome import Reject, Retry
+    from spool.workers.worker import Worker, WorkSummary
 
     __version__: str
 
@@ -70,20 +70,49 @@ __all__ = [
 ]  # fmt: skip
 
 
+# Where the other names are. They are imported when they are first asked for: importing the engine takes several times
+# as long as starting Python, and a program may not come to use it.
+_MODULES = {
+    "admin.findings": ("Finding", "RecoveryReport"),
+    "admin.holders": ("Holder",),
+    "admin.listing": ("QueueEntry",),
+    "admin.quarantined": ("QuarantinedFile",),
+    "admin.stats": ("QueueStats",),
+    "model.codecs": ("Codec", "register_codec"),
+    "model.message": ("Message",),
+    "model.options": ("JOIN", "GetOptions", "MessageFilters", "PutOptions", "QueueOptions", "SpaceOptions"),
+    "model.position": ("Position",),
+    "model.settings": ("QueueConfig", "SpaceConfig"),
+    "opening": ("create", "import_space", "open"),
+    "space": ("Space", "current_space"),
+    "transactions.transaction": ("Transaction",),
+    "workers.outcome": ("Reject", "Retry"),
+    "workers.worker": ("WorkSummary", "Worker"),
+}
+
+
 def __getattr__(name: str) -> object:
-    """Import what not every program needs when it is first asked for: ``aio``, ``__version__``."""
-    if name == "aio":
-        from importlib import import_module
+    """Import what has this name when it is first asked for; it is an attribute from then on."""
+    from importlib import import_module
 
-        return import_module("spool.aio")
     if name == "__version__":
-        from importlib import metadata
-
-        try:
-            return metadata.version("xaspool")
-        except metadata.PackageNotFoundError:
-            return "unknown"  # run from a tree that is not installed
+        return _version()
+    if name == "aio":
+        return import_module("spool.aio")  # which makes it an attribute
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"spool.{module}"), name)
+            return found
     raise AttributeError(f"module 'spool' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("xaspool")
+    except metadata.PackageNotFoundError:
+        return "unknown"  # run from a tree that is not installed
 
 
 def __dir__() -> list[str]:

@@ -3,9 +3,8 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, Protocol, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Unpack
 
-from spool.admin import export
 from spool.admin.findings import RecoveryReport
 from spool.disk.advice import as_failure
 from spool.disk.content import ensure_directory
@@ -24,6 +23,9 @@ from spool.store.parts import Files
 from spool.store.settings import write_settings
 from spool.store.store import Store, log, open_store
 from spool.text import quoted
+
+if TYPE_CHECKING:
+    from spool.admin.export import Progress
 
 
 class Scan(Protocol):
@@ -83,7 +85,7 @@ def import_space(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
-    progress: Callable[[export.Progress], None] | None = None,
+    progress: "Callable[[Progress], None] | None" = None,
 ) -> Space:
     """Make a new space out of what ``Space.export`` wrote; returns it open.
 
@@ -98,6 +100,8 @@ def import_space(
         SpaceExists: the directory is not empty.
         CorruptedFile: the export is damaged.
     """
+    from spool.admin import export  # with tarfile and what that imports, for a rare call
+
     export.check_stream(file, "read")
     with _directory(path, disk) as disk, calls.deferred(disk.close_all), _os_errors("importing the queue space"):
         if disk.names(""):

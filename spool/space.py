@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from spool.admin.admin import Administration
 from spool.admin.findings import Finding, RecoveryReport
@@ -28,7 +28,9 @@ from spool.transactions.claiming import check_wanted
 from spool.transactions.delivery import get_alone
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import body_list, check_time_limit, put_request
-from spool.workers.worker import Worker, WorkSummary, working_space
+
+if TYPE_CHECKING:
+    from spool.workers.worker import WorkSummary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -285,7 +287,7 @@ class Space:
         once: bool = False,
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
-    ) -> WorkSummary:
+    ) -> "WorkSummary":
         """Call ``function`` with each message of the queue, each in a transaction of its own that puts and gets join.
 
         What it returns is the reply, for the message's reply queue; None is an empty one. ``spool.Retry`` is a try that
@@ -303,6 +305,8 @@ class Space:
             QueueNotFound, InvalidArgument: at once, before a message is taken.
             SystemFailure: too many calls have not ended.
         """
+        from spool.workers.worker import Worker  # most programs that open a space are no workers
+
         return Worker(self, queue, function, threads=threads, once=once, timeout=timeout, stop=stop).run()
 
     # -- what an administrator asks for: ``spool.admin.admin`` tells of each ----------------------------------------
@@ -391,4 +395,6 @@ def current_space() -> Space:
 
     ProtocolError outside of a worker's call.
     """
+    from spool.workers.worker import working_space  # (see Space.work)
+
     return cast(Space, working_space())

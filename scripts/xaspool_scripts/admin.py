@@ -1,41 +1,57 @@
 """``spool-admin``: make, inspect, change and repair a space."""
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import cast
+
 import click
 
-from xaspool_scripts.admin_archive import export, import_
-from xaspool_scripts.admin_docs import docs
-from xaspool_scripts.admin_doctor import doctor
-from xaspool_scripts.admin_init import init
-from xaspool_scripts.admin_message import message
-from xaspool_scripts.admin_quarantine import quarantine
-from xaspool_scripts.admin_queue import queue
-from xaspool_scripts.admin_tour import tour
-from xaspool_scripts.admin_transaction import transaction
-from xaspool_scripts.common import (
-    COULD_NOT_LOOK,
-    DAMAGE_LEFT,
-    Failure,
-    Program,
-    describe,
-    json_option,
-    note,
-    opened,
-    space_option,
-    version_option,
-)  # fmt: skip
-from xaspool_scripts.output import printable, write_json
-from xaspool_scripts.wording import plural
+from xaspool_scripts.common import Program, space_option, version_option
 
-CLEAN, REPAIRED = 0, 1
+# Where each command is: its module, and its name there.
+_MODULES = {
+    "check": ("admin_check", "check"),
+    "docs": ("admin_docs", "docs"),
+    "doctor": ("admin_doctor", "doctor"),
+    "export": ("admin_archive", "export"),
+    "import": ("admin_archive", "import_"),
+    "init": ("admin_init", "init"),
+    "message": ("admin_message", "message"),
+    "quarantine": ("admin_quarantine", "quarantine"),
+    "queue": ("admin_queue", "queue"),
+    "tour": ("admin_tour", "tour"),
+    "transaction": ("admin_transaction", "transaction"),
+}
 
 
-class CouldNotLook(Failure):
-    """`check` could not read the space."""
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands, of which one that runs imports its own module alone."""
 
-    exit_code = COULD_NOT_LOOK
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command | None] = dict.fromkeys(_MODULES)
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._known[name]
+        if command is None:
+            module, attribute = _MODULES[name]
+            command = cast(click.Command, getattr(import_module(f"xaspool_scripts.{module}"), attribute))
+            self._known[name] = command
+        return command
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
-@click.group("spool-admin", cls=Program)
+@click.group("spool-admin", cls=Program, commands=_Commands())
 @space_option
 @version_option
 def main() -> None:
@@ -56,66 +72,6 @@ def main() -> None:
     Exit codes: 0 fine, 1 it failed, 2 wrong usage or a wrong value, 3 nothing there.
     """
 
-
-@main.command()
-@click.option("--repair", is_flag=True, help="Repair what can be repaired, and move the rest to quarantine/.")
-@json_option
-@space_option
-@click.pass_context
-def check(context: click.Context, repair: bool, as_json: bool) -> None:
-    """Read every byte of the space and name what is wrong.
-
-    With --repair, what can be repaired is, and the rest moves to quarantine/, with the reason beside it; nothing is
-    deleted. Other processes may have the space open: a file that one of them uses is named, and not repaired.
-
-    Exit codes: 0 clean, 1 repaired, 4 damage left, 8 could not look.
-
-    \b
-    Examples:
-      spool-admin check
-      spool-admin check --repair
-    """
-    from spool.admin.findings import Kind
-    from spool.errors import SpoolError
-
-    try:
-        with opened(tell=False) as space:
-            first = space.check(repair=repair)
-            left = [finding for finding in (space.check() if repair else first) if finding.kind is Kind.DAMAGED]
-            kept = space.quarantined()
-            checked = [*first, *kept]
-            named = {finding.name for finding in checked}
-            findings = [*checked, *(old for old in space.recovery.findings if old.name not in named)]
-    except (SpoolError, OSError, Failure) as error:
-        raise CouldNotLook(f"could not look: {describe(error)}") from error
-    for finding in findings:
-        if as_json:
-            write_json(finding)
-        else:
-            click.echo(printable(str(finding)))
-    repaired = sum(finding.repaired for finding in first) if repair else 0
-    if left:
-        also = f", {plural(repaired, 'file')} repaired" if repair else ""
-        note(f"damage is left: {plural(len(left), 'file')}{also}; every other message is served")
-    elif repaired:
-        note(f"repaired: {plural(repaired, 'file')}")
-    elif kept:
-        note(f"nothing is damaged; quarantine/ keeps {plural(len(kept), 'file')}: see spool-admin quarantine list")
-    else:
-        note("clean" if not findings else "clean: nothing is damaged")
-    context.exit(DAMAGE_LEFT if left else REPAIRED if repaired else CLEAN)
-
-
-main.add_command(docs)
-main.add_command(init)
-main.add_command(doctor)
-main.add_command(queue)
-main.add_command(message)
-main.add_command(transaction)
-main.add_command(quarantine)
-main.add_command(export)
-main.add_command(import_)
-main.add_command(tour)
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts import admin_rearrange
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     NONE,
@@ -103,6 +102,8 @@ def purge(queue: str, **options: Any) -> None:
       spool-admin queue purge orders --older-than 7d --dry-run
       spool-admin queue purge orders --header tenant=acme --yes
     """
+    from xaspool_scripts import admin_rearrange  # with what only commands on messages need
+
     with opened() as space:
         admin_rearrange.purge(space, queue, **options)
 

@@ -4,22 +4,22 @@ The programs import the engine inside their commands, so that ``--help`` and she
 """
 
 import errno
-import importlib.metadata
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from xaspool_scripts.start import INTERRUPTED, write_at_once
 from xaspool_scripts.wording import as_options
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from spool.space import Space
 
 # Exit codes, besides 0. One number has one meaning in every program (docs/commands.md has the table).
@@ -210,14 +210,27 @@ def json_option(function: AnyFunction) -> AnyFunction:
 
 
 def version_option(function: AnyFunction) -> AnyFunction:
-    return click.version_option(_version(), message="%(prog)s %(version)s")(function)
+    return click.option(
+        "--version",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_print_version,
+        help="Show the version and exit.",
+    )(function)
 
 
-def _version() -> str:
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib import metadata  # (its import takes as long as click's)
+
     try:
-        return importlib.metadata.version(_DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown (not installed)"
+        version = metadata.version(_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        version = "unknown (not installed)"
+    click.echo(f"{context.find_root().info_name} {version}")
+    context.exit()
 
 
 def named_space(context: click.Context | None = None) -> str | None:
@@ -282,7 +295,13 @@ def typed_values() -> Iterator[None]:
 # -- shell completion --------------------------------------------------------------------------------------------------
 
 
-def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _offers(names: Iterable[str], incomplete: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem  # for a shell that completes, and for no command
+
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the name of a queue, from space.toml, without opening the space."""
     from spool.model.settings_file import parse
 
@@ -291,10 +310,10 @@ def complete_queue(context: click.Context, parameter: click.Parameter, incomplet
             names = parse(file.read(), _SETTINGS).queues
     except Exception:  # completion prints no errors
         return []
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+    return _offers(names, incomplete)
 
 
-def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_prepared(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the xid of a prepared branch."""
     from spool.model import layout
 
@@ -302,11 +321,10 @@ def complete_prepared(context: click.Context, parameter: click.Parameter, incomp
         names = os.listdir(os.path.join(space_path(context), layout.PREPARED))
     except Exception:  # completion prints no errors
         return []
-    xids = sorted(str(xid) for xid in map(layout.parse_xid, names) if xid is not None)
-    return [CompletionItem(xid) for xid in xids if xid.startswith(incomplete)]
+    return _offers((str(xid) for xid in map(layout.parse_xid, names) if xid is not None), incomplete)
 
 
-def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_quarantined(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """Complete the name of a file in quarantine."""
     from spool.disk.quarantine import REASON_SUFFIX
     from spool.model import layout
@@ -315,4 +333,4 @@ def complete_quarantined(context: click.Context, parameter: click.Parameter, inc
         names = os.listdir(os.path.join(space_path(context), layout.QUARANTINE))
     except Exception:  # completion prints no errors
         return []
-    return [CompletionItem(n) for n in sorted(names) if n.startswith(incomplete) and not n.endswith(REASON_SUFFIX)]
+    return _offers((name for name in names if not name.endswith(REASON_SUFFIX)), incomplete)

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import BinaryIO, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
-from spool.admin import bulk, export, quarantined
+from spool.admin import bulk, quarantined
 from spool.admin.findings import Finding
 from spool.admin.holders import IN_DOUBT, Holder, holders
 from spool.admin.listing import QueueEntry, entries_of, entry_of, unread
@@ -23,6 +23,9 @@ from spool.policies.expiry import expire
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
 from spool.transactions.validation import check_queue
+
+if TYPE_CHECKING:
+    from spool.admin.export import Progress
 
 log = logging.getLogger("spool")
 
@@ -83,7 +86,7 @@ class Administration:
 
     @public_call("exporting the space")
     def export(
-        self, file: BinaryIO, *, compress: bool = False, progress: Callable[[export.Progress], None] | None = None
+        self, file: BinaryIO, *, compress: bool = False, progress: "Callable[[Progress], None] | None" = None
     ) -> int:
         """Write everything but claims into one file, as it is at one moment; returns how many files that were.
 
@@ -93,7 +96,9 @@ class Administration:
             file: open for writing bytes.
             progress: called with the number of files so far.
         """
-        return export.export(self._store, file, progress, compress)
+        from spool.admin.export import export  # with tarfile and what that imports, for a rare call
+
+        return export(self._store, file, progress, compress)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
 

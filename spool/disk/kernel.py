@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-import filelock
-
 _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
 renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
@@ -188,6 +186,8 @@ def funlock(descriptor: int) -> None:
 @contextmanager
 def file_locked(path: str, mode: int) -> Iterator[bool]:
     """Hold a file as a lock (filelock); yields False at once if another process holds it."""
+    import filelock  # its import takes a tenth of the engine's, and a short command does no housekeeping
+
     guard = filelock.FileLock(path, timeout=0, mode=mode)
     try:
         guard.acquire()

@@ -20,7 +20,6 @@ from spool.maintenance.compaction import EVERY_SECONDS, Compactor
 from spool.maintenance.reclaim import reclaim
 from spool.maintenance.schedule import Extent
 from spool.model import layout
-from spool.policies.capacity import check_marks
 from spool.policies.expiry import expire
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
@@ -151,6 +150,8 @@ class Housekeeper:
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:
+            from spool.policies.capacity import check_marks  # with subprocess, for the few spaces that have marks
+
             check_marks(self._store)
 
     def _catch_up(self) -> None:
