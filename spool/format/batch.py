@@ -7,8 +7,7 @@ to disk while it is written.
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -23,8 +22,7 @@ from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, Xid
 _ENTRY_BYTES = 64  # what a run, a command or a fact takes in the table at most, beside what it carries
 
 
-@dataclass(slots=True)
-class Section:
+class Section(NamedTuple):
     """A section ready to be written: its ``parts`` one behind the other; ``entry.offset`` is 0 until it has a place."""
 
     table: Table
@@ -34,61 +32,57 @@ class Section:
 
 def encode_table(table: Table) -> bytes:
     # What is searched by key comes first: it is found without unpacking the rest.
-    compacted: dict[str, Any] = {}
-    if isinstance(table, CompactedTable):
-        compacted = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
-    return msgpack.packb(
-        {
-            **compacted,
-            "queues": table.queues,
-            "attributes": table.attributes,
-            "runs": table.runs,
-            "lengths": table.lengths.tolist(),
-            "checksums": table.checksums.tolist(),
-            "commands": table.commands,
-            "facts": table.facts,
-        }
-    )
+    columns: dict[str, Any] = {}
+    if type(table) is CompactedTable:
+        columns = {"ids": table.ids, "correlations": table.correlations, "origins": list(table.origins)}
+    columns["queues"] = table.queues
+    columns["attributes"] = table.attributes
+    columns["runs"] = table.runs
+    columns["lengths"] = table.lengths.tolist()
+    columns["checksums"] = table.checksums.tolist()
+    columns["commands"] = table.commands
+    columns["facts"] = table.facts
+    packed: bytes = msgpack.Packer().pack(columns)  # (as ``packb``, which makes a packer, too)
+    return packed
 
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     """Encode a section, whose table has the lengths and checksums of the bodies."""
     encoded = encode_table(table)
-    heads = {length: body_head(length) for length in set(table.lengths)}
-    parts = [encoded] * (1 + 2 * len(bodies))
-    parts[1::2] = map(heads.__getitem__, table.lengths)
-    parts[2::2] = bodies
-    entry = SectionEntry(
-        offset=0,
-        table_bytes=len(encoded),
-        table_checksum=zlib.crc32(encoded),
-        bodies_bytes=sum(map(len, parts)) - len(encoded),
-        messages=len(bodies),
-    )
-    return Section(table, entry, parts)
+    parts, bodies_bytes = [encoded], 0
+    if bodies:
+        parts *= 1 + 2 * len(bodies)
+        parts[1::2] = map(body_head, table.lengths)
+        parts[2::2] = bodies
+        bodies_bytes = sum(map(len, parts)) - len(encoded)
+    return Section(table, SectionEntry(0, len(encoded), zlib.crc32(encoded), bodies_bytes, len(bodies)), parts)
 
 
-@dataclass(slots=True)
 class CommitBatch:
     """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
 
-    Ordinals count its messages from 0. ``adopted``: the prepared branches that it commits, and ``adopts`` how its
-    header names them. ``supersedes``: the numbers whose content it says again.
+    messages, commands, facts: how many there are. Ordinals count the messages from 0.
+    sections: those that are closed, ready to be written.
+    adopts, adopted: the prepared branches that it commits, as its header names them, and their contents.
+    supersedes: the numbers whose content it says again.
     """
 
-    messages: int = 0
-    commands: int = 0
-    facts: int = 0
-    sections: list[Section] = field(default_factory=list)
-    adopts: list[Adoption] = field(default_factory=list)
-    adopted: list[FileContents] = field(default_factory=list)
-    supersedes: tuple[int, ...] = ()
-    _begun: list[tuple[Xid, bytes, int]] = field(default_factory=list)  # branches: xid, id, first ordinal
-    _shared: tuple[str, int] | None = None
-    _table: Table = field(default_factory=Table)
-    _bodies: list[bytes] = field(default_factory=list)
-    _bytes: int = 0
-    _addressed: int = 0
+    __slots__ = (
+        "_addressed", "_begun", "_bodies", "_bytes", "_shared", "_table", "adopted", "adopts", "commands", "facts",
+        "messages", "sections", "supersedes",
+    )  # fmt: skip
+
+    def __init__(self, supersedes: tuple[int, ...] = ()) -> None:
+        self.messages = self.commands = self.facts = 0
+        self.sections: list[Section] = []
+        self.adopts: list[Adoption] = []
+        self.adopted: list[FileContents] = []
+        self.supersedes = supersedes
+        self._begun: list[tuple[Xid, bytes, int]] = []  # branches: xid, id, first ordinal
+        self._shared: tuple[str, int] | None = None
+        self._table = Table()
+        self._bodies: list[bytes] = []
+        self._bytes = self._addressed = 0
 
     @property
     def is_empty(self) -> bool:
@@ -128,12 +122,15 @@ class CommitBatch:
     @property
     def branches(self) -> tuple[BranchEntry, ...]:
         """Return the branches with their ordinals, in order; each ends where the next one begins."""
-        entries: list[BranchEntry] = []
+        if len(self._begun) == 1:  # as most often
+            xid, id_bytes, first = self._begun[0]
+            return (BranchEntry(xid, id_bytes, first, self.messages - first),)
+        found: list[BranchEntry] = []
         end = self.messages
         for xid, id_bytes, first in reversed(self._begun):
-            entries += (BranchEntry(xid, id_bytes, first, end - first),)
+            found += (BranchEntry(xid, id_bytes, first, end - first),)
             end = first
-        return tuple(entries[::-1])
+        return tuple(found[::-1])
 
     def adopt(self, contents: FileContents) -> None:
         """Commit a prepared branch as well; its messages come behind all that is here by now."""
@@ -148,25 +145,31 @@ class CommitBatch:
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
         """Append messages with the same control fields; the first one's ordinal."""
-        first, done = self.messages, 0
-        if first + len(bodies) > MAX_ORDINAL + 1:
+        first, count, lengths = self.messages, len(bodies), list(map(len, bodies))
+        if first + count > MAX_ORDINAL + 1:
             raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
-        while done < len(bodies):
-            piece, lengths = bodies, list(map(len, bodies))
-            size = sum(lengths)
-            if done or self._bytes + size >= SECTION_BYTES or len(self._bodies) + len(bodies) > SECTION_MESSAGES:
-                piece = self._next_piece(bodies[done:])
-                lengths = list(map(len, piece))
-                size = sum(lengths)
-            table = self._table
-            table.lengths.extend(lengths)
-            table.checksums.extend(map(zlib.crc32, piece))
-            self._bodies.extend(piece)
-            self._add_run(queue, attributes, len(piece))
-            self._bytes += size
-            self.messages += len(piece)
-            done += len(piece)
+        size = sum(lengths)
+        if self._bytes + size < SECTION_BYTES and len(self._bodies) + count <= SECTION_MESSAGES:
+            self._put(queue, bodies, attributes, lengths, size)
+            return first
+        while bodies:
+            piece = self._next_piece(bodies)
+            bodies = bodies[len(piece) :]
+            lengths = list(map(len, piece))
+            self._put(queue, piece, attributes, lengths, sum(lengths))
         return first
+
+    def _put(
+        self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any], lengths: list[int], size: int
+    ) -> None:
+        """Append messages for which the section has room."""
+        table = self._table
+        table.lengths.extend(lengths)
+        table.checksums.extend(map(zlib.crc32, bodies))
+        self._bodies += bodies
+        self._bytes += size
+        self.messages += len(lengths)
+        self._add_run(queue, attributes, len(lengths))
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
         """As many as the section has room for, at least one; of a new section, if this one is full."""
@@ -187,11 +190,11 @@ class CommitBatch:
                 last[2] += count
                 return
         if queue not in table.queues:
-            table.queues.append(queue)
+            table.queues += (queue,)
         if not table.attributes or table.attributes[-1] != attributes:
-            table.attributes.append(dict(attributes))
-            self._bytes += _table_bytes(attributes)
-        table.runs.append([table.queues.index(queue), len(table.attributes) - 1, count])
+            table.attributes += (dict(attributes),)
+            self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
+        table.runs += ([table.queues.index(queue), len(table.attributes) - 1, count],)
 
     def append(self, other: "CommitBatch") -> None:
         """Append all content of another batch, with its branches. ``other`` does not change."""

@@ -10,8 +10,10 @@ write. It lies outside the header's checksum and has its own.
 
 import struct
 import zlib
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -40,13 +42,33 @@ _NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
 _NUMBER_CHECK_AT = _NUMBER_AT + 8 + len(_NUMBER_CHECK_KEY)
 _LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
 FIXED_BYTES = _LENGTH_AT + 4
-_HEADER_FIELDS = 15  # as many as a fixmap holds
+
+# What is the same in every header that is written, up to its length. 15 fields are as many as a fixmap holds.
+_FRONT = (
+    bytes([0x80 | 15]) + _START + VERSION.to_bytes(2, "big") + _NUMBER_KEY + bytes(8) + _NUMBER_CHECK_KEY
+    + zlib.crc32(bytes(8)).to_bytes(4, "big") + _LENGTH_KEY
+)  # fmt: skip
+_FRONT_CHECKSUM = zlib.crc32(_NUMBER_CHECK_KEY + _LENGTH_KEY, zlib.crc32(_FRONT[:_NUMBER_AT]))
+# Numbers are written in their widest form, so that one ``pack`` writes all that is of fixed width.
+_TIME = struct.Struct(">6sd")
+_TIME_KEY, _WRITER_KEY, _BRANCHES_KEY = b"\xa4time\xcb", b"\xa6writer", b"\xa8branches"
+_ADOPTS_KEY, _SUPERSEDES_KEY, _SECTIONS_KEY = b"\xa6adopts", b"\xaasupersedes", b"\xa8sections"
+_LOCAL_TEXT_START = (LOCAL_TEXT % "")[:-1].encode("ascii")
+_LOCAL_TEXT_BYTES = len(_LOCAL_TEXT_START) + 4 * BRANCH_ID_BYTES // 3 + 1
+_LOCAL_BRANCH = struct.Struct(f">2s{len(_LOCAL_TEXT_START)}s{4 * BRANCH_ID_BYTES // 3}s3s{BRANCH_ID_BYTES}sBIBI")
+_LOCAL_START = bytes([0x94, 0xA0 | _LOCAL_TEXT_BYTES]), _LOCAL_TEXT_START
+_LOCAL_ID = b".\xc4" + bytes([BRANCH_ID_BYTES])
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_SECTION = struct.Struct(">BBIBIBQBI")
+_REST = struct.Struct(">14sQ8sB9sI")
+_DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7flushed", b"\xa7padding\xc6"
+_TAIL = b"\xa8checksum\xce"
 
 # What well-formed msgpack with a right checksum can still raise where something else was expected.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BranchEntry:
     """A branch whose messages lie in this file: ordinals ``first`` to ``first + count - 1`` of the commit."""
 
@@ -56,7 +78,7 @@ class BranchEntry:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Adoption:
     """A prepared branch that this numbered file commits; ``size`` and ``checksum`` (its header's) say which bytes."""
 
@@ -86,7 +108,7 @@ class Header(NamedTuple):
 
     number: int
     time: float
-    writer: dict[str, Any]
+    writer: Mapping[str, Any]
     branches: tuple[BranchEntry, ...] = ()
     adopts: tuple[Adoption, ...] = ()
     supersedes: tuple[int, ...] = ()
@@ -108,36 +130,35 @@ class Header(NamedTuple):
 def encode_header(header: Header, *, room: int = 0) -> bytes:
     """Return the header's bytes with number 0. ``room``: pad to at least this length (the sections were written
     already)."""
+    branches: list[bytes] = []
+    for branch in header.branches:
+        if branch.xid == (FORMAT_LOCAL, branch.id, b"") and len(branch.id) == BRANCH_ID_BYTES:  # as nearly all are
+            text = b2a_base64(branch.id, newline=False).translate(_URL_SAFE)
+            branches += (
+                _LOCAL_BRANCH.pack(*_LOCAL_START, text, _LOCAL_ID, branch.id, 0xCE, branch.first, 0xCE, branch.count),
+            )
+        else:
+            branches += (msgpack.packb([str(branch.xid), branch.id, branch.first, branch.count]),)
+    sections: list[bytes] = []
+    for _, table_bytes, checksum, bodies_bytes, messages in header.sections:
+        sections += (_SECTION.pack(0x94, 0xCE, table_bytes, 0xCE, checksum, 0xCF, bodies_bytes, 0xCE, messages),)
     fields = [
-        ("time", header.time),
-        ("writer", header.writer),
-        ("branches", [[_xid_text(b), b.id, b.first, b.count] for b in header.branches]),
-        ("adopts", [[str(a.xid), a.size, a.checksum, a.first, a.count] for a in header.adopts]),
-        ("supersedes", list(header.supersedes)),
-        ("sections", [[s.table_bytes, s.table_checksum, s.bodies_bytes, s.messages] for s in header.sections]),
-        ("durable_mark", header.durable_mark),
-        ("flushed", header.flushed),
-        ("padding", b""),
-    ]
-    pack = msgpack.Packer().pack
-    packed = [pack(part) for pair in fields for part in pair]
-    tail = b"\xa8checksum\xce"
-    length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
-    if length < room:
-        packed[-1] = _padding(room - length + len(packed[-1]))
-        length = FIXED_BYTES + sum(map(len, packed)) + len(tail) + 4
-    head = (
-        bytes([0x80 | _HEADER_FIELDS]) + _START + VERSION.to_bytes(2, "big") + stamp(0)[1] + _LENGTH_KEY
-        + length.to_bytes(4, "big")
-    )  # fmt: skip
-    encoded = head + b"".join(packed) + tail
-    return encoded + header_checksum(encoded).to_bytes(4, "big")
-
-
-def _padding(total: int) -> bytes:
-    """Return a ``bin 32`` of that many bytes with its own head; the few bytes it may exceed ``total`` by do no harm."""
-    size = max(0, total - 5)
-    return b"\xc6" + size.to_bytes(4, "big") + bytes(size)
+        _TIME.pack(_TIME_KEY, header.time),
+        _WRITER_KEY, _packed_writer(header.writer),
+        _BRANCHES_KEY, _array_head(len(branches)), *branches,
+        _ADOPTS_KEY, _packed_adoptions(header.adopts) if header.adopts else b"\x90",
+        _SUPERSEDES_KEY, msgpack.packb(header.supersedes) if header.supersedes else b"\x90",
+        _SECTIONS_KEY, _array_head(len(sections)), *sections,
+    ]  # fmt: skip
+    packed = b"".join(fields)
+    length = len(_FRONT) + 4 + len(packed) + _REST.size + len(_TAIL) + 4
+    padding = room - length if room > length else 0
+    rest = _REST.pack(
+        _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, padding
+    )
+    behind = b"".join(((length + padding).to_bytes(4, "big"), packed, rest, bytes(padding), _TAIL))
+    checksum = zlib.crc32(behind, _FRONT_CHECKSUM)
+    return b"".join((_FRONT, behind, checksum.to_bytes(4, "big")))
 
 
 def header_checksum(encoded: bytes) -> int:
@@ -225,12 +246,28 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
     )
 
 
-def _xid_text(branch: BranchEntry) -> str:
-    """Nearly every branch is one of this process's own kind, whose xid is known from its id. (Its 12 bytes are 16
-    characters of base64, without padding.)"""
-    if len(branch.id) == BRANCH_ID_BYTES and branch.xid == (FORMAT_LOCAL, branch.id, b""):
-        return LOCAL_TEXT % urlsafe_b64encode(branch.id).decode("ascii")
-    return str(branch.xid)
+_last_writer: tuple[object, bytes] = (None, b"")
+
+
+def _packed_writer(writer: Mapping[str, Any]) -> bytes:
+    """Encode the writer; a process writes the same one in all of its files."""
+    global _last_writer
+    known, packed = _last_writer
+    if known is not writer:
+        packed = msgpack.packb(writer)
+        _last_writer = writer, packed
+    return packed
+
+
+def _packed_adoptions(adopts: Iterable[Adoption]) -> bytes:
+    packed: bytes = msgpack.packb([[str(a.xid), a.size, a.checksum, a.first, a.count] for a in adopts])
+    return packed
+
+
+@lru_cache(maxsize=64)
+def _array_head(count: int) -> bytes:
+    """Return msgpack's head of an array."""
+    return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def _branch_xid(text: str, branch_id: Any) -> Xid:

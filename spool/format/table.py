@@ -4,7 +4,7 @@ import sys
 import zlib
 from array import array
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -93,6 +93,7 @@ class CompactedTable(Table):
         return self._places
 
 
+@lru_cache(maxsize=1024)  # bodies of one program have few lengths
 def body_head(length: int) -> bytes:
     """Return msgpack's ``bin`` head for a body."""
     if length < 1 << 8:

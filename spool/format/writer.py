@@ -7,7 +7,8 @@ should the header turn out larger than the room, the sections move to a second f
 import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
 
 from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
@@ -24,37 +25,56 @@ _STREAMED_HEADER_ROOM = 64 << 10
 _PADDED_BYTES = 4 << 10
 
 
-def writer_name() -> dict[str, object]:
+def writer_name() -> Mapping[str, object]:
     """Describe the writing process for a file's header. It is information only: nothing depends on it."""
-    return {"pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:64]}
+    return _writer_name(os.getpid())
 
 
-def new_header(time: float, durable_mark: int, **fields: Any) -> Header:
-    """Make the header of a new file, without a number.
+@lru_cache(maxsize=1)
+def _writer_name(pid: int) -> Mapping[str, object]:
+    return {"pid": pid, "program": os.path.basename(sys.argv[0] or "python")[:64]}
 
-    Args:
-        time: seconds since the epoch.
-        durable_mark: the durable number of any counters page that was read; an older one is as true.
-        fields: further fields of ``Header``.
-    """
-    return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark, **fields)
+
+def new_header(time: float, durable_mark: int) -> Header:
+    """Make the header of a new file without content, and without a number. Arguments as of ``complete``."""
+    return Header(number=0, time=time, writer=writer_name(), durable_mark=durable_mark)
 
 
 class CommitFileWriter:
-    """The file of one branch while it is written; the caller holds the xid's lock or owns the name."""
+    """The file of one branch while it is written; the caller holds the xid's lock or owns the name.
+
+    number: once the file has it, its outcome is no longer the writer's to undo.
+    tables: of the sections that are written.
+    """
 
     def __init__(self, disk: Disk, xid: Xid, header_room: int | None = None) -> None:
         self.disk = disk
         self.xid = xid
         self.name = layout.active(xid)
         self.handle: int | None = None
-        self.number: int | None = None  # once the file has it, its outcome is no longer the writer's to undo
-        self.header: Header | None = None  # as it stands in the file, once that is complete
+        self.number: int | None = None
         self.tables: list[Table] = []
         self.streamed = False
+        self._header: Header | None = None  # as it was encoded: its sections have no places
+        self._encoded = b""
         self._entries: list[SectionEntry] = []
         self._room = header_room or _STREAMED_HEADER_ROOM
-        self._end = 0
+        self._end = 0  # of the sections of a streamed file
+
+    @property
+    def header(self) -> Header:
+        """The header as it stands in the file, which is complete."""
+        assert self._header is not None
+        offset, entries = len(self._encoded), []
+        for entry in self._entries:
+            entries.append(entry._replace(offset=offset))
+            offset += entry.size
+        return self._header._replace(
+            sections=tuple(entries),
+            length=len(self._encoded),
+            size=offset,
+            checksum=int.from_bytes(self._encoded[-4:], "big"),
+        )
 
     def stream(self, batch: CommitBatch) -> None:
         """Write the batch's closed sections, and let go of their bodies."""
@@ -64,61 +84,70 @@ class CommitFileWriter:
             self.handle = self.disk.create(self.name)
             self.streamed = True
             self._end = self._room
-        for section in batch.sections:
-            self.disk.write_at(self.handle, self._end, b"".join(section.parts))
-            self._place(section.table, section.entry, self._end)
+        for table, entry, parts in batch.sections:
+            self.disk.write_at(self.handle, self._end, b"".join(parts))
+            self.tables.append(table)
+            self._entries.append(entry)
+            self._end += entry.size
         batch.sections.clear()
 
-    def complete(self, header: Header, batch: CommitBatch, pool: Recycler | None = None) -> Header:
-        """Write what is left and the header; returns the header as it stands in the file (number 0).
+    def complete(
+        self, batch: CommitBatch, time: float, durable_mark: int, *, flushed: bool = True, pool: Recycler | None = None
+    ) -> None:
+        """Write what is left of the batch, and the header, with the number 0.
 
-        ``pool``: where to look for a file to overwrite, for a file that will carry a number.
+        Args:
+            time: seconds since the epoch.
+            durable_mark: the durable number of any counters page that was read; an older one is as true.
+            flushed: whether the file will be flushed.
+            pool: where to look for a file to overwrite, for a file that will carry a number.
         """
         batch.close_section()
         if self.handle is not None:
             self.stream(batch)
-            return self._put_header(header)
-        header = header._replace(sections=tuple(section.entry for section in batch.sections))
+        tables, entries, parts, size = self.tables[:], self._entries[:], [b""], 0
+        for table, entry, pieces in batch.sections:
+            tables += (table,)
+            entries += (entry,)
+            parts += pieces
+            size += entry.table_bytes + entry.bodies_bytes
+        header = self._header = Header(
+            0, time, writer_name(), batch.branches, tuple(batch.adopts), batch.supersedes, tuple(entries), durable_mark,
+            flushed,
+        )  # fmt: skip
+        if self.streamed:
+            self._put_header(header)
+            return
         encoded = encode_header(header)
-        size = len(encoded)
-        for section in batch.sections:
-            size += section.entry.table_bytes + section.entry.bodies_bytes
+        size += len(encoded)
         keep = 2 if batch.messages else 1 if batch.commands else 0  # on a full disk what removes must still be able to
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
-        if taken is not None:
-            self.handle, there = taken
-            encoded = self._fit(header, encoded, size, there)
-        else:
+        if taken is None:
             self.handle = self.disk.create(self.name)
-        parts = [encoded]
-        for section in batch.sections:
-            parts += section.parts
+        else:
+            self.handle, there = taken
+            if size != there:
+                encoded = self._fit(header, encoded, size, there)
+        parts[0] = self._encoded = encoded
         self.disk.write_at(self.handle, 0, b"".join(parts))
-        self._end = len(encoded)
-        for section in batch.sections:
-            self._place(section.table, section.entry, self._end)
-        batch.sections.clear()
-        return self._finished(header, encoded)
+        self.tables, self._entries, batch.sections = tables, entries, []
 
     def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
         """Pad the header so that the file ends where the recycled one did; truncate a recycled file that is much
         longer."""
         assert self.handle is not None
         if size < there <= size + max(_PADDED_BYTES, size // 8):
-            padded = encode_header(header, room=len(encoded) + there - size)
-            size += len(padded) - len(encoded)
-            encoded = padded
+            return encode_header(header, room=len(encoded) + there - size)
         if size < there:
             self.disk.truncate(self.handle, size)
         return encoded
 
-    def _put_header(self, header: Header) -> Header:
+    def _put_header(self, header: Header) -> None:
         assert self.handle is not None
-        encoded = encode_header(header._replace(sections=tuple(self._entries)), room=self._room)
+        encoded = self._encoded = encode_header(header, room=self._room)
         if len(encoded) > self._room:
             self._move_sections(len(encoded))
         self.disk.write_at(self.handle, 0, encoded)
-        return self._finished(header, encoded)
 
     def _move_sections(self, start: int) -> None:
         """Move the sections to a new file, behind a larger header."""
@@ -128,23 +157,6 @@ class CommitFileWriter:
         self.handle = self.disk.create(self.name)
         write_chunks(self.disk, self.handle, chunks(self.disk, old, self._room, self._end), start)
         self.disk.close(old)
-        shift = start - self._room
-        self._entries = [entry._replace(offset=entry.offset + shift) for entry in self._entries]
-        self._end += shift
-
-    def _place(self, table: Table, entry: SectionEntry, offset: int) -> None:
-        self.tables.append(table)
-        self._entries.append(entry._replace(offset=offset))
-        self._end = offset + entry.size
-
-    def _finished(self, header: Header, encoded: bytes) -> Header:
-        self.header = header._replace(
-            sections=tuple(self._entries),
-            length=len(encoded),
-            size=self._end,
-            checksum=int.from_bytes(encoded[-4:], "big"),
-        )
-        return self.header
 
     def stamp(self, number: int) -> None:
         """Write the commit's number into the finished file."""

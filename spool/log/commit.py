@@ -31,7 +31,7 @@ from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceSt
 from spool.format.batch import CommitBatch, destinations_of
 from spool.format.reader import FileContents
 from spool.format.table import Table
-from spool.format.writer import CommitFileWriter, new_header
+from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
 from spool.log.sequence import highest_issued, settle_all, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
@@ -194,23 +194,16 @@ def write(
             number it is told from its old content after a power cut.
         page, flush, make_room: see ``commit``.
     """
-    header = new_header(
-        store.clock.now(),
-        (page or store.shared.counters.read()).durable,
-        branches=batch.branches,
-        adopts=tuple(batch.adopts),
-        supersedes=batch.supersedes,
-        flushed=flush,
-    )
+    now, durable = store.clock.now(), (page or store.shared.counters.read()).durable
     pool = store.files.recycler if recycle else None
     try:
-        file.complete(header, batch, pool)
+        file.complete(batch, now, durable, flushed=flush, pool=pool)
     except OSError as error:
         if make_room is None or file.streamed or error.errno not in NO_ROOM:
             raise
         file.abandon()
         make_room()
-        file.complete(header, batch, pool)
+        file.complete(batch, now, durable, flushed=flush, pool=pool)
 
 
 def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
@@ -222,7 +215,6 @@ def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
 
 def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     """Return the commit as a process reads it from its files."""
-    assert file.header is not None
     parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, contents))

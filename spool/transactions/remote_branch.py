@@ -109,8 +109,8 @@ class RemoteBranch:
         except BaseException:
             file.abandon()
             raise
-        assert file.header is not None
-        return Vote(self.xid, file.header.size, file.header.checksum)
+        header = file.header
+        return Vote(self.xid, header.size, header.checksum)
 
     def close(self) -> None:
         """Let go of the lock on the xid; the vote, if there was one, stands."""

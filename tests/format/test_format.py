@@ -100,6 +100,19 @@ def test_our_writer_makes_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_x02_a_header_may_have_integers_of_any_width(name: str) -> None:
+    """As another program may write them, and as this one did."""
+    data, narrow = (GOLDEN / name).read_bytes(), (GOLDEN / "narrow" / name).read_bytes()
+    ours, theirs = decode_header(data, len(data)), decode_header(narrow, len(narrow))
+    assert theirs.length < ours.length
+    assert narrow[theirs.length :] == data[ours.length :]
+    assert [entry[1:] for entry in theirs.sections] == [entry[1:] for entry in ours.sections]
+    nothing = {"length": 0, "size": 0, "checksum": 0, "sections": (), "adopts": ()}  # what the branch's file tells too
+    assert theirs._replace(**nothing) == ours._replace(**nothing)
+    assert [adoption.xid for adoption in theirs.adopts] == [adoption.xid for adoption in ours.adopts]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_e12_any_flipped_byte_and_any_truncation_is_noticed(name: str, tmp_path: Path) -> None:
     data = (GOLDEN / name).read_bytes()
     disk = Disk(str(tmp_path))

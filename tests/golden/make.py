@@ -7,10 +7,11 @@ each version stay, because they must stay readable.
 import zlib
 from array import array
 from pathlib import Path
+from unittest import mock
 
 from spool.disk import Disk
 from spool.format.batch import CommitBatch, Section, section_of
-from spool.format.header import Adoption, BranchEntry, Header, stamp
+from spool.format.header import Adoption, Header, stamp
 from spool.format.table import CompactedTable, Origins
 from spool.format.writer import CommitFileWriter
 from spool.index.lookup import correlation_hash
@@ -23,9 +24,9 @@ OWN_ID, BRANCH_ID = bytes(range(12)), bytes(range(12, 24))
 BRANCH_XID = Xid(7, b"global", b"branch")
 
 
-def commit_draft() -> CommitBatch:
+def commit_batch() -> CommitBatch:
     """Several queues, all control fields, kinds of body, commands on messages, a taken file and facts."""
-    batch = CommitBatch()
+    batch = batch_of_own()
     batch.put("orders", [b"", b"two", b"x" * 300], {})
     batch.put("orders", ["text \N{SNOWMAN}".encode()], {"codec": "text", "content_type": "text/plain; charset=utf-8"})
     batch.put(
@@ -52,8 +53,9 @@ def commit_draft() -> CommitBatch:
     return batch
 
 
-def branch_draft() -> CommitBatch:
+def branch_batch() -> CommitBatch:
     batch = CommitBatch()
+    batch.begin_branch(BRANCH_XID, BRANCH_ID)
     batch.put("answers", [b"\x82\xa1a\x01\xa1b\xc0"], {"codec": "msgpack", "content_type": "application/msgpack"})
     batch.remove(42, 0, 1, "dequeued")
     return batch
@@ -76,36 +78,39 @@ def compacted_section() -> Section:
     return section_of(table, bodies)
 
 
-def write(directory: Path, name: str, header: Header, batch: CommitBatch, number: int) -> Header:
+def write(directory: Path, name: str, batch: CommitBatch, time: float, durable_mark: int, number: int) -> Header:
     """A finished file, stamped if it has a number, under a golden name."""
     (directory / "active").mkdir(exist_ok=True)
     file = CommitFileWriter(Disk(str(directory)), Xid(FORMAT_LOCAL, b"golden", b""))
-    done = file.complete(header, batch)
+    with mock.patch("spool.format.writer.writer_name", return_value=WRITER):
+        file.complete(batch, time, durable_mark)
     if number:
         assert file.handle is not None
         file.disk.write_at(file.handle, *stamp(number))
     file.close()
     (directory / file.name).rename(directory / name)
     (directory / "active").rmdir()
-    return done
+    return file.header
+
+
+def batch_of_own(supersedes: tuple[int, ...] = ()) -> CommitBatch:
+    """A batch with one branch of its own."""
+    batch = CommitBatch(supersedes)
+    batch.begin_branch(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID)
+    return batch
 
 
 def make(directory: Path) -> None:
-    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 8)
-    header = Header(number=0, time=1790000000.25, writer=WRITER, branches=(own,), durable_mark=41)
-    write(directory, "commit.msgpack", header, commit_draft(), 42)
-    entry = BranchEntry(BRANCH_XID, BRANCH_ID, 0, 1)
-    header = Header(number=0, time=1790000001.0, writer=WRITER, branches=(entry,), durable_mark=42)
-    voted = write(directory, "branch.msgpack", header, branch_draft(), 0)
-    adoption = Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1)
-    head = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 0)
-    header = Header(number=0, time=1790000002.0, writer=WRITER, branches=(head,), adopts=(adoption,), durable_mark=42)
-    write(directory, "head.msgpack", header, CommitBatch(), 43)
-    batch = CommitBatch(messages=3, sections=[compacted_section()])
-    batch.leave(1, 1)
-    own = BranchEntry(Xid(FORMAT_LOCAL, OWN_ID, b""), OWN_ID, 0, 3)
-    header = Header(number=0, time=1790000003.0, writer=WRITER, branches=(own,), supersedes=(7, 9), durable_mark=43)
-    write(directory, "compaction.msgpack", header, batch, 44)
+    write(directory, "commit.msgpack", commit_batch(), 1790000000.25, 41, 42)
+    voted = write(directory, "branch.msgpack", branch_batch(), 1790000001.0, 42, 0)
+    head = batch_of_own()
+    head.adopts.append(Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1))
+    write(directory, "head.msgpack", head, 1790000002.0, 42, 43)
+    compacted = batch_of_own(supersedes=(7, 9))
+    compacted.messages = 3
+    compacted.sections.append(compacted_section())
+    compacted.leave(1, 1)
+    write(directory, "compaction.msgpack", compacted, 1790000003.0, 43, 44)
 
 
 if __name__ == "__main__":
