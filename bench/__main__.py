@@ -17,8 +17,8 @@ from bench.cases.base import Case
 from bench.document import write
 from bench.flushes import count_flushes
 from bench.peers import PEERS
-from bench.setting import FULL, Bench, Sizes, describe, running
-from bench.table import Chart, Outcome, Report, line_of, markdown, unmeasured
+from bench.setting import FULL, ONCE, Bench, Sizes, describe, running
+from bench.table import Chart, Outcome, Report, line_of, markdown, summary, unmeasured
 
 _NAMES = [peer.name for peer in PEERS]
 _DEFAULT = [peer.name for peer in PEERS if not peer.on_request]
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
                     f"  {row[0]:14} {row[1]:36} durable: {row[2]:6} flushes a put {row[4]}, a get {row[5]}", flush=True
                 )
         run(bench, keys, report)
+    print(f"\n{summary(report)}")
     if asked.write:
         write(report)
     if asked.markdown:
@@ -97,18 +98,20 @@ def _print_setting(report: Report, bench: Bench) -> None:
 
 
 def sizes_of(asked: argparse.Namespace) -> Sizes:
-    sizes = FULL if asked.full else Sizes()
+    sizes = FULL if asked.full else ONCE if asked.once else Sizes()
     changed = {f.name: getattr(asked, f.name) for f in fields(Sizes) if getattr(asked, f.name, None) is not None}
     return replace(sizes, **changed, label=f"{sizes.label}, changed by options") if changed else sizes
 
 
 def parser() -> argparse.ArgumentParser:
-    keys = [case.key for case in CASES]
     """The command line."""
+    keys = [case.key for case in CASES]
     found = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     found.add_argument("cases", nargs="*", type=_case, metavar="CASE", help=f"default: all of {', '.join(keys)}")
     found.add_argument("--directory", default=".", help="on the disk to measure; default: here")
-    found.add_argument("--full", action="store_true", help="the sizes of the table: an hour or more, 30 GB of disk")
+    size = found.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="the sizes of the table: hours, 40 GB of disk")
+    size.add_argument("--once", action="store_true", help="as little of each case as shows that it works")
     found.add_argument(
         "--peers",
         type=_peers,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from spool import Space
+    from xa import ResourceManager
 
 HERE = Path(__file__).parents[1]
 # How many times a turn does each of these; with that, a turn takes about as long as one of the others.
@@ -30,6 +31,9 @@ STEPS = {
     "put, 100 a commit": 20,
     "get, 100 at a time": 20,
     "get and put in a transaction": 60,
+    "100 puts with a call each": 10,
+    "100 gets with a call each": 3,
+    "two-phase commit of a put": 30,
     "submit 1,000, wait for all": 1,
 }
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
@@ -135,23 +139,26 @@ def play(tree: Path, path: Path) -> None:
     """Do the steps that are asked for, until the input ends."""
     sys.path.insert(0, str(tree))
     import spool
+    import xa
 
-    if Path(spool.__file__).parents[1] != tree:
-        raise SystemExit(f"{spool.__file__} was imported, which is not of {tree}")
+    for module in (spool, xa):
+        if module.__file__ is None or Path(module.__file__).parents[1] != tree:
+            raise SystemExit(f"{module.__file__} was imported, which is not of {tree}")
     with spool.create(path) as space:
         space.create_queue("q")
         for _ in range(10):
             space.put_many("q", [_BODY] * 500)
+        manager = xa.ResourceManager(space)
         for line in sys.stdin:
             step = line.strip()
             begun, busy = time.perf_counter(), time.process_time()
             for _ in range(STEPS[step]):
-                _do(space, step)
+                _do(space, step, manager)
             spent = time.perf_counter() - begun, time.process_time() - busy
             print(json.dumps([seconds / STEPS[step] for seconds in spent]), flush=True)
 
 
-def _do(space: "Space", step: str) -> None:
+def _do(space: "Space", step: str, manager: "ResourceManager") -> None:
     if step == "put, 1 a commit":
         space.put("q", _BODY)
     elif step == "get, 1 at a time":
@@ -163,9 +170,30 @@ def _do(space: "Space", step: str) -> None:
     elif step == "get and put in a transaction":
         with space.transaction() as tx:
             tx.put("q", tx.get("q").body)
+    elif step == "100 puts with a call each":
+        with space.transaction() as tx:
+            for _ in range(100):
+                tx.put("q", _BODY)
+    elif step == "100 gets with a call each":
+        with space.transaction() as tx:
+            for _ in range(100):
+                tx.get("q")
+    elif step == "two-phase commit of a put":
+        _commit_in_two_phases(space, manager)
     else:
         for future in [space.submit("q", _BODY) for _ in range(1000)]:
             future.result()
+
+
+def _commit_in_two_phases(space: "Space", manager: "ResourceManager") -> None:
+    from xa import Xid
+
+    xid = Xid(1, os.urandom(16), b"")
+    manager.start(xid)
+    space.put("q", _BODY)
+    manager.end(xid)
+    manager.prepare(xid)
+    manager.commit(xid)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from bench.journal import ext4_with_a_journal
 from bench.peers import PEERS
 from bench.peers.base import Line, Missing, Peer
 from bench.spaces import Spaces
@@ -34,6 +35,8 @@ class Sizes:
     opened: int = 20_000
     waiting: tuple[int, ...] = (20_000, 100_000)
     backlogs: tuple[int, ...] = (1_000, 10_000, 100_000)
+    starts: int = 10
+    image_megabytes: int = 1_500
 
 
 FULL = Sizes(
@@ -51,7 +54,33 @@ FULL = Sizes(
     opened=1_000_000,
     waiting=(1_000_000, 10_000_000),
     backlogs=(1_000, 10_000, 100_000, 1_000_000, 10_000_000),
+    starts=50,
+    image_megabytes=6_000,
 )
+
+ONCE = Sizes(
+    label="once: only shows that all works",
+    calm_seconds=0.0,
+    rounds=10,
+    warm_up=10,
+    slices=1,
+    thread_commits=5,
+    outstanding=100,
+    submitted=500,
+    process_messages=10,
+    latencies=10,
+    idle_seconds=0.2,
+    opens=1,
+    opened=2_000,
+    waiting=(1_000, 2_000),
+    backlogs=(1_000, 2_000),
+    starts=1,
+    image_megabytes=64,
+)
+
+# Those that a target of a case on ext4 with a journal names.
+_DATABASE_MEGABYTES = 300  # before anything is in it
+_ON_JOURNAL = ("raw append", "xaspool", "SQLite", "Redis", "PostgreSQL")
 
 
 @dataclass
@@ -62,11 +91,32 @@ class Bench:
     sizes: Sizes
     peers: dict[str, Peer] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    ending: ExitStack = field(default_factory=ExitStack)  # what to do at the end of the run, the last first
+
+    @cached_property
+    def on_journal(self) -> "Bench | Missing":
+        """The same on ext4 with a journal, with those peers that its cases need; or why not."""
+        try:
+            megabytes = self.sizes.image_megabytes + _DATABASE_MEGABYTES * ("PostgreSQL" in self.peers)
+            directory = self.ending.enter_context(ext4_with_a_journal(self.directory, megabytes))
+        except Missing as missing:
+            return missing
+        there = Bench(directory, self.sizes, ending=self.ending)
+        for name, peer in self.peers.items():
+            if name in _ON_JOURNAL:
+                _start(there, type(peer)())
+        return there
 
     @cached_property
     def spaces(self) -> Spaces:
         """Those with a backlog, which several cases share."""
         return Spaces(self.directory)
+
+    @cached_property
+    def has_journal(self) -> bool:
+        """Whether the disk is ext4 with a journal, for which some targets are higher."""
+        disk = Disk(self.directory)
+        return disk.ordered and disk.file_system().kind == "ext4"
 
     def lines(self, queue: str, names: Iterable[str] | None = None) -> dict[str, Line]:
         """One line to a queue of that name in each contender that was asked for and is here."""
@@ -93,23 +143,19 @@ def running(where: str, sizes: Sizes, names: Iterable[str]) -> Iterator[Bench]:
     """A bench with the named peers started, in a directory of its own that is removed afterwards."""
     directory = tempfile.mkdtemp(prefix="xaspool-bench-", dir=os.path.abspath(where))
     os.chmod(directory, 0o711)  # a server of another user walks through
-    bench = Bench(directory, sizes)
-    started: list[Peer] = []
-    try:
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, directory, ignore_errors=True)
+        bench = Bench(directory, sizes, ending=ending)
         for kind in PEERS:
             if kind.name in names:
-                _start(bench, kind(), started)
+                _start(bench, kind())
         yield bench
-    finally:
-        for peer in started:
-            peer.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(bench: Bench, peer: Peer, started: list[Peer]) -> None:
+def _start(bench: Bench, peer: Peer) -> None:
     own = f"{bench.directory}/{type(peer).__name__.lower()}"
     os.mkdir(own)
-    started.append(peer)
+    bench.ending.callback(peer.stop)
     try:
         peer.start(own)
     except Missing as missing:

@@ -11,7 +11,7 @@ class Verdict(enum.Enum):
     """Of one row. UNKNOWN: it was not measured, or not as its target asks; the note says why."""
 
     OK = "ok"
-    NOT_OK = "not ok"
+    NOT_OK = "not reached"
     UNKNOWN = "–"
 
     @classmethod
@@ -41,8 +41,11 @@ class Outcome:
     against: Figure | None = None  # the one of the others that the target names
 
 
+_UNMEASURED = "not measured"
+
+
 def unmeasured(row: Row, why: str) -> Outcome:
-    return Outcome(row, "not measured", Verdict.UNKNOWN, note=why)
+    return Outcome(row, _UNMEASURED, Verdict.UNKNOWN, note=why)
 
 
 @dataclass
@@ -73,10 +76,18 @@ class Report:
 def line_of(outcome: Outcome) -> str:
     """A row as it is printed when it is done."""
     figures = [figure for figure in (outcome.ours, *outcome.others) if figure is not None]
-    lines = [f"[{outcome.verdict.value:^6}] {outcome.row.case}: {outcome.row.target}"]
-    lines.append(f"         reached: {outcome.reached}{f'; {outcome.note}' if outcome.note else ''}")
+    lines = [f"[{outcome.verdict.value:^11}] {outcome.row.case}: {outcome.row.target}"]
+    lines.append(f"           reached: {outcome.reached}{f'; {outcome.note}' if outcome.note else ''}")
     lines += [f"           {figure.who:28} {figure.spread():>30} {figure.unit}{mark(figure)}" for figure in figures]
     return "\n".join(lines)
+
+
+def summary(report: Report) -> str:
+    """All rows that were measured, a line each: the verdict, the case, its target, what it reached."""
+    done = [outcome for outcome in report.outcomes if outcome.reached != _UNMEASURED]
+    rows = [(outcome.verdict.value, outcome.row.case, outcome.row.target, outcome.reached) for outcome in done]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[3]]).rstrip() for row in rows)
 
 
 def mark(figure: Figure) -> str:

@@ -1,9 +1,28 @@
 """The cases of the table, in its order; each module measures what belongs together."""
 
-from bench.cases import by_id, commits, growth, latency, memory, opening, outstanding, processes, threads
+from bench.cases import (
+    by_id,
+    calls,
+    commits,
+    growth,
+    latency,
+    memory,
+    opening,
+    outstanding,
+    processes,
+    start,
+    threads,
+    two_phase,
+)
 from bench.cases.base import Case
+from bench.cases.journal import on_journal
+
+_OF_ANY_DISK = (
+    *commits.CASES, *two_phase.CASES, *threads.CASES, *outstanding.CASES, *processes.CASES,
+)  # fmt: skip
+_NOT_ON_JOURNAL = ("1000", "asyncio")
 
 CASES: tuple[Case, ...] = (
-    *commits.CASES, *threads.CASES, *outstanding.CASES, *processes.CASES, *latency.CASES, *opening.CASES,
-    *memory.CASES, *by_id.CASES, *growth.CASES,
+    *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
+    *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
 )  # fmt: skip

@@ -1,16 +1,19 @@
 """What a case is, and what several of them use."""
 
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from bench.figures import Figure, ratio
+from bench.peers.base import Line
 from bench.setting import Bench
 from bench.table import Chart, Outcome, Row, Verdict
 
 Result = Outcome | Chart
+_LOST_SECONDS = 10  # a server may hand over a little later what it has confirmed
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,17 @@ def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, l
     reached = ratio(ours, other)
     text = f"{reached:.2f} × {other.who}"
     return Outcome(row, text, Verdict.of(reached >= least), ours, others, note, against=other)
+
+
+def drain(line: Line, expected: int) -> None:
+    """Take all that is there: RuntimeError unless it is as many messages as there must be."""
+    found, last = 0, time.monotonic()
+    while found < expected and time.monotonic() < last + _LOST_SECONDS:
+        if taken := line.get(1000):
+            found, last = found + taken, time.monotonic()
+    found += line.get(1000)
+    if found != expected:
+        raise RuntimeError(f"{found:,} messages are left where {expected:,} must be: some were lost, or came twice")
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:

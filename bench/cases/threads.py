@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from bench.cases.base import Case, Result, compare
+from bench.cases.base import Case, Result, compare, drain
 from bench.figures import Figure, in_turns
-from bench.peers.base import Line
+from bench.peers.base import Line, Peer
 from bench.setting import Bench
 from bench.table import Chart, Row
 
@@ -17,20 +17,7 @@ _ROW = Row("threads", f"put, {_THREADS} threads, 1 a commit", "≥ 1.5 × the be
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
-    commits = bench.sizes.thread_commits
-    lines: dict[str, list[Line]] = {}
-    for name, peer in bench.peers.items():
-        if peer.concurrent:
-            count = 1 if peer.shared else _THREADS
-            lines[name] = ([peer.line("threads") for _ in range(count)] * _THREADS)[:_THREADS]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        steps = {name: partial(_slice, pool, callers, commits) for name, callers in lines.items()}
-        in_turns(steps, 2)
-        rates = in_turns(steps, bench.sizes.slices)
-    for callers in lines.values():
-        for line in set(callers):
-            line.close()
-    figures = {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
+    figures = measured_threads(bench, "threads", lambda peer: peer.concurrent, lambda line: line.put(1))
     yield Chart("threads", "put by eight threads, 1 a commit: messages a second", list(figures.values()))
     ours = figures.pop("xaspool", None)
     if ours:
@@ -40,24 +27,42 @@ def _measure(bench: Bench) -> Iterator[Result]:
         yield compare(_ROW, ours, list(figures.values()), best, 1.5, note)
 
 
-def _slice(pool: ThreadPoolExecutor, lines: list[Line], commits: int) -> float:
+def measured_threads(
+    bench: Bench, queue: str, takes_part: Callable[[Peer], bool], put: Callable[[Line], None]
+) -> dict[str, Figure]:
+    """Messages a second that eight threads put, of each contender that takes part."""
+    commits = bench.sizes.thread_commits
+    lines: dict[str, list[Line]] = {}
+    for name, peer in bench.peers.items():
+        if takes_part(peer):
+            count = 1 if peer.shared else _THREADS
+            lines[name] = ([peer.line(queue) for _ in range(count)] * _THREADS)[:_THREADS]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        steps = {name: partial(_slice, pool, callers, commits, put) for name, callers in lines.items()}
+        in_turns(steps, 2)
+        rates = in_turns(steps, bench.sizes.slices)
+    for callers in lines.values():
+        for line in set(callers):
+            line.close()
+    return {name: Figure(name, found, "messages/s", bench.peers[name].durable) for name, found in rates.items()}
+
+
+def _slice(pool: ThreadPoolExecutor, lines: list[Line], commits: int, put: Callable[[Line], None]) -> float:
     """Messages a second of one slice, drained again afterwards."""
     together = threading.Barrier(len(lines) + 1)
 
-    def put(line: Line) -> None:
+    def puts(line: Line) -> None:
         together.wait()
         for _ in range(commits):
-            line.put(1)
+            put(line)
 
-    callers = [pool.submit(put, line) for line in lines]
+    callers = [pool.submit(puts, line) for line in lines]
     together.wait()
     begun = time.perf_counter()
     for caller in callers:
         caller.result()
     rate = commits * len(lines) / (time.perf_counter() - begun)
-    left = commits * len(lines)
-    while left:
-        left -= lines[0].get(min(left, 1000))
+    drain(lines[0], commits * len(lines))
     return rate
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 BODY = os.urandom(1024)
@@ -25,6 +26,22 @@ class Line(ABC):
     @abstractmethod
     def get(self, count: int) -> int:
         """Take and acknowledge up to so many, in one commit; returns how many there were."""
+
+    def put_each(self, count: int) -> None:
+        """Put so many in one transaction, with a call for each; of peers with ``transactions``."""
+        raise NotImplementedError
+
+    def get_each(self, count: int) -> int:
+        """Take so many in one transaction, with a call for each; of peers with ``transactions``."""
+        raise NotImplementedError
+
+    def move(self, work: Callable[[bytes], bytes]) -> None:
+        """Take one, and put at the end of the queue what the work makes of it, in one transaction; of the same."""
+        raise NotImplementedError
+
+    def put_in_two_phases(self) -> None:
+        """Put one in a transaction that a coordinator prepares, then commits; of peers with ``two_phase``."""
+        raise NotImplementedError
 
     def get_waiting(self) -> None:
         """Take and acknowledge one, waiting for it: a look a millisecond, unless the peer knows better."""
@@ -48,6 +65,10 @@ class Peer(ABC):
     how: ClassVar[str]
     # Whether several messages can be one commit.
     batches: ClassVar[bool] = True
+    # Whether a transaction may be several calls, for messages one by one.
+    transactions: ClassVar[bool] = False
+    # Whether it takes part in a two-phase commit.
+    two_phase: ClassVar[bool] = False
     # Whether several threads and processes may use one queue at once.
     concurrent: ClassVar[bool] = True
     # Whether the threads of a process share one line, instead of each having its own.

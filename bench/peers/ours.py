@@ -1,15 +1,21 @@
 """A queue space, flushing as its file system asks for; and, on request, as if its file system ordered renames."""
 
+import itertools
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Literal
 
 import spool
+import xa
 from bench.peers.base import BODY, Line, Peer, release
 
 
 class Ours(Peer):
     name = "xaspool"
     how = "flushes each commit as the file system needs it"
+    transactions = True
+    two_phase = True
     shared = True
     flush: ClassVar[Literal["auto", "ordered"]] = "auto"
 
@@ -37,6 +43,7 @@ class OurLine(Line):
         with suppress(spool.SpaceExists), spool.create(path, flush=flush) as space:
             space.create_queue(queue)
         self.space, self.queue = spool.open(path), queue
+        self.manager, self.run, self.branches = xa.ResourceManager(self.space), os.urandom(8), itertools.count()
 
     def put(self, count: int) -> None:
         if count == 1:
@@ -51,6 +58,29 @@ class OurLine(Line):
             return 0
         assert found[0].body == BODY
         return len(found)
+
+    def put_each(self, count: int) -> None:
+        with self.space.transaction() as transaction:
+            for _ in range(count):
+                transaction.put(self.queue, BODY)
+
+    def get_each(self, count: int) -> int:
+        with self.space.transaction() as transaction:
+            for _ in range(count):
+                transaction.get(self.queue)
+        return count
+
+    def move(self, work: Callable[[bytes], bytes]) -> None:
+        with self.space.transaction() as transaction:
+            transaction.put(self.queue, work(transaction.get(self.queue).body))
+
+    def put_in_two_phases(self) -> None:
+        xid = xa.Xid(1, self.run, b"%d" % next(self.branches))
+        self.manager.start(xid)
+        self.space.put(self.queue, BODY)
+        self.manager.end(xid)
+        self.manager.prepare(xid)
+        self.manager.commit(xid)
 
     def get_waiting(self) -> None:
         self.space.get(self.queue, timeout=None)

@@ -4,11 +4,13 @@ The server is this machine's, run on the disk under test by a user of its own, w
 """
 
 import glob
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bench.peers.base import BODY, Line, Missing, Peer, descendants, need, release
@@ -19,13 +21,18 @@ _GET = (
     "with next as materialized (select id from {0} order by id limit %s for update skip locked) "
     "delete from {0} using next where {0}.id = next.id returning {0}.id, body"
 )
-_SETTINGS = {"fsync": "on", "synchronous_commit": "on", "listen_addresses": "", "max_connections": "50"}
+_SETTINGS = {
+    "fsync": "on", "synchronous_commit": "on", "listen_addresses": "", "max_connections": "50",
+    "max_prepared_transactions": "50",
+}  # fmt: skip
 
 
 class PostgreSQL(Peer):
     name = "PostgreSQL"
     how = "fsync and synchronous_commit on, FOR UPDATE SKIP LOCKED"
     get_with = "one DELETE … RETURNING"
+    transactions = True
+    two_phase = True
     _server: "subprocess.Popen[bytes] | None" = None
 
     def start(self, directory: str) -> None:
@@ -94,12 +101,34 @@ class PostgreSQLLine(Line):
             self.db.execute(f"create table if not exists {queue} (id bigserial primary key, body bytea)")
         self.db.prepare_threshold = 0
         self.sql_put, self.sql_get = _PUT.format(queue), _GET.format(queue)
+        self.run, self.branches = os.urandom(8).hex(), itertools.count()
 
     def put(self, count: int) -> None:
         self.db.execute(self.sql_put, ([BODY] * count,), binary=True)
 
     def get(self, count: int) -> int:
         return len(self.db.execute(self.sql_get, (count,), binary=True).fetchall())
+
+    def put_each(self, count: int) -> None:
+        with self.db.transaction():
+            for _ in range(count):
+                self.put(1)
+
+    def get_each(self, count: int) -> int:
+        with self.db.transaction():
+            return sum(self.get(1) for _ in range(count))
+
+    def move(self, work: Callable[[bytes], bytes]) -> None:
+        with self.db.transaction():
+            ((_, body),) = self.db.execute(self.sql_get, (1,), binary=True).fetchall()
+            self.db.execute(self.sql_put, ([work(body)],), binary=True)
+
+    def put_in_two_phases(self) -> None:
+        name = f"'{self.run}-{next(self.branches)}'"
+        self.db.execute("begin")
+        self.put(1)
+        self.db.execute(f"prepare transaction {name}", prepare=False)  # another statement each time
+        self.db.execute(f"commit prepared {name}", prepare=False)
 
     def close(self) -> None:
         self.db.close()

@@ -1,13 +1,18 @@
 """A table as a queue: insert, and delete in order of the row id, one transaction a commit."""
 
 import sqlite3
+from collections.abc import Callable
 
 from bench.peers.base import BODY, Line, Peer
+
+_PUT_ONE = "insert into queue (body) values (?)"
+_GET_ONE = "delete from queue where id = (select id from queue order by id limit 1) returning body"
 
 
 class SQLite(Peer):
     name = "SQLite"
     how = "WAL, synchronous=FULL: the log is flushed at each commit"
+    transactions = True
 
     def line(self, queue: str) -> Line:
         return SQLiteLine(f"{self.directory}/{queue}.sqlite")
@@ -25,7 +30,7 @@ class SQLiteLine(Line):
 
     def put(self, count: int) -> None:
         self.db.execute("begin immediate")
-        self.db.executemany("insert into queue (body) values (?)", [(BODY,)] * count)
+        self.db.executemany(_PUT_ONE, [(BODY,)] * count)
         self.db.execute("commit")
 
     def get(self, count: int) -> int:
@@ -35,6 +40,24 @@ class SQLiteLine(Line):
             self.db.execute("delete from queue where id <= ?", (rows[-1][0],))
         self.db.execute("commit")
         return len(rows)
+
+    def put_each(self, count: int) -> None:
+        self.db.execute("begin immediate")
+        for _ in range(count):
+            self.db.execute(_PUT_ONE, (BODY,))
+        self.db.execute("commit")
+
+    def get_each(self, count: int) -> int:
+        self.db.execute("begin immediate")
+        taken = sum(len(self.db.execute(_GET_ONE).fetchall()) for _ in range(count))
+        self.db.execute("commit")
+        return taken
+
+    def move(self, work: Callable[[bytes], bytes]) -> None:
+        self.db.execute("begin immediate")
+        ((body,),) = self.db.execute(_GET_ONE).fetchall()
+        self.db.execute(_PUT_ONE, (work(body),))
+        self.db.execute("commit")
 
     def close(self) -> None:
         self.db.close()
