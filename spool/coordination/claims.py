@@ -7,7 +7,6 @@ drops both at once: a process that wins a dead owner's claim finds the owner's b
 """
 
 import threading
-from collections.abc import Set
 
 from spool.coordination.locks import deleted_error, open_shared
 from spool.disk.disk import Disk
@@ -17,39 +16,42 @@ from spool.model import layout
 from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
 from spool.model.position import Position, PositionRanges, positions
 
-_NONE: Set[int] = frozenset()
+_NAMES = tuple(map(layout.claim_file, range(CLAIM_FILES)))
 
 
 class Claims:
-    """The claims of this process. Nothing here waits: a claim is got at once or not at all."""
+    """The claims of this process. Nothing here waits: a claim is got at once or not at all.
+
+    held: by number, the ordinals of the messages that this process has claimed.
+    """
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
         if make:  # all at once: a file that is opened late and missing is known to be deleted
-            for name in map(layout.claim_file, range(CLAIM_FILES)):
+            for name in _NAMES:
                 found = disk.identity(name)
                 if found is None or not found.is_plain:
                     disk.close(open_shared(disk, name, make=True))
         self.owner = 0
         self._handles: dict[int, int] = {}
         self._identities: dict[int, FileIdentity] = {}
-        self._held: dict[int, set[int]] = {}
+        self.held: dict[int, set[int]] = {}
         self._mutex = threading.Lock()
-
-    def held(self, number: int) -> Set[int]:
-        """Return the ordinals of that number that this process has claimed."""
-        return self._held.get(number, _NONE)
 
     def claim(self, number: int, first: int, count: int) -> list[tuple[int, int]]:
         """Claim a range of messages as far as it is free.
 
         Returns:
             (first, count) of the pieces that were claimed; what is claimed already is left out.
+
+        Raises:
+            SpaceStopped: the claim file is not the one under its name any more.
         """
+        got: list[tuple[int, int]] = []
+        index = number % CLAIM_FILES
         with self._mutex:
-            handle = self._handle(number)
-            held = self._held.setdefault(number, set())
-            got: list[tuple[int, int]] = []
+            handle = self._handles[index] if index in self._handles else self._handle(index)
+            held = self.held.setdefault(number, set())
             start, end = first, first + count
             while start < end:
                 stop = start
@@ -61,14 +63,15 @@ class Claims:
             for piece, length in got:
                 held.update(range(piece, piece + length))
             if not held:
-                del self._held[number]
-        try:
-            if got:
-                self._verify(number)
-        except BaseException:
-            for piece, length in got:
-                self.release(number, piece, length)
-            raise
+                del self.held[number]
+        if got:
+            try:
+                if not self.disk.same_file(_NAMES[index], self._identities[index]):
+                    raise deleted_error(_NAMES[index])
+            except BaseException:
+                for piece, length in got:
+                    self.release(number, piece, length)
+                raise
         return got
 
     def _lock_range(self, handle: int, number: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -87,11 +90,11 @@ class Claims:
     def release(self, number: int, first: int, count: int) -> None:
         """Release exactly a range that ``claim`` returned."""
         with self._mutex:
-            self.disk.unlock(self._handle(number), (number << ORDINAL_BITS) + first, count)
-            held = self._held[number]
+            self.disk.unlock(self._handles[number % CLAIM_FILES], (number << ORDINAL_BITS) + first, count)
+            held = self.held[number]
             held.difference_update(range(first, first + count))
             if not held:
-                del self._held[number]
+                del self.held[number]
 
     def become_owner(self, owner: int) -> None:
         """Take the owner's byte in every claim file, which tells its claim journals from a dead process's."""
@@ -132,20 +135,13 @@ class Claims:
 
     def _held_here(self) -> list[Position]:
         with self._mutex:
-            return [Position(number, ordinal) for number, held in self._held.items() for ordinal in held]
+            return [Position(number, ordinal) for number, held in self.held.items() for ordinal in held]
 
     def _handle(self, number: int) -> int:
         index = number % CLAIM_FILES
         handle = self._handles.get(index)
         if handle is None:
-            handle = open_shared(self.disk, layout.claim_file(index), make=False)
+            handle = open_shared(self.disk, _NAMES[index], make=False)
             self._identities[index] = self.disk.handle_identity(handle)
             self._handles[index] = handle
         return handle
-
-    def _verify(self, number: int) -> None:
-        """Raise SpaceStopped unless the claim file is still the one under its name."""
-        index = number % CLAIM_FILES
-        name = layout.claim_file(index)
-        if not self.disk.same_file(name, self._identities[index]):
-            raise deleted_error(name)

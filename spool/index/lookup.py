@@ -1,7 +1,7 @@
 """Where the live messages are: runs and segments by position, queues in order, messages by id."""
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -176,10 +176,10 @@ class MessageTable:
             return origins.branches[piece.run], origins.places[piece.run] + piece.first - origins.ordinals[piece.run]
         return self.branch_ids.of(*position)
 
-    def in_order(self, queue: str, now: float) -> Iterator[Run]:
-        """Yield the runs that can be delivered now, first to last."""
+    def in_order(self, queue: str, now: float) -> Iterable[Run]:
+        """Return the runs that can be delivered now, first to last."""
         known = self.queues.get(queue)
-        return iter(()) if known is None else known.in_order(now)
+        return () if known is None else known.in_order(now)
 
     def runs_of(self, segment: Segment) -> list[Run]:
         """Return what is live in a segment, in order; it stays there."""

@@ -39,6 +39,7 @@ class Queue:
         self.segments: SortedKeyList[Segment, Any] = SortedKeyList(key=_by_key)
         self.delayed_segments: SortedKeyList[Segment, Any] = SortedKeyList(key=_by_key)
         self.expiring: SortedKeyList[Run | Segment, Any] = SortedKeyList(key=_by_expiry)
+        self._beside = 0  # how many runs and segments are in neither ``ready`` nor ``waiting``
         self.live = 0
         self.bytes = 0
         self.served = 0  # messages dequeued since this index was made; compaction compares with it
@@ -74,6 +75,7 @@ class Queue:
         """Put a run into the list, and the group, to which it belongs now."""
         if run.due is not None:
             self.delayed.add(run)
+            self._beside += 1
         group = self.order.group_of(run.attributes)
         if group is not None:
             if run.due is None or run.attributes.get("attempts"):
@@ -84,6 +86,7 @@ class Queue:
     def _unlink(self, run: Run) -> None:
         if run.due is not None:
             self.delayed.remove(run)
+            self._beside -= 1
         group = self.order.group_of(run.attributes)
         if group is not None:
             if run.due is None or run.attributes.get("attempts"):
@@ -159,11 +162,17 @@ class Queue:
         """Return the runs with that correlation id, in order, delayed ones included."""
         return list(self._correlated.get(correlation_id, ()))
 
-    def in_order(self, now: float) -> Iterator[Run]:
-        """Yield the runs that can be delivered now, first to last; make runs of a segment when its messages are next.
+    def in_order(self, now: float) -> Iterable[Run]:
+        """Return the runs that can be delivered now, first to last. ``now``: seconds since the epoch."""
+        if self._beside or self.order.ordered or now < self._promoted_until:
+            return self._in_order(now)
+        return self.ready
 
-        ``now``: seconds since the epoch. At most MOST_WAITING runs wait in memory: with as many, the iteration ends,
-        and what lies in segments comes later.
+    def _in_order(self, now: float) -> Iterator[Run]:
+        """Yield them; make runs of a segment when its messages are next.
+
+        At most MOST_WAITING runs wait in memory: with as many, the iteration ends, and what lies in segments comes
+        later.
         """
         self.promote_due(now)
         last: Key | None = None
@@ -200,12 +209,14 @@ class Queue:
 
     def add_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).add(segment)
+        self._beside += 1
         self._add_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.add(segment)
 
     def remove_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).remove(segment)
+        self._beside -= 1
         self._remove_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.remove(segment)
@@ -258,6 +269,7 @@ class Queue:
         runs = list(self.runs())
         for kept in (self.ready, self.waiting, self.delayed, self.expiring, self._groups, self._correlated, self.cuts):
             kept.clear()
+        self._beside = 0
         self.order = QueueOrder(config)
         for run in runs:
             run.queue = self.order

@@ -42,19 +42,31 @@ _TRIES_ON_BAD_FILES = 3
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
-def revalidate(store: Store, deadline: Deadline | None = None) -> None:
+def revalidate(
+    store: Store, deadline: Deadline | None = None, page: CounterPage | None = None, seen: CounterPage | None = None
+) -> bool:
     """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
 
     One read of the counters answers all three questions: the process that held the message stored what it did before it
     let go of it.
 
+    Args:
+        page: the counters, if they have been read since the claim.
+        seen: the counters of the first look, which was caught up with.
+
+    Returns:
+        Whether anything may have happened since the first look.
+
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
     """
-    page = list_prepared(store).check()
+    page = list_prepared(store, page).check()
     if page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1)):
         page = settle_all(store, deadline or store.deadline(), page)  # a number was issued that is not published yet
+    elif page is seen:
+        return False
     catch_up(store, page)
+    return True
 
 
 # -- prepared branches ------------------------------------------------------------------------------------------------
@@ -123,7 +135,9 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
 
     Afterwards the queues are sorted as the settings say that were read last.
     """
-    apply_up_to(store, (page or store.shared.counters.read()).check().published)
+    published = (page or store.shared.counters.read()).check().published
+    if published > store.view.index.applied:
+        apply_up_to(store, published)
     settings = store.settings.known
     if store.view.settings is not settings:
         apply_up_to(store, store.shared.counters.read().check().published)  # the settings may be newer than the page

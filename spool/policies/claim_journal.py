@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, xid_byte
 from spool.disk.content import opened, unlink_unless_gone
 from spool.disk.disk import Disk
@@ -20,7 +21,7 @@ from spool.format.writer import writer_name
 from spool.log.sequence import settle_all, with_number_lock
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.model.position import Position
+from spool.model.position import Position, PositionRanges
 from spool.model.xid import Xid
 from spool.policies import retries
 from spool.runtime.clock import Deadline
@@ -119,16 +120,26 @@ class OrphanReaper:
         self._known: set[int] = set()
         self._seen = 0
 
-    def count_orphans_tries(self, number: int, deadline: Deadline) -> None:
-        """Count the tries of owners that died. The caller has just won a claim on a message of this commit."""
-        last = self.store.shared.counters.read().owner
-        if last > self._seen:
-            self._known.update(range(self._seen + 1, last + 1))
-            self._seen = last
-        for owner in [o for o in self._known if self.store.shared.claims.is_owner_dead(o, number)]:
+    def count_orphans_tries(self, ranges: PositionRanges, page: CounterPage) -> bool:
+        """Count the tries of owners that died; returns whether there were some.
+
+        Args:
+            ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
+            page: the counters, read behind that.
+        """
+        if page.owner > self._seen:
+            self._known.update(range(self._seen + 1, page.owner + 1))
+            self._seen = page.owner
+        claims = self.store.shared.claims
+        if self._known <= {claims.owner}:
+            return False
+        numbers = {number for number, _, _ in ranges}
+        dead = [o for o in tuple(self._known) if any(claims.is_owner_dead(o, number) for number in numbers)]
+        for owner in dead:
             for xid in _journals_of(self.store.files.disk, owner):
-                count_journal(self.store, xid, deadline)
+                count_journal(self.store, xid, self.store.deadline())
             self._known.discard(owner)
+        return bool(dead)
 
 
 def _journals_of(disk: Disk, owner: int) -> list[Xid]:

@@ -10,7 +10,7 @@ transaction, so the kernel releases it when the process dies. By its id or corre
 order, but never while another transaction holds its group.
 """
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from spool.coordination.claims import Claims
@@ -34,7 +34,7 @@ PositionSet = set[tuple[int, int]]
 GroupName = tuple[str, str]  # queue, group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
 
@@ -64,15 +64,16 @@ def check_wanted(
     correlation_id: str | None = None,
 ) -> Wanted:
     """Check the arguments of a get: how many messages at most, and ``GetOptions``."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if type(count) is not int or count < 1:
         raise InvalidArgument(f"max_messages is a whole number from 1, not {shown(count)}")
     if type(timeout) is not int or timeout:
         check_timeout(timeout, "0, a number of seconds, or None to wait for ever")
     wanted = Wanted(queue, count, message_id, correlation_id, timeout)
-    if wanted.by_key and timeout != 0:
-        raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
-    if message_id is not None and correlation_id is not None:
-        raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
+    if message_id is not None or correlation_id is not None:
+        if timeout != 0:
+            raise InvalidArgument("a get by id or correlation id does not wait: leave timeout at 0")
+        if message_id is not None and correlation_id is not None:
+            raise InvalidArgument("message_id and correlation_id exclude each other: give one of them")
     return wanted
 
 
@@ -136,32 +137,33 @@ def claim(
         WaitExpired: a writer that lives did not publish its number in time.
         MessageInUse: the message was asked for by id, and another transaction holds it.
     """
-    store.view.has_readers = True
+    view = store.view
+    view.has_readers = True
     catch_up(store, page)
     list_prepared(store, page)  # without it, messages of a branch that was rolled back since would look held
-    queue = store.view.index.messages.queues.get(wanted.queue)
+    queue = view.index.messages.queues.get(wanted.queue)
     if queue is not None and queue.expiring:
         expire(store, wanted.queue, store.deadline())
     skip: PositionSet = set(wanted.passed)
     before, kept = tuple(groups.names), PositionRanges()
     try:
         while not kept:
-            got = _claim_free(store.shared.claims, store.view, store.clock, wanted, skip, groups)
+            got = _claim_free(store.shared.claims, view, store.clock, wanted, skip, groups)
             if got:
-                kept = _confirm(store, reaper, wanted, got, groups, journal)
+                kept = _confirm(store, reaper, wanted, got, page, groups, journal)
                 continue
-            seen = store.view.index.applied
+            seen = view.index.applied
             # Prepared branches of a coordinator that died held messages, or a commit came during the attempt.
-            if resolve_orphans(store, store.deadline()) or store.view.index.applied > seen:
+            if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
-            if wanted.message_id is not None and is_there(store.view, store.clock, wanted):
+            if wanted.message_id is not None and is_there(view, store.clock, wanted):
                 raise MessageInUse(f"message {wanted.message_id} is held by another transaction: try again later")
             return []
         return kept
     finally:
         if groups.names:
-            with store.view.mutex:
-                groups.release(but={*before, *groups_of(store.view, kept)})
+            with view.mutex:
+                groups.release(but={*before, *groups_of(view, kept)})
 
 
 def _claim_free(
@@ -174,9 +176,9 @@ def _claim_free(
         with view.mutex:
             while missing and (tried := candidates(claims, view, clock, wanted, missing, skip, groups)):
                 for number, first, count in tried:
-                    locked = claims.claim(number, first, count)
-                    got += [(number, piece, length) for piece, length in locked]
-                    missing -= sum(length for _, length in locked)
+                    for piece, length in claims.claim(number, first, count):
+                        got.append((number, piece, length))
+                        missing -= length
                 if missing:
                     skip.update(positions(tried))
     except BaseException:
@@ -186,17 +188,21 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, groups: GroupLocks,
+    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
     journal: Callable[[PositionRanges], None] | None,
 ) -> PositionRanges:  # fmt: skip
-    """Look again at locked messages (rule 4): return those that are free, release the others."""
+    """Look again at locked messages (rule 4): return those that are free, release the others.
+
+    ``seen``: the counters of the first look.
+    """
     try:
         if journal is not None:
             journal(got)
-        if store.shared.counters.read().owner:  # else no transaction has a journal
-            for number in {number for number, _, _ in got}:
-                reaper.count_orphans_tries(number, store.deadline())
-        revalidate(store)
+        page = store.shared.counters.read()
+        if page.owner and reaper.count_orphans_tries(got, page):  # (without an owner no transaction has a journal)
+            page = store.shared.counters.read()
+        if not revalidate(store, page=page, seen=seen):
+            return got
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)
     except BaseException:
@@ -221,17 +227,22 @@ def candidates(
 ) -> PositionRanges:
     """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
     found: PositionRanges = []
-    for run, first, count in _asked_for(view, clock, wanted):
+    held, now = view.prepared.held, clock.now()
+    runs, only = _asked_for(view, wanted, now)
+    for run in runs:
+        if run.expires is not None and run.expires <= now:
+            continue
+        first, count = (run.first, run.end - run.first) if only is None else (only, 1)
         if run.attributes or not run.queue.is_plain:
             group, backwards = run.group, run.is_backwards
         else:
             group, backwards = None, False
-        claimed = claims.held(run.number)
+        claimed = claims.held.get(run.number, ())
         if group is not None:
             if groups.acquire((wanted.queue, group)):
                 missing -= _add_of_group(claims, view, clock, wanted, (run, first, count), missing, skip, groups, found)
-        elif not (claimed or skip or view.prepared.held or backwards):
-            added = min(count, missing)
+        elif not (claimed or skip or held or backwards):
+            added = count if count < missing else missing
             if found:
                 append_range(found, run.number, first, added)
             else:
@@ -240,7 +251,8 @@ def candidates(
         else:
             ordinals = range(first, first + count)
             for ordinal in reversed(ordinals) if backwards else ordinals:
-                if _is_free(claims, view.prepared, run.number, ordinal, skip):
+                position = (run.number, ordinal)
+                if not (ordinal in claimed or position in skip or position in held):
                     append_range(found, run.number, ordinal, 1)
                     missing -= 1
                     if not missing:
@@ -300,29 +312,29 @@ def _in_group_order(view: View, clock: Clock, queue: str, group: str | None) -> 
 
 def _is_free(claims: Claims, prepared: PreparedBranches, number: int, ordinal: int, skip: PositionSet) -> bool:
     position = (number, ordinal)
-    return ordinal not in claims.held(number) and position not in skip and position not in prepared.held
+    return not (ordinal in claims.held.get(number, ()) or position in skip or position in prepared.held)
 
 
-def _asked_for(view: View, clock: Clock, wanted: Wanted) -> Iterator[tuple[Run, int, int]]:
-    """Yield runs with what is asked for of them, as (run, first ordinal, count), in the order of delivery."""
-    messages, now = view.index.messages, clock.now()
+def _asked_for(view: View, wanted: Wanted, now: float) -> tuple[Iterable[Run], int | None]:
+    """Return runs in the order of delivery, expired ones included; and the ordinal if only one message is wanted."""
+    messages = view.index.messages
     if wanted.message_id is not None:
         position = messages.position_of(*parse_message_id(wanted.message_id))
         run = None if position is None else messages.find(position)
-        if run is not None and position is not None and run.queue.name == wanted.queue and not run.is_expired(now):
-            yield run, position.ordinal, 1
-        return
-    # By its correlation id, as by its id, a delayed message is taken at once.
-    by_key = wanted.correlation_id
-    for run in messages.in_order(wanted.queue, now) if by_key is None else messages.correlated(wanted.queue, by_key):
-        if run.expires is None or run.expires > now:
-            yield run, run.first, run.end - run.first
+        if run is None or position is None or run.queue.name != wanted.queue:
+            return (), None
+        return (run,), position.ordinal
+    if wanted.correlation_id is not None:  # as by its id, a delayed message is taken at once
+        return messages.correlated(wanted.queue, wanted.correlation_id), None
+    queue = messages.queues.get(wanted.queue)
+    return () if queue is None else queue.in_order(now), None
 
 
 def is_there(view: View, clock: Clock, wanted: Wanted) -> bool:
     """Return whether there is such a message, free or held."""
+    now = clock.now()
     with view.mutex:
-        return any(True for _ in _asked_for(view, clock, wanted))
+        return any(not run.is_expired(now) for run in _asked_for(view, wanted, now)[0])
 
 
 # -- after the claim --------------------------------------------------------------------------------------------------

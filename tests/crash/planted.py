@@ -46,8 +46,8 @@ def planted(bug: Bug) -> Iterator[None]:
         yield
 
 
-_LISTS = "list_prepared(store).check()"
-_READS = "store.shared.counters.read().check()"
+_LISTS = "list_prepared(store, page).check()"
+_READS = "(page or store.shared.counters.read()).check()"
 _LEFT = "page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 
