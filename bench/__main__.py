@@ -14,11 +14,11 @@ from dataclasses import fields, replace
 from bench.calm import calm_of
 from bench.cases import CASES
 from bench.cases.base import Case
-from bench.document import write
+from bench.document import rows_that_were_ok, write
 from bench.flushes import count_flushes
 from bench.peers import PEERS
 from bench.setting import FULL, ONCE, Bench, Sizes, describe, running
-from bench.table import Chart, Outcome, Report, line_of, markdown, summary, unmeasured
+from bench.table import Chart, Outcome, Report, line_of, markdown, no_longer_ok, summary, unmeasured
 
 _NAMES = [peer.name for peer in PEERS]
 _DEFAULT = [peer.name for peer in PEERS if not peer.on_request]
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
                     f"  {row[0]:14} {row[1]:36} durable: {row[2]:6} flushes a put {row[4]}, a get {row[5]}", flush=True
                 )
         run(bench, keys, report)
-    print(f"\n{summary(report)}")
+    print("", summary(report), *no_longer_ok(report, rows_that_were_ok()), sep="\n")
     if asked.write:
         write(report)
     if asked.markdown:

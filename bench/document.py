@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench import charts
-from bench.table import Report, markdown
+from bench.table import Report, Verdict, markdown
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN = "<!-- begin: written by python -m bench --write; do not edit -->"
@@ -26,6 +26,12 @@ def replaced(text: str, inside: str) -> str:
     block(text)
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{inside.strip()}\n\n{END}{rest.partition(END)[2]}"
+
+
+def rows_that_were_ok(document: Path = DOCUMENT) -> set[tuple[str, str]]:
+    """Case and target of each row to which the document says ok."""
+    cells = (line.split(" | ") for line in block(document.read_text()).splitlines() if line.startswith("| "))
+    return {(row[0].removeprefix("| "), row[1]) for row in cells if len(row) > 3 and row[3] == Verdict.OK.value}
 
 
 def write(report: Report, document: Path = DOCUMENT) -> None:

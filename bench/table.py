@@ -90,6 +90,15 @@ def summary(report: Report) -> str:
     return "\n".join("  ".join([*map(str.ljust, row, widths), row[3]]).rstrip() for row in rows)
 
 
+def no_longer_ok(report: Report, were_ok: set[tuple[str, str]]) -> list[str]:
+    """A line for each row that was ok once and is not now."""
+    return [
+        f"It was ok before: {outcome.row.case}: {outcome.row.target}; now {outcome.reached}"
+        for outcome in report.outcomes
+        if outcome.verdict is Verdict.NOT_OK and (outcome.row.case, outcome.row.target) in were_ok
+    ]
+
+
 def mark(figure: Figure) -> str:
     return "  * not durable" if figure.durable is False else ""
 

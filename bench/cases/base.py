@@ -29,10 +29,14 @@ def compare(row: Row, ours: Figure, others: list[Figure], against: str | None, l
     """Whether ours reaches so many times the one that the target names; None: that one is not here."""
     other = next((figure for figure in others if figure.who == against), None)
     if other is None:
-        return Outcome(row, "–", Verdict.UNKNOWN, ours, others, note or "the peer to compare with is not here")
+        return Outcome(row, "–", Verdict.UNKNOWN, ours, others, _joined("the peer to compare with is not here", note))
     reached = ratio(ours, other)
     text = f"{reached:.2f} × {other.who}"
     return Outcome(row, text, Verdict.of(reached >= least), ours, others, note, against=other)
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def drain(line: Line, expected: int) -> None:

@@ -15,7 +15,7 @@ from bench.cases.base import Case, Result, compare, drain
 from bench.figures import Figure
 from bench.peers.ours import Ours
 from bench.setting import ONCE, Bench, Sizes, running
-from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, summary, unmeasured
+from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, no_longer_ok, summary, unmeasured
 from bench.walk import Walk
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +125,7 @@ def test_the_cases_that_people_write_run(tmp_path: Path) -> None:
     for key in ("two-phase", "two-phase-threads", "pair"):
         assert outcomes[key].reached == "–", "PostgreSQL is not here"
         assert all(rate > 0 for rate in outcomes[key].ours.samples)  # type: ignore[union-attr]
+    assert re.search(r"; \d+\.\d\d ms of processor a message$", outcomes["pair"].note)
 
 
 def test_starting_is_measured_beside_a_program_that_does_nothing(tmp_path: Path) -> None:
@@ -201,6 +202,18 @@ def test_the_summary_has_a_line_for_each_row_that_was_measured() -> None:
     assert summary(Report({}, "")) == ""
 
 
+def test_a_row_that_was_ok_and_is_not_now_is_named(tmp_path: Path) -> None:
+    first, second, third = ROWS[:3]
+    page = tmp_path / "page.md"
+    before = [Outcome(first, "1", Verdict.OK), Outcome(second, "1", Verdict.OK), Outcome(third, "1", Verdict.NOT_OK)]
+    page.write_text(f"{document.BEGIN}\n{markdown(Report({}, '', before))}\n{document.END}")
+    were_ok = document.rows_that_were_ok(page)
+    assert were_ok == {(first.case, first.target), (second.case, second.target)}
+    now = [Outcome(first, "2", Verdict.NOT_OK), unmeasured(second, ""), Outcome(third, "2", Verdict.NOT_OK)]
+    assert no_longer_ok(Report({}, "", now), were_ok) == [f"It was ok before: {first.case}: {first.target}; now 2"]
+    assert len(document.rows_that_were_ok()) >= 5
+
+
 def test_a_ratio_below_its_target_is_not_ok() -> None:
     row = Row("key", "case", "≥ 0.9 × raw append")
     ours, raw = Figure("xaspool", [80, 90, 100], "messages/s"), Figure("raw append", [90, 100, 110], "messages/s")
@@ -247,6 +260,7 @@ def test_a_case_that_fails_does_not_spoil_the_others(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_case_runs(tmp_path: Path) -> None:
     report = Report({}, "")
     with running(str(tmp_path), ONCE, ["raw append", "xaspool"]) as here:
