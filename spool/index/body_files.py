@@ -1,20 +1,21 @@
-"""The files in which messages lie: a bounded cache of open descriptors, headers and tables of contents.
+"""The files in which messages lie: bodies and tables, read from them, and a bounded cache of both files and tables.
 
 A name, or a descriptor, can lead to another file at any time (files move, and the recycler writes old files anew). So
-every read compares a checksum: the header's with that of the ``FileRef``, a table's and a body's with what names them.
+every read compares a checksum that the index has had since the commit was applied: of a body or of a table, which has
+those of its bodies.
 """
 
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format.header import Header, SectionEntry
-from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open, read_header
+from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open
 from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
+from spool.index.run import Run
 from spool.model import layout
 
 _CHUNK_BYTES = 1 << 20  # of bodies, in one read
@@ -23,43 +24,37 @@ _MAX_TABLES = 512
 _MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
 
 
-class _OpenFile(NamedTuple):
-    handle: int
-    checksum: int
-
-
 class FileCache:
-    """Reads tables and bodies of messages; the files that were read last stay open. Caller holds the mutex.
+    """Reads bodies and tables; keeps the tables of several messages that were used last, and their files open. Caller
+    holds the mutex.
 
     Raises CorruptedFile, naming the file, if it is missing or is not what it was.
     """
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self._open: dict[tuple[int, int], _OpenFile] = {}
-        self._headers: dict[FileRef, Header] = {}
-        self._tables: dict[tuple[FileRef, int], Table] = {}
+        self._open: dict[FileRef, int] = {}
+        self._tables: dict[tuple[FileRef, SectionEntry], Table] = {}
         self._messages = 0
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
-    def table(self, file: FileRef, section: int) -> Table:
+    def table(self, file: FileRef, section: SectionEntry) -> Table:
         """Return one section's table of contents."""
         table = self._tables.get((file, section))
         if table is None:
-            entry = self._entry(file, section)
-            table = decode_table(self._proven_table(file, entry), entry)
+            table = decode_table(self._proven_table(file, section), section)
         self._keep(file, section, table)
         return table
 
-    def compacted_table(self, file: FileRef, section: int) -> CompactedTable:
+    def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable:
         """Return the table of a section that compaction wrote."""
         table = self.table(file, section)
         if not isinstance(table, CompactedTable):
             raise CorruptedFile(f"{_name(file)}: it is not the file that it was")
         return table
 
-    def _keep(self, file: FileRef, section: int, table: Table) -> None:
+    def _keep(self, file: FileRef, section: SectionEntry, table: Table) -> None:
         """Keep a table as the one that was used last; drop those that were not used for longest."""
         known = self._tables.pop((file, section), None)
         self._tables[file, section] = table
@@ -67,88 +62,76 @@ class FileCache:
         while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
             self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
-    def keys(self, file: FileRef, entry: SectionEntry) -> tuple[bytes, bytes]:
+    def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
         """Return what a compacted section is searched by. The table is proven, but not decoded."""
-        return search_keys(self._proven_table(file, entry))
+        return search_keys(self._proven_table(file, section))
 
     def remember(self, file: FileRef, contents: FileContents) -> None:
-        """Keep the header and the tables of a file that was just read or written."""
-        if contents.header.messages:
-            self._remember_header(file, contents.header)
-            for section, (table, entry) in enumerate(zip(contents.tables, contents.header.sections, strict=True)):
-                if table.lengths and len(table.lengths) == entry.messages:
-                    self._keep(file, section, table)
+        """Keep the tables of several messages of a file that was just read or written."""
+        for table, section in zip(contents.tables, contents.header.sections, strict=True):
+            if section.messages > 1 and len(table.lengths) == section.messages:
+                self._keep(file, section, table)
 
-    def _entry(self, file: FileRef, section: int) -> SectionEntry:
-        header = self._headers.get(file)
-        if header is None:
-            header = self._read_header(file)
-            self._remember_header(file, header)
-        return header.sections[section]
-
-    def _remember_header(self, file: FileRef, header: Header) -> None:
-        self._headers[file] = header
-        if len(self._headers) > _MAX_TABLES:
-            del self._headers[next(iter(self._headers))]
-
-    def _read_header(self, file: FileRef) -> Header:
-        wrong = "it is not the file that it was"
+    def _proven_table(self, file: FileRef, section: SectionEntry) -> bytes:
         for fresh in (False, True):
-            try:
-                header = read_header(self.disk, self._file(file, fresh))
-                if header.checksum == file.checksum:
-                    return header
-            except CorruptedFile as error:
-                wrong = str(error)
-        raise CorruptedFile(f"{_name(file)}: {wrong}")
-
-    def _proven_table(self, file: FileRef, entry: SectionEntry) -> bytes:
-        for fresh in (False, True):
-            data = self.disk.read_at(self._file(file, fresh), entry.offset, entry.table_bytes)
-            if len(data) == entry.table_bytes and zlib.crc32(data) == entry.table_checksum:
+            data = self.disk.read_at(self._file(file, fresh), section.offset, section.table_bytes)
+            if len(data) == section.table_bytes and zlib.crc32(data) == section.table_checksum:
                 return data
         raise CorruptedFile(f"{_name(file)}: a table of contents does not match its checksum")
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
-    def bodies(self, file: FileRef, section: int, row: int, count: int) -> list[bytes]:
-        """Return ``count`` neighbouring bodies, from a section's ``row`` on."""
-        table, entry, rows = self.table(file, section), self._entry(file, section), slice(row, row + count)
-        alone = len(table.lengths) == 1  # as most sections of a queue's own are: then nothing is to be computed
-        ends: Sequence[int] = (entry.offset + entry.size,) if alone else table.ends(entry)
+    def bodies(self, run: Run, ordinal: int, count: int) -> list[bytes]:
+        """Return ``count`` neighbouring bodies of a run, from that ordinal on."""
+        file, where = run.file, run.bodies
+        if type(where) is BodyPlace:  # of a section without another message: read once, then it is gone
+            handle = self._open_one(file)
+            try:
+                body = self.disk.read_at(handle, where.offset, where.length)
+            finally:
+                self.disk.close(handle)
+            if zlib.crc32(body) != where.checksum:
+                raise CorruptedFile(f"{_name(file)}: the body at offset {where.offset} does not match its checksum")
+            return [body]
+        assert isinstance(where, SectionEntry)
+        table, row = self.table(file, where), ordinal - run.base
+        rows = slice(row, row + count)
         for fresh in (False, True):
             try:
                 handle = self._file(file, fresh)
-                return read_bodies(self.disk, handle, ends[rows], table.lengths[rows], table.checksums[rows])
+                return read_bodies(
+                    self.disk, handle, table.ends(where)[rows], table.lengths[rows], table.checksums[rows]
+                )
             except CorruptedFile as error:
                 if fresh:
                     raise CorruptedFile(f"{_name(file)}: {error}") from None
         raise AssertionError("unreachable")
 
-    def place(self, file: FileRef, section: int, row: int) -> BodyPlace:
+    def place(self, run: Run, ordinal: int) -> BodyPlace:
         """Return where one body lies."""
-        return body_place(self.table(file, section), self._entry(file, section), row)
+        where = run.bodies
+        if isinstance(where, BodyPlace):
+            return where
+        return body_place(self.table(run.file, where), where, ordinal - run.base)
 
-    def unproven(self, file: FileRef, section: int, row: int) -> bytes:
+    def unproven(self, run: Run, ordinal: int) -> bytes:
         """Return the bytes of a body, whatever its checksum says."""
-        offset, length, _ = self.place(file, section, row)
-        return self.disk.read_at(self._file(file, fresh=True), offset, length)
+        offset, length, _ = self.place(run, ordinal)
+        return self.disk.read_at(self._file(run.file, fresh=True), offset, length)
 
     # -- descriptors ------------------------------------------------------------------------------------------------
 
     def _file(self, file: FileRef, fresh: bool) -> int:
-        key = (file.number, file.adoption)
-        opened = self._open.pop(key, None)
-        if opened is not None and (fresh or opened.checksum != file.checksum):
-            self.disk.close(opened.handle)
-            opened = None
-        if opened is None:
-            opened = _OpenFile(self._open_one(file), file.checksum)
-        self._open[key] = opened  # last used, last in the dict
+        handle = self._open.pop(file, None)
+        if handle is not None and fresh:
+            self.disk.close(handle)
+            handle = None
+        if handle is None:
+            handle = self._open_one(file)
+        self._open[file] = handle  # last used, last in the dict
         if len(self._open) > _MAX_OPEN:
-            oldest = next(iter(self._open))
-            self.disk.close(self._open.pop(oldest).handle)
-        return opened.handle
+            self.disk.close(self._open.pop(next(iter(self._open))))
+        return handle
 
     def _open_one(self, file: FileRef) -> int:
         name = layout.committed(file.number, file.adoption) if file.adoption else layout.COMMITTED_FILE % file.number
@@ -164,16 +147,14 @@ class FileCache:
         raise CorruptedFile(f"{name}: it is missing")
 
     def close(self) -> None:
-        for opened in self._open.values():
-            self.disk.close(opened.handle)
+        for handle in self._open.values():
+            self.disk.close(handle)
         self._open.clear()
 
-    def forget(self, number: int, adopted: int) -> None:
-        """Close the files of a commit that are about to be removed: its own, and those of ``adopted`` branches."""
-        for adoption in range(adopted + 1):
-            opened = self._open.pop((number, adoption), None)
-            if opened is not None:
-                self.disk.close(opened.handle)
+    def forget(self, number: int) -> None:
+        """Close the files of a commit that are about to be removed: its own, and those of branches that it adopted."""
+        for file in [file for file in self._open if file.number == number]:
+            self.disk.close(self._open.pop(file))
 
 
 def _name(file: FileRef) -> str:

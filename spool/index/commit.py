@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
@@ -109,3 +110,36 @@ class Retention:
 def add_tallies(sums: dict[str, list[int]], tally: Mapping[str, list[int]]) -> None:
     for queue, counts in tally.items():
         sums[queue] = list(map(int.__add__, sums.get(queue, (0, 0, 0, 0)), counts))
+
+
+def add_target(state: Retention, number: int) -> None:
+    """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
+    if number in state.addressed:
+        return
+    if len(state.addressed) < 2:
+        state.addressed = {*state.addressed, number}
+        return
+    if not isinstance(state.addressed, set):  # it is shared
+        state.addressed = set(state.addressed)
+    state.addressed.add(number)
+
+
+def count_messages(state: Retention, queue: str, what: int, count: int) -> None:
+    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
+    tally = state.tally
+    if not tally or (len(tally) == 1 and queue in tally):
+        counts = list(tally.get(queue, _NO_COUNTS))
+        counts[what] += count
+        state.tally = shared_tally(queue, *counts)
+        return
+    if not isinstance(tally, dict):  # it is shared
+        tally = state.tally = {name: list(counts) for name, counts in tally.items()}
+    tally.setdefault(queue, [0, 0, 0, 0])[what] += count
+
+
+_NO_COUNTS = (0, 0, 0, 0)
+
+
+@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
+def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
+    return MappingProxyType({queue: list(counts)})

@@ -10,12 +10,11 @@ A message is found by its position, which never changes; the file in which it li
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import Any
 
 from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace
 from spool.format.schema import TOTALS_FACT
 from spool.format.table import CompactedTable
 from spool.index.commit import (
@@ -28,10 +27,13 @@ from spool.index.commit import (
     Part,
     Retention,
     add_tallies,
+    add_target,
+    count_messages,
+    shared_tally,
 )
 from spool.index.lookup import MessageTable, Tables
 from spool.index.queue import Queue
-from spool.index.run import Run, lengths_of
+from spool.index.run import Lengths, Run, lengths_of
 from spool.index.segment import Segment
 from spool.model.layout import MAX_NUMBER, ORDINAL_BITS, committed
 from spool.model.message import updated
@@ -117,26 +119,31 @@ class Index:
             if branch.count and not compacted:
                 begins.append(ordinal + branch.first)
                 messages.branch_ids.add(number, begins[-1], branch.id, begins[-1])
-        for section, (table, entry) in enumerate(zip(tables, header.sections, strict=True)):
+        for table, entry in zip(tables, header.sections, strict=True):
             base = first = ordinal
             ordinal += entry.messages  # those of a damaged table count: the next ones keep their ordinals
             if not table.runs:
                 continue  # it has no messages, or is damaged
             if type(table) is CompactedTable:
-                self._add_compacted(file, section, entry, table, _removed_before(part, base, entry.messages), state)
+                self._add_compacted(file, entry, table, _removed_before(part, base, entry.messages), state)
                 continue
-            lengths, runs = lengths_of(table.lengths), messages.runs.setdefault(number, [])
+            runs = messages.runs.setdefault(number, [])
+            bodies: BodyPlace | SectionEntry = entry
+            lengths: Lengths = table.lengths[0] if entry.messages == 1 else lengths_of(table.lengths)
+            if entry.messages == 1:
+                offset = entry.offset + entry.table_bytes + entry.bodies_bytes - table.lengths[0]
+                bodies = tuple.__new__(BodyPlace, (offset, table.lengths[0], table.checksums[0]))
             for queue_at, attributes_at, count in table.runs:
                 name, attributes, end = table.queues[queue_at], table.attributes[attributes_at], first + count
                 queue = messages.queues.get(name) or messages.queue(name)
                 if state.tally:
-                    _count(state, name, ENQUEUED, count)
+                    count_messages(state, name, ENQUEUED, count)
                 else:
-                    state.tally = _shared_tally(name, count, 0, 0, 0)
+                    state.tally = shared_tally(name, count, 0, 0, 0)
                 while first < end:
                     after = bisect_right(begins, first)
                     stop = begins[after] if after < len(begins) and begins[after] < end else end
-                    run = Run(queue.order, file, section, base, number, first, stop - first, attributes, time, lengths)
+                    run = Run(queue.order, file, bodies, base, number, first, stop - first, attributes, time, lengths)
                     runs.append(run)
                     queue.add(run)
                     if queue.cuts:
@@ -164,7 +171,7 @@ class Index:
         end = ordinal + count
         if target != number:
             if state.addressed:
-                _add_target(state, target)
+                add_target(state, target)
             else:
                 state.addressed = {target}
         while ordinal < end:
@@ -172,17 +179,17 @@ class Index:
                 queue, file, stop = self._remove_next(target, ordinal, end)
                 if queue is not None:
                     if file not in (number, target):
-                        _add_target(state, file)
+                        add_target(state, file)
                     what = _COUNTED_AS.get(how)
                     if what is not None:
-                        _count(self.files[file], queue.name, what, stop - ordinal)
+                        count_messages(self.files[file], queue.name, what, stop - ordinal)
                     if what == DEQUEUED:
                         queue.served += stop - ordinal
             else:
                 run, stop = self.messages.materialize(target, ordinal, end)
                 if run is not None:
                     if run.file.number != number:
-                        _add_target(state, run.file.number)
+                        add_target(state, run.file.number)
                     self._update(run, ordinal, stop - ordinal, how)
             ordinal = stop
 
@@ -231,8 +238,8 @@ class Index:
         state, size = self.files[run.file.number], run.bytes_of(ordinal, count)
         if queue is not old:
             if changes.get("failure_reason"):
-                _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
-            _count(state, queue.name, ENQUEUED, count)
+                count_messages(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
+            count_messages(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
             rest = run.tail(ordinal + count)
@@ -243,7 +250,7 @@ class Index:
         old.live -= count
         old.bytes -= size
         moved = Run(
-            queue.order, run.file, run.section, run.base, run.number, ordinal, count, attributes, run.committed_at,
+            queue.order, run.file, run.bodies, run.base, run.number, ordinal, count, attributes, run.committed_at,
             run.lengths,
         )  # fmt: skip
         messages.insert(moved, branch, in_branch)
@@ -260,7 +267,7 @@ class Index:
         if old is not None and old[0] in self.files:
             self.files[old[0]].facts -= 1
             if value is None and old[0] != number:
-                _add_target(state, old[0])  # otherwise the old fact would be back once this file is gone
+                add_target(state, old[0])  # otherwise the old fact would be back once this file is gone
         if value is not None:
             self.keep_fact(key, number, value, expiry)
             state.facts += 1
@@ -286,7 +293,7 @@ class Index:
     # -- compaction -------------------------------------------------------------------------------------------------
 
     def _add_compacted(
-        self, file: FileRef, section: int, entry: SectionEntry, table: CompactedTable, removed: list[tuple[int, int]],
+        self, file: FileRef, entry: SectionEntry, table: CompactedTable, removed: list[tuple[int, int]],
         state: Retention,
     ) -> None:  # fmt: skip
         """Add the messages of a compacted section, and remove them from where they lay before.
@@ -296,7 +303,7 @@ class Index:
         """
         messages = self.messages
         queue = messages.queue(table.queues[table.runs[0][0]])
-        segment = Segment(queue.order, file, section, entry, table)
+        segment = Segment(queue.order, file, entry, table)
         for row, count in removed:
             segment.remove(row, count, sum(table.lengths[row : row + count]))
         pieces = list(segment.pieces(table))
@@ -328,7 +335,7 @@ class Index:
             old.superseded_by = number
             if repeats:
                 for target in old.addressed:
-                    _add_target(state, target)
+                    add_target(state, target)
                 old.addressed = frozenset()
         state.supersedes = array("Q", there) or None
 
@@ -452,39 +459,6 @@ class Index:
             if number not in covered:
                 add_tallies(sums, state.tally)
         return sums
-
-
-def _add_target(state: Retention, number: int) -> None:
-    """Note that these files must stay until the files of commit ``number`` are gone: a command addresses it."""
-    if number in state.addressed:
-        return
-    if len(state.addressed) < 2:
-        state.addressed = {*state.addressed, number}
-        return
-    if not isinstance(state.addressed, set):  # it is shared
-        state.addressed = set(state.addressed)
-    state.addressed.add(number)
-
-
-def _count(state: Retention, queue: str, what: int, count: int) -> None:
-    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
-    tally = state.tally
-    if not tally or (len(tally) == 1 and queue in tally):
-        counts = list(tally.get(queue, _NOTHING))
-        counts[what] += count
-        state.tally = _shared_tally(queue, *counts)
-        return
-    if not isinstance(tally, dict):  # it is shared
-        tally = state.tally = {name: list(counts) for name, counts in tally.items()}
-    tally.setdefault(queue, [0, 0, 0, 0])[what] += count
-
-
-_NOTHING = (0, 0, 0, 0)
-
-
-@lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
-def _shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
-    return MappingProxyType({queue: list(counts)})
 
 
 def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:

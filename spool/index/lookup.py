@@ -26,9 +26,9 @@ REFILL_MESSAGES = 256  # how many messages of a segment become runs at once
 class Tables(Protocol):
     """Reads the tables of segments. CorruptedFile or FileNotFoundError if a file is not what it was."""
 
-    def compacted_table(self, file: FileRef, section: int) -> CompactedTable: ...
+    def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable: ...
 
-    def keys(self, file: FileRef, entry: SectionEntry) -> tuple[bytes, bytes]:
+    def keys(self, file: FileRef, section: SectionEntry) -> tuple[bytes, bytes]:
         """Return ``ids`` and ``correlations`` of a section, without its table."""
 
 
@@ -210,7 +210,7 @@ class MessageTable:
 
     def table_of(self, segment: Segment) -> CompactedTable:
         """Read the table of a segment; CorruptedFile or FileNotFoundError if its file is not what it was."""
-        return self._tables.compacted_table(segment.file, segment.section)
+        return self._tables.compacted_table(segment.file, segment.entry)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class MessageTable:
         queue_at, attributes_at, _ = table.runs[piece.run]
         lengths = table.lengths[piece.row] if piece.length == 1 else table.lengths
         return Run(
-            self.queue(table.queues[queue_at]).order, segment.file, segment.section, piece.first - piece.row,
+            self.queue(table.queues[queue_at]).order, segment.file, segment.entry, piece.first - piece.row,
             piece.number, piece.first, piece.length, table.attributes[attributes_at], table.origins.times[piece.run],
             lengths,
         )  # fmt: skip

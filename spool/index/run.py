@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
+from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef
 from spool.index.order import QueueOrder
 from spool.model.message import due_time, expiry_time
@@ -19,21 +21,22 @@ class Run:
     """The messages ``first`` to ``end - 1`` of commit ``number``.
 
     queue: the order of their queue. (The queue itself is the message table's.)
-    file, section, base: where they lie; ordinal o is row ``o - base`` of that section.
+    file, bodies, base: where they lie: the place of the body, if no other is in its section; else the section, whose
+        table has their places. Ordinal o is row ``o - base`` of it.
     due, expires: seconds since the epoch, or None. ``due`` is None, too, once the time has come.
     key: the sort key in the queue. It stays what it was when messages at the front leave.
     """
 
     __slots__ = (
-        "attributes", "base", "committed_at", "due", "end", "expires", "file", "first", "key", "lengths", "number",
-        "queue", "section",
+        "attributes", "base", "bodies", "committed_at", "due", "end", "expires", "file", "first", "key", "lengths",
+        "number", "queue",
     )  # fmt: skip
 
     def __init__(
         self,
         queue: QueueOrder,
         file: FileRef,
-        section: int,
+        bodies: BodyPlace | SectionEntry,
         base: int,
         number: int,
         first: int,
@@ -44,7 +47,7 @@ class Run:
     ) -> None:
         self.queue = queue
         self.file = file
-        self.section = section
+        self.bodies = bodies
         self.base = base
         self.number = number
         self.first = first
@@ -87,9 +90,6 @@ class Run:
         """Return whether its expiry time has passed: it is not delivered any more."""
         return self.expires is not None and self.expires <= now
 
-    def row_of(self, ordinal: int) -> int:
-        return ordinal - self.base
-
     def bytes_of(self, ordinal: int, count: int = 1) -> int:
         """Return the bytes of the bodies of ``count`` messages, from ``ordinal`` on."""
         if isinstance(self.lengths, int):
@@ -100,7 +100,7 @@ class Run:
     def tail(self, first: int) -> "Run":
         """Return a new run of the messages from ordinal ``first`` on; this run does not change."""
         rest = Run(
-            self.queue, self.file, self.section, self.base, self.number, first, self.end - first, self.attributes,
+            self.queue, self.file, self.bodies, self.base, self.number, first, self.end - first, self.attributes,
             self.committed_at, self.lengths,
         )  # fmt: skip
         rest.due = self.due  # a run that has become due stays so

@@ -33,7 +33,7 @@ class Segment:
     """One compacted section.
 
     queue: the order of its queue.
-    file, section, entry: where it lies.
+    file, entry: where it lies.
     live, bytes: messages that are still there, and their bodies' bytes.
     removed: one bit a row, set for a message that was removed.
     next_row: every message before this row was removed.
@@ -45,16 +45,13 @@ class Segment:
 
     __slots__ = (
         "bytes", "correlated", "cuts", "delayed", "entry", "expires", "file", "high", "key", "live", "low", "next_row",
-        "oldest", "queue", "removed", "rows", "section",
+        "oldest", "queue", "removed", "rows",
     )  # fmt: skip
 
-    def __init__(
-        self, queue: QueueOrder, file: FileRef, section: int, entry: SectionEntry, table: CompactedTable
-    ) -> None:
+    def __init__(self, queue: QueueOrder, file: FileRef, entry: SectionEntry, table: CompactedTable) -> None:
         places = table.places()
         self.queue = queue
         self.file = file
-        self.section = section
         self.entry = entry
         self.rows = len(table.lengths)
         self.live = self.rows

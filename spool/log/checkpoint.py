@@ -16,6 +16,7 @@ from spool.coordination.counters import Counters
 from spool.disk.content import read_start, unlink_if_there, write_new
 from spool.disk.disk import Disk
 from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace
 from spool.index.commit import FileRef, Retention
 from spool.index.index import Index
 from spool.index.run import Lengths, Run
@@ -26,7 +27,7 @@ from spool.store.parts import Files, View
 from spool.store.settings import Settings
 from spool.store.store import log
 
-_VERSION = 4
+_VERSION = 5
 _MAX_BYTES = 512 << 20
 _TEMPORARY = f"{layout.CHECKPOINT}.tmp"
 
@@ -131,7 +132,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "branches": [[n, *entry] for n, entries in index.messages.branch_ids.in_number.items() for entry in entries],
         "runs": [
             [
-                run.queue.name, sources[run.file], run.section, run.base, run.number, run.first, run.live,
+                run.queue.name, sources[run.file], list(run.bodies), run.base, run.number, run.first, run.live,
                 run.attributes, run.committed_at,
                 run.lengths if isinstance(run.lengths, int) else [lengths[id(run.lengths)][0]],
             ]
@@ -139,7 +140,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         ],
         "segments": [
             [
-                segment.queue.name, sources[segment.file], segment.section, list(segment.entry), segment.rows,
+                segment.queue.name, sources[segment.file], list(segment.entry), segment.rows,
                 segment.live, segment.bytes, bytes(segment.removed), segment.next_row, segment.oldest, segment.low,
                 segment.high, segment.correlated, segment.expires, segment.delayed, segment.cuts,
                 list(segment.key),
@@ -176,11 +177,17 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
     sources = [FileRef(n, a, None if x is None else Xid.parse(x), c) for n, a, x, c in state["sources"]]
     lengths = [array("I", packed) for packed in state["lengths"]]
     attributes: dict[bytes, Any] = {}
-    for queue, source, section, base, number, first, count, fields, at, length in state["runs"]:
+    sections: dict[SectionEntry, SectionEntry] = {}
+    for queue, source, where, base, number, first, count, fields, at, length in state["runs"]:
+        if len(where) == len(BodyPlace._fields):
+            bodies: BodyPlace | SectionEntry = BodyPlace(*where)
+        else:
+            section = SectionEntry(*where)
+            bodies = sections.setdefault(section, section)
         shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
         weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
         order = index.messages.queue(queue).order
-        index.restore(Run(order, sources[source], section, base, number, first, count, shared, at, weights))
+        index.restore(Run(order, sources[source], bodies, base, number, first, count, shared, at, weights))
     for packed in state["segments"]:
         _add_segment(index, sources, packed)
     return index
@@ -204,9 +211,9 @@ def _add_state(index: Index, number: int, packed: list[Any]) -> None:
 
 
 def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> None:
-    queue, source, section, entry, *rest = packed
+    queue, source, entry, *rest = packed
     segment = Segment.__new__(Segment)
-    segment.queue, segment.file, segment.section = index.messages.queue(queue).order, sources[source], section
+    segment.queue, segment.file = index.messages.queue(queue).order, sources[source]
     segment.entry = SectionEntry(*entry)
     segment.rows, segment.live, segment.bytes, left, segment.next_row, segment.oldest, *rest = rest
     segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, cuts, key = rest

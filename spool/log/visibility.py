@@ -197,8 +197,10 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     number, parts, _ = commit
     header = parts[0].contents.header
     for part in parts:
-        if part.contents.header.branches and (prepared is not None or header.supersedes):
-            files.cache.remember(part.file_ref(number), part.contents)  # needed as soon as a message is taken from it
+        for table in part.contents.tables:
+            if len(table.lengths) > 1 and (prepared is not None or header.supersedes):
+                files.cache.remember(part.file_ref(number), part.contents)  # needed for the first message that is taken
+                break
     done = True
     try:
         index.apply(commit)

@@ -286,9 +286,7 @@ class _Compaction:
         kept: list[Extent] = []
         for extent in section:
             try:
-                found = reading.bodies(
-                    extent.run.file, extent.run.section, extent.run.row_of(extent.first), extent.count
-                )
+                found = reading.bodies(extent.run, extent.first, extent.count)
             except (CorruptedFile, FileNotFoundError) as error:
                 log.warning("a message that cannot be read is not compacted: %s", error)
                 continue

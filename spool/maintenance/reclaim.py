@@ -240,7 +240,7 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
         for number in batch:
-            files.cache.forget(number, len(view.index.files[number].adopted))
+            files.cache.forget(number)
     if files.mirror is not None:
         files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})
     for number, xids in adopted.items():

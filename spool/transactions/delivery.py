@@ -3,7 +3,7 @@
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -14,7 +14,6 @@ from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
 from spool.format.reader import BodyPlace
-from spool.index.run import Run
 from spool.log.commit import commit_batch
 from spool.log.commit_queue import RemovalRequest
 from spool.log.visibility import catch_up
@@ -30,6 +29,7 @@ from spool.model.message import (
     set_origin,
 )
 from spool.model.position import Position, PositionRanges, positions, subtract_ranges
+from spool.model.settings import QueueConfig
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import GroupLocks, Wanted, claim, release
@@ -68,14 +68,14 @@ def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
             if run is None:
                 raise SystemFailure(f"message {position} left the index while it was held")
             branch_id, ordinal = store.view.index.messages.branch_of(position)
-            file, row = run.file, position.ordinal - run.base
+            file, config = run.file, store.settings.known.config.queues.get(run.queue.name)
             name = layout.committed(file.number, file.adoption)
             found.append(
                 HeldMessage(
                     message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
-                    _with_defaults(store, run.queue.name, run.attributes),
+                    run.attributes if config is None else _with_defaults(config, run.attributes),
                     (name,) if file.xid is None else (layout.prepared(file.xid), name),
-                    store.files.cache.place(file, run.section, row),
+                    store.files.cache.place(run, position.ordinal),
                 )
             )  # fmt: skip
     return found
@@ -190,35 +190,45 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
         UnknownCodec: no codec here can read a body. With ``only_shown``, the message has the bytes as they are stored.
     """
     found: list[Message] = []
+    table, ordinal, end = store.view.index.messages, first, first + count
     with store.view.mutex:
-        ordinal = first
-        while ordinal < first + count:
-            run, stop = store.view.index.messages.run_from(number, ordinal, first + count)
-            if run is None:
-                raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
-            found += _read_run(store, run, ordinal, stop - ordinal, only_shown)
+        while ordinal < end:
+            run, stop = table.run_at(number, ordinal, end)
+            if run is not None:
+                branch, in_branch = table.branch_ids.of(number, ordinal)
+            else:
+                run, stop = table.run_from(number, ordinal, end)
+                if run is None:
+                    raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
+                branch, in_branch = table.branch_of(Position(number, ordinal))
+            queue, attributes = run.queue.name, run.attributes
+            bodies: Sequence[Any] = store.files.cache.bodies(run, ordinal, stop - ordinal)
+            codec = attributes.get("codec")
+            if codec is not None and store.view.decodes_bodies:
+                bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
+            config = store.settings.known.config.queues.get(queue)
+            if config is not None and (config.reply_queue is not None or config.failure_queue is not None):
+                attributes = _with_defaults(config, attributes)
+            shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
+            found += neighbours(tuple.__new__(Origin, shared), ordinal, bodies)
             ordinal = stop
     return found
 
 
-def _read_run(store: Store, run: Run, ordinal: int, count: int, only_shown: bool) -> list[Message]:
-    raws = store.files.cache.bodies(run.file, run.section, ordinal - run.base, count)
-    branch_id, in_branch = store.view.index.messages.branch_of(Position(run.number, ordinal))
-    codec, queue = run.attributes.get("codec"), run.queue.name
-    attributes = _with_defaults(store, queue, run.attributes)
-    origin = Origin(branch_id.hex(), ordinal - in_branch, queue, run.number, run.committed_at, attributes)
-    if codec is None or not store.view.decodes_bodies:
-        return neighbours(origin, ordinal, raws)
+def _decoded(
+    raws: Sequence[bytes], codec: str, only_shown: bool, queue: str, branch: bytes, in_branch: int
+) -> list[Any]:
+    """Decode neighbouring bodies, of which the first has the ordinal ``in_branch`` in its branch."""
     bodies: list[Any] = []
     for raw in raws:
         try:
             bodies.append(codecs.decode(raw, codec))
         except UnknownCodec as error:
             if not only_shown:
-                id_ = message_id(branch_id, in_branch + len(bodies))
+                id_ = message_id(branch, in_branch + len(bodies))
                 raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
             bodies.append(raw)
-    return neighbours(origin, ordinal, bodies)
+    return bodies
 
 
 def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
@@ -234,11 +244,8 @@ def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Mess
     return found
 
 
-def _with_defaults(store: Store, queue: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
-    config = store.settings.known.config.queues.get(queue)
-    if config is None or (config.reply_queue is None and config.failure_queue is None):
-        return attributes
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
@@ -257,7 +264,7 @@ def set_aside(store: Store, position: Position, reason: str, deadline: Deadline)
         name = layout.committed(run.file.number, run.file.adoption)
         described: dict[str, Any] = {"queue": queue, "id": id_, **run.attributes}
         try:
-            described["body"] = store.files.cache.unproven(run.file, run.section, position.ordinal - run.base)
+            described["body"] = store.files.cache.unproven(run, position.ordinal)
         except (CorruptedFile, OSError) as error:
             described["body"] = None
             reason = f"{reason}; its bytes cannot be read: {error}"

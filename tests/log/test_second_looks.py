@@ -103,7 +103,7 @@ def test_a_message_that_is_reclaimed_while_it_is_shown_is_gone_and_not_damaged(
     reader, disk = watched
     wanted = space.put("orders", "one")
     assert bodies(reader) == ["one"]
-    reader._store.files.cache.forget(1, 0)
+    reader._store.files.cache.forget(1)
     disk.before("open", lambda: take_and_reclaim(space), layout.committed(1))
     with pytest.raises(BadMessageId):
         reader.show(wanted)

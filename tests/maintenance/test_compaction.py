@@ -392,10 +392,11 @@ def test_a_segment_that_cannot_be_searched_is_named_and_the_others_are_searched(
 def test_a_file_that_has_another_s_name_is_not_read_as_that(space: spool.Space) -> None:
     fill(space, many=2)
     catch_up(space._store)
-    sources = space._store.files.cache
     (run, other) = space._store.view.index.messages.queue("orders").ready
+    assert space._store.files.cache.bodies(run, run.first, 1) == [b"0"]
+    run.file = other.file
     with pytest.raises(CorruptedFile):
-        sources._read_header(run.file._replace(checksum=other.file.checksum))
+        space._store.files.cache.bodies(run, run.first, 1)
 
 
 def test_a_compaction_sees_what_others_have_committed(space: spool.Space) -> None:
