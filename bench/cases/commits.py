@@ -49,6 +49,10 @@ class Way:
     targets: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
 
     @property
+    def takes_long(self) -> bool:
+        return self.size >= 1000 or self.steps is _ONE_BY_ONE
+
+    @property
     def rows(self) -> tuple[Row, ...]:
         return tuple(target.row for targets in self.targets.values() for target in targets)
 
@@ -93,9 +97,8 @@ WAYS = (
 
 def _measure(way: Way, bench: Bench) -> Iterator[Result]:
     lines = _lines(bench, f"commits-{way.key}", way.takes_part, way.size)
-    few = way.size >= 1000
-    _rounds(lines, way, bench.sizes.warm_up // (2 if few else 1))
-    seconds = _rounds(lines, way, bench.sizes.rounds // (3 if few else 1))
+    _rounds(lines, way, bench.sizes.warm_up // (2 if way.takes_long else 1))
+    seconds = _rounds(lines, way, bench.sizes.rounds // (3 if way.takes_long else 1))
     _end(lines, way.size)
     for what, targets in way.targets.items():
         figures = _figures(bench, seconds[what], way.size)

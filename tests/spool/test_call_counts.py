@@ -20,10 +20,10 @@ MOST = {
     "get": (184, 197),  # 70 + 110
     "transaction of a get and a put": (343, 357),
     "the commit of such a transaction": (155, 165),
-    "two-phase commit of a put, all five calls": (563, 633),  # 200 + 250
+    "two-phase commit of a put, all five calls": (562, 632),  # 200 + 250
     "each further put of a transaction": (24, 29),  # 8 + 15
-    "each further get of a transaction, of messages of one commit": (70, 62),  # 25 + 30
-    "each further get of a transaction, of messages of a commit each": (68, 84),  # 25 + 30
+    "each further get of a transaction, of messages of one commit": (69, 61),  # 25 + 30
+    "each further get of a transaction, of messages of a commit each": (67, 84),  # 25 + 30
 }
 
 
