@@ -14,12 +14,13 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgpack
 
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.schema import check_branch_id, check_time
+from spool.format.schema import check_time
 from spool.model.checks import whole
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_LOCAL, LOCAL_TEXT, Xid
@@ -175,7 +176,7 @@ def stamp(number: int) -> tuple[int, bytes]:
 
 
 def header_length(start: bytes) -> int:
-    """Return the header's length, from a file's first ``FIXED_BYTES`` bytes; CorruptedFile if they are not ours."""
+    """Return the header's length, from a file's first bytes, at least ``FIXED_BYTES``; CorruptedFile if not ours."""
     if len(start) < FIXED_BYTES or start[0] & 0xF0 != 0x80 or start[1:_VERSION_AT] != _START:
         raise CorruptedFile("it does not begin with a header")
     length = int.from_bytes(start[_LENGTH_AT : _LENGTH_AT + 4], "big")
@@ -189,7 +190,7 @@ def decode_header(data: bytes, file_size: int) -> Header:
 
     A number whose own checksum fails comes back as -1: the rest of the header can still be believed.
     """
-    length = header_length(data[:FIXED_BYTES])
+    length = header_length(data)
     if len(data) < length:
         raise CorruptedFile("it ends within its header")
     data = data[:length]
@@ -213,37 +214,36 @@ def decode_header(data: bytes, file_size: int) -> Header:
 
 
 def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> Header:
-    sections, offset = [], length
-    for table_bytes, table_checksum, bodies_bytes, messages in found["sections"]:
-        whole(table_bytes, MAX_TABLE_BYTES), whole(bodies_bytes, 2**63), whole(messages, SECTION_MESSAGES)
-        sections.append(SectionEntry(offset, table_bytes, table_checksum, bodies_bytes, messages))
+    sections: list[SectionEntry] = []
+    offset, messages = length, 0
+    for table_bytes, table_checksum, bodies_bytes, count in found["sections"]:
+        if not (
+            type(table_bytes) is type(bodies_bytes) is type(count) is int
+            and 0 <= table_bytes <= MAX_TABLE_BYTES
+            and 0 <= bodies_bytes <= 2**63
+            and 0 <= count <= SECTION_MESSAGES
+        ):
+            raise ValueError("a section is longer than allowed")
+        sections += (tuple.__new__(SectionEntry, (offset, table_bytes, table_checksum, bodies_bytes, count)),)
         offset += table_bytes + bodies_bytes
-    branches = tuple(BranchEntry(_branch_xid(x, i), check_branch_id(i), f, c) for x, i, f, c in found["branches"])
-    adopts = tuple(Adoption(Xid.parse(x), s, k, f, c) for x, s, k, f, c in found["adopts"])
+        messages += count
+    branches: list[BranchEntry] = []
     end = 0
-    for first, count in [(b.first, b.count) for b in branches] + [(a.first, a.count) for a in adopts]:
-        if first != end:
-            raise ValueError("its ordinals are not one behind the other")
-        end += whole(count, MAX_ORDINAL + 1)
-    whole(end, MAX_ORDINAL + 1)
-    for adoption in adopts:
-        whole(adoption.size, 2**63), whole(adoption.checksum, 2**32 - 1)
-    if number > MAX_NUMBER or sum(s.messages for s in sections) != sum(b.count for b in branches):
+    for text, branch_id, first, count in found["branches"]:
+        end = _following(first, count, end)
+        branches += (BranchEntry(_branch_xid(text, branch_id), branch_id, first, count),)
+    if number > MAX_NUMBER or messages != end:
         raise ValueError("its branches do not add up to its sections")
-    return Header(
-        number=number,
-        time=check_time(found["time"]),
-        writer=dict(found["writer"]),
-        branches=branches,
-        adopts=adopts,
-        supersedes=tuple(whole(n, MAX_NUMBER) for n in found["supersedes"]),
-        sections=tuple(sections),
-        durable_mark=whole(found["durable_mark"], MAX_NUMBER),
-        flushed=bool(found["flushed"]),
-        length=length,
-        size=offset,
-        checksum=checksum,
-    )
+    adopts = []
+    for text, size, branch_checksum, first, count in found["adopts"]:
+        end = _following(first, count, end)
+        whole(size, 2**63), whole(branch_checksum, 2**32 - 1)
+        adopts.append(Adoption(Xid.parse(text), size, branch_checksum, first, count))
+    supersedes = tuple(map(whole, found["supersedes"], repeat(MAX_NUMBER)))
+    durable_mark, flushed = whole(found["durable_mark"], MAX_NUMBER), bool(found["flushed"])
+    time, writer = check_time(found["time"]), dict(found["writer"])
+    fields = (number, time, writer, tuple(branches), tuple(adopts), supersedes, tuple(sections), durable_mark, flushed)
+    return tuple.__new__(Header, (*fields, length, offset, checksum))
 
 
 _last_writer: tuple[object, bytes] = (None, b"")
@@ -270,7 +270,22 @@ def _array_head(count: int) -> bytes:
     return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
+def _following(first: Any, count: Any, end: int) -> int:
+    """Return where the ordinals end that follow those up to ``end``. ValueError unless they do, and are some."""
+    if first != end:
+        raise ValueError("its ordinals are not one behind the other")
+    if type(count) is not int or not 0 <= count <= MAX_ORDINAL + 1 - end:
+        raise ValueError("it has more messages than allowed")
+    return end + count
+
+
 def _branch_xid(text: str, branch_id: Any) -> Xid:
-    """Parse a branch's xid; for a local one, which nearly all are, compare the text with what the id gives."""
-    local = Xid(FORMAT_LOCAL, branch_id, b"")
-    return local if isinstance(branch_id, bytes) and text == str(local) else Xid.parse(text)
+    """Parse a branch's xid; for a local one, which nearly all are, compare the text with what the id gives.
+
+    ValueError for a branch's id that is none.
+    """
+    if type(branch_id) is not bytes or len(branch_id) != BRANCH_ID_BYTES:
+        raise ValueError(f"{branch_id!r:.40} is no branch's id")
+    if text == LOCAL_TEXT % b2a_base64(branch_id, newline=False).translate(_URL_SAFE).decode("ascii"):
+        return tuple.__new__(Xid, (FORMAT_LOCAL, branch_id, b""))
+    return Xid.parse(text)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
-from spool.format.header import FIXED_BYTES, Header, SectionEntry, decode_header, header_length
+from spool.format.header import Header, SectionEntry, decode_header, header_length
 from spool.format.table import Table, body_head, body_offsets, decode_table
 
 # What lies under the name is a directory, a symlink, a socket: and will not become a file by trying again.
@@ -32,7 +32,7 @@ def read_header(disk: Disk, handle: int) -> Header:
     """Read the header of a file. Raises CorruptedFile if it is not whole."""
     size = disk.handle_identity(handle).size
     data = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
-    length = header_length(data[:FIXED_BYTES])
+    length = header_length(data)
     if length > len(data):
         data += disk.read_at(handle, len(data), min(length, size) - len(data))
     return decode_header(data, size)
@@ -44,22 +44,24 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
     """
     start = disk.read_at(handle, 0, _FIRST_READ_BYTES)
-    size = len(start) if len(start) < _FIRST_READ_BYTES else disk.handle_identity(handle).size
-    length = header_length(start[:FIXED_BYTES])
-    if length > len(start):
-        start += disk.read_at(handle, len(start), min(length, size) - len(start))
+    size = len(start)
+    if size == _FIRST_READ_BYTES:  # there may be more
+        size = disk.handle_identity(handle).size
+        length = header_length(start)
+        if length > len(start):
+            start += disk.read_at(handle, len(start), min(length, size) - len(start))
     header = decode_header(start, size)
-    tables = []
+    tables: list[Table] = []
     for entry in header.sections:
         end = entry.offset + entry.table_bytes
         inside = end <= len(start)
         data = start[entry.offset : end] if inside else disk.read_at(handle, entry.offset, entry.table_bytes)
         try:
-            tables.append(decode_table(data, entry))
+            tables += (decode_table(data, entry),)
         except CorruptedFile:
             if not salvage:
                 raise
-            tables.append(Table())
+            tables += (Table(),)
     return FileContents(header, tuple(tables))
 
 

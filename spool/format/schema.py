@@ -33,7 +33,7 @@ _CHANGES = {**_FIELDS, "queue": _TEXT, "why": _TEXT, "not_before": _OR_NONE, "ex
 
 def check_attributes(found: Any, known: Mapping[str, tuple[type, ...]] = _FIELDS) -> dict[str, Any]:
     """Check a message's control fields, and return them."""
-    if not isinstance(found, dict):
+    if type(found) is not dict:
         raise ValueError("control fields are no map")
     for key, value in found.items():
         if type(value) not in known.get(key, ()):
@@ -71,7 +71,12 @@ def check_command(raw: Any) -> list[Any]:
         _check_captured(*rest)
         return raw  # type: ignore[no-any-return]
     number, first, count, what = rest
-    if not (whole(number, MAX_NUMBER) and whole(count, _MESSAGES) and whole(first, MAX_ORDINAL) + count <= _MESSAGES):
+    if not (
+        type(number) is type(first) is type(count) is int
+        and 0 < number <= MAX_NUMBER
+        and first >= 0
+        and 0 < count <= _MESSAGES - first
+    ):
         raise ValueError("a command addresses no messages")
     if name == "update":
         check_attributes(what, _CHANGES)
@@ -82,8 +87,12 @@ def check_command(raw: Any) -> list[Any]:
 
 def check_commands(found: Any) -> list[list[Any]]:
     """Check all commands of a table, and return them."""
-    commands = [check_command(raw) for raw in found]
-    if sum(command[3] for command in commands if command[0] in ADDRESSING) > MOST_ADDRESSED:
+    commands = list(map(check_command, found))
+    addressed = 0
+    for command in commands:
+        if command[0] in ADDRESSING:
+            addressed += command[3]
+    if addressed > MOST_ADDRESSED:
         raise ValueError("its commands address more messages than allowed")
     return commands
 

@@ -110,8 +110,13 @@ def head_sizes(lengths: "array[int]") -> list[int]:
 
 def bodies_bytes(lengths: "array[int]") -> int:
     """Return how many bytes bodies of these lengths take together with their heads."""
-    if lengths and len(body_head(min(lengths))) == len(head := body_head(max(lengths))):
-        return sum(lengths) + len(head) * len(lengths)
+    if not lengths:
+        return 0
+    least, most = min(lengths), max(lengths)
+    if most < 1 << 8:
+        return sum(lengths) + 2 * len(lengths)
+    if least >= 1 << 8 and most < 1 << 16:
+        return sum(lengths) + 3 * len(lengths)
     return sum(lengths) + sum(head_sizes(lengths))
 
 
@@ -137,22 +142,21 @@ def decode_table(data: bytes, entry: SectionEntry) -> Table:
         raise CorruptedFile("a table of contents does not match its checksum")
     try:
         found = msgpack.unpackb(data, strict_map_key=False)
-        columns: dict[str, Any] = {
-            "queues": [sys.intern(name) for name in found["queues"]],
-            "attributes": [check_attributes(a) for a in found["attributes"]],
-            "runs": [[int(q), int(a), int(c)] for q, a, c in found["runs"]],
-            "lengths": array("I", found["lengths"]),
-            "checksums": array("I", found["checksums"]),
-            "commands": check_commands(found["commands"]),
-            "facts": [check_fact(f) for f in found["facts"]],
-        }
-        if "origins" in found:
-            origins = _origins(found["origins"], columns["runs"])
-            ids, correlations = _search_keys(found)
-            table: Table = CompactedTable(**columns, origins=origins, ids=ids, correlations=correlations)
-        else:
-            table = Table(**columns)
+        columns = (
+            list(map(sys.intern, found["queues"])),
+            list(map(check_attributes, found["attributes"])),
+            list(found["runs"]),
+            array("I", found["lengths"]),
+            array("I", found["checksums"]),
+            check_commands(found["commands"]),
+            list(map(check_fact, found["facts"])),
+        )
+        table = Table(*columns)
         _prove(table, entry)
+        if "origins" in found:
+            ids, correlations = _search_keys(found)
+            origins = _origins(found["origins"], table.runs)
+            table = CompactedTable(*columns, origins=origins, ids=ids, correlations=correlations)
     except UNREADABLE as error:
         raise CorruptedFile(f"a table of contents cannot be read: {error}") from None
     return table
@@ -182,10 +186,15 @@ def _search_keys(found: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _prove(table: Table, entry: SectionEntry) -> None:
-    counts = {len(table.lengths), len(table.checksums), sum(c for _, _, c in table.runs), entry.messages}
-    if len(counts) != 1:
+    queues, attributes, left = len(table.queues), len(table.attributes), entry.messages
+    for run in table.runs:
+        queue, attribute, count = run
+        if not (type(queue) is type(attribute) is type(count) is int and type(run) is list):
+            raise ValueError("a run is no list of three whole numbers")
+        if not (0 <= queue < queues and 0 <= attribute < attributes and count >= 1):
+            raise ValueError("a run names a queue or control fields that the table does not have")
+        left -= count
+    if left or not len(table.lengths) == len(table.checksums) == entry.messages:
         raise ValueError("its columns differ in length")
-    if any(not 0 <= q < len(table.queues) or not 0 <= a < len(table.attributes) or c < 1 for q, a, c in table.runs):
-        raise ValueError("a run names a queue or control fields that the table does not have")
     if bodies_bytes(table.lengths) != entry.bodies_bytes:
         raise ValueError("its lengths do not add up")

@@ -66,9 +66,10 @@ def read_commit(
         empty = new_header(store.clock.now(), store.shared.counters.read().durable)
         return Commit(number, [Part(0, None, 0, FileContents(empty, ()))], [(name, wrong)])
     commit = Commit(number, [Part(0, None, 0, contents)], [] if wrong is None else [(name, wrong)])
-    torn = any(len(t.lengths) != s.messages for t, s in zip(contents.tables, contents.header.sections, strict=True))
-    if torn and not is_quarantined(store.files.disk, name):
-        commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
+    for table, section in zip(contents.tables, contents.header.sections, strict=True):
+        if len(table.lengths) != section.messages and not is_quarantined(store.files.disk, name):
+            commit.damage.append((name, "a table of contents is damaged: the messages it lists cannot be read"))
+            break
     for place, adoption in enumerate(contents.header.adopts, 1):
         branch = _adopted_contents(store.files.disk, number, place, adoption)
         if branch is not None:

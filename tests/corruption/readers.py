@@ -70,6 +70,7 @@ def check_header(header: Header, size: int) -> None:
     for part in (*header.branches, *header.adopts):
         assert whole(part.first, 0, MAX_ORDINAL + 1)
         assert whole(part.count, 0, MAX_ORDINAL + 1 - part.first)
+    assert header.messages == sum(branch.count for branch in header.branches)
     assert all(isinstance(branch.id, bytes) and len(branch.id) == 12 for branch in header.branches)
     assert all(whole(number, 0, MAX_NUMBER) for number in header.supersedes)
     assert all(isinstance(adoption.size, int) and isinstance(adoption.checksum, int) for adoption in header.adopts)

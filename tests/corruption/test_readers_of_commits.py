@@ -71,6 +71,17 @@ def test_e12_no_field_of_a_header_is_a_bomb(field: str, bomb: str, tried: dict[s
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("empty", [0, -1])
+def test_e12_runs_that_add_up_with_an_empty_one_among_them_are_refused(empty: int) -> None:
+    original, like = golden_table("commit.msgpack")
+    table = msgpack.unpackb(original)
+    table["runs"][0][2] -= empty
+    for place in (0, len(table["runs"])):
+        encoded = pack({**table, "runs": [*table["runs"][:place], [0, 0, empty], *table["runs"][place:]]})
+        with pytest.raises(CorruptedFile, match="a run names"):
+            decode_table(encoded, vouched(encoded, like))
+
+
 @OPTIONS
 @given(data=st.data(), name=st.sampled_from(["branch.msgpack", "commit.msgpack", "compaction.msgpack"]))
 def test_e12_a_table_with_any_value_in_it_is_within_the_limits_or_refused(
