@@ -51,8 +51,9 @@ class Recovery(Protocol):
 def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Transaction | None:
     """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
     if chosen is JOIN:
-        found = joined_by_caller.get().get(id(store))
-        return cast(Transaction | None, found)  # the space's own transactions are all that join it
+        associated: Any = joined_by_caller.get()
+        found: Transaction | None = associated.get(id(store))  # the space's own transactions are all that join it
+        return found
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")

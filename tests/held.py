@@ -66,13 +66,19 @@ class Gathering:
         self.space = spool.create(path, disk=self.disk, defaults=AT_ONCE)
         self.threads: list[threading.Thread] = []
         self.came: dict[threading.Thread, threading.Event] = defaultdict(threading.Event)
-        add = CommitQueue._add
+        join, add = CommitQueue.join, CommitQueue.add
 
-        def adding(line: CommitQueue, work: CommitRequest) -> None:
-            add(line, work)
+        def joining(queue: CommitQueue, request: CommitRequest) -> bool:
+            leads = join(queue, request)
+            self.came[threading.current_thread()].set()
+            return leads
+
+        def adding(queue: CommitQueue, request: CommitRequest) -> None:
+            add(queue, request)
             self.came[threading.current_thread()].set()
 
-        monkeypatch.setattr(CommitQueue, "_add", adding)
+        monkeypatch.setattr(CommitQueue, "join", joining)
+        monkeypatch.setattr(CommitQueue, "add", adding)
 
     @contextmanager
     def held(self, queue: str = "orders") -> Iterator[None]:

@@ -17,6 +17,7 @@ from spool.errors import SpaceStopped
 from spool.model.layout import COUNTERS
 
 _PAIR = struct.Struct("<QI4xQI4x")  # both copies of a counter, each with its checksum
+_COPY_BYTES = _PAIR.size // 2
 _BOOT_BYTES = 64
 _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
@@ -98,25 +99,26 @@ class Counters:
         return page
 
     def store_issued(self, number: int) -> None:
-        self._store(_ISSUED, _packed(number))
+        self.disk.write_at(self.handle, _ISSUED.start, _with_checksum(number))
 
     def store_published(self, number: int, *, durable: bool) -> None:
         """Store *published*; with ``durable``, also that every commit up to it was flushed. Caller holds the number's
         byte."""
-        self._store(_PUBLISHED, _packed(number) + (_packed(number) if durable else b""))
+        stored = _with_checksum(number)
+        self.disk.write_at(self.handle, _PUBLISHED.start, stored + stored if durable else stored)
 
     def store_durable(self, number: int) -> None:
-        self._store(_DURABLE, _packed(number))
+        self._store(_DURABLE, number)
 
     def bump_prepared(self) -> None:
-        self._store(_PREPARED, _packed(self.read().prepared + 1))
+        self._store(_PREPARED, self.read().prepared + 1)
 
     def bump_settings(self) -> None:
-        self._store(_SETTINGS, _packed(self.read().settings + 1))
+        self._store(_SETTINGS, self.read().settings + 1)
 
     def store_owner(self, number: int) -> None:
         """Store the last owner's number. The caller holds the number lock, and that owner's bytes."""
-        self._store(_OWNERS, _packed(number))
+        self._store(_OWNERS, number)
 
     def stop(self) -> None:
         """Stop the space, because a flush failed: no process may publish or commit until one that is alone opens it."""
@@ -139,8 +141,8 @@ class Counters:
         self.store_owner(0)
         self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
 
-    def _store(self, counter: slice, packed: bytes) -> None:
-        self.disk.write_at(self.handle, counter.start, packed)
+    def _store(self, counter: slice, value: int) -> None:
+        self.disk.write_at(self.handle, counter.start, _with_checksum(value))
 
 
 STOPPED_TEXT = (
@@ -153,22 +155,19 @@ STOPPED_TEXT = (
 def _values(pair: bytes) -> tuple[int, ...]:
     """Decode a counter: the values of its copies that are whole; 0 if none is, as in a new file, of which the opener
     that is alone stores the true ones."""
+    first, second = _PAIR.unpack(pair)[::2]
+    if pair == _with_checksum(first):
+        return (first,)
     values: tuple[int, ...] = ()
-    first, first_checksum, second, second_checksum = _PAIR.unpack(pair)
-    if first_checksum == _checksum(first):
+    if pair[:_COPY_BYTES] == _with_checksum(first)[:_COPY_BYTES]:
         values += (first,)
-    if second_checksum == _checksum(second):
+    if pair[_COPY_BYTES:] == _with_checksum(second)[:_COPY_BYTES]:
         values += (second,)
     return values or (0,)
 
 
-@lru_cache(maxsize=16)  # a commit stores its number three times
-def _packed(value: int) -> bytes:
+@lru_cache(maxsize=64)  # a commit stores its number three times, and reads it
+def _with_checksum(value: int) -> bytes:
     """Encode a value as both copies of a counter."""
-    checksum = _checksum(value)
+    checksum = zlib.crc32(value.to_bytes(8, "little"), 1)
     return _PAIR.pack(value, checksum, value, checksum)
-
-
-@lru_cache(maxsize=16)
-def _checksum(value: int) -> int:
-    return zlib.crc32(value.to_bytes(8, "little"), 1)

@@ -157,25 +157,22 @@ class Disk:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open an existing regular file. Raises OSError for a symlink, a FIFO or a directory; none is followed."""
-        return self._open_plain(name, _TO_WRITE if write else _TO_READ)[0]
+        with opening:
+            handle = os.open(f"{self._at}/{name}", _TO_WRITE if write else _TO_READ)
+            self._handles[handle] = None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            self._close(handle)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
         """Open an existing regular file for writing; returns its handle, its size, and whether this is its only name.
 
         Errors as of ``open``.
         """
-        handle, found = self._open_plain(name, _TO_WRITE)
-        return handle, found.st_size, found.st_nlink == 1
-
-    def _open_plain(self, name: str, flags: int) -> tuple[int, os.stat_result]:
-        with opening:
-            handle = os.open(f"{self._at}/{name}", flags)
-            self._handles[handle] = None
+        handle = self.open(name, write=True)
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            self._close(handle)
-            raise OSError(errno.EINVAL, "not a regular file", name)
-        return handle, found
+        return handle, found.st_size, found.st_nlink == 1
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file atomically; a target that exists is replaced."""
@@ -316,9 +313,11 @@ class Disk:
 
     def flush(self, handle: int) -> None:
         """Flush the file's bytes; on an ordered file system also every rename before."""
-        self._flush_once(os.fsync, self._checked(handle))
+        self._flush_once(os.fsync, handle)
 
     def _flush_once(self, flush: Callable[[int], None], handle: int) -> None:
+        if handle not in self._handles:
+            raise not_open()
         self.flushes += 1
         try:
             flush(handle)
@@ -339,9 +338,8 @@ class Disk:
         ``new``: this handle was open when the file was renamed to that name, and no other file had it before.
         """
         if self.ordered:
-            self.flush(handle)
+            self._flush_once(os.fsync, handle)
             return
-        self._checked(handle)
         names = self._begin_turn(directory)
         try:
             self._flush_once(os.fdatasync, handle)  # the file's flush needs not carry its times

@@ -67,27 +67,20 @@ class Recycler:
                 self.disk.rename(f"{layout.FREE}/{spare}", name)
             except FileNotFoundError:
                 continue  # another process was faster
-            taken = self._open(name, spare)
-            if taken is not None:
-                return taken
+            try:
+                handle, found, is_alone = self.disk.open_to_overwrite(name)
+            except OSError:
+                identity = self.disk.identity(name)
+                if identity is not None and identity.is_regular:
+                    raise
+                if identity is not None:  # what lies in free/ may be planted
+                    quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare}, and is no regular file")
+                continue
+            if is_alone:
+                return handle, found
+            self.disk.close(handle)
+            self.disk.unlink(name)  # it has another name, which may still mean something
         self.refresh()  # what is known is old
-        return None
-
-    def _open(self, name: str, spare: str) -> tuple[int, int] | None:
-        """Open the file that was taken. None if it may not be overwritten: what lies in ``free/`` may be planted."""
-        try:
-            handle, size, is_alone = self.disk.open_to_overwrite(name)
-        except OSError:
-            identity = self.disk.identity(name)
-            if identity is not None and identity.is_regular:
-                raise
-            if identity is not None:
-                quarantine(self.disk, name, f"it lay in {layout.FREE}/ as {spare}, and is no regular file")
-            return None
-        if is_alone:
-            return handle, size
-        self.disk.close(handle)
-        self.disk.unlink(name)  # it has another name, which may still mean something
         return None
 
     def _pop(self, size: int, keep: int) -> str | None:

@@ -6,7 +6,7 @@ to disk while it is written.
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -145,31 +145,30 @@ class CommitBatch:
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
         """Append messages with the same control fields; the first one's ordinal."""
-        first, count, lengths = self.messages, len(bodies), list(map(len, bodies))
-        if first + count > MAX_ORDINAL + 1:
+        first = self.messages
+        if first + len(bodies) > MAX_ORDINAL + 1:
             raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
-        size = sum(lengths)
-        if self._bytes + size < SECTION_BYTES and len(self._bodies) + count <= SECTION_MESSAGES:
-            self._put(queue, bodies, attributes, lengths, size)
-            return first
-        while bodies:
-            piece = self._next_piece(bodies)
-            bodies = bodies[len(piece) :]
-            lengths = list(map(len, piece))
-            self._put(queue, piece, attributes, lengths, sum(lengths))
+        piece, lengths = bodies, list(map(len, bodies))
+        size, count = sum(lengths), len(lengths)
+        while count:
+            if self._bytes + size >= SECTION_BYTES or len(self._bodies) + count > SECTION_MESSAGES:
+                piece = self._next_piece(bodies)
+                lengths = list(map(len, piece))
+                size, count = sum(lengths), len(lengths)
+            table = self._table
+            table.lengths.extend(lengths)
+            table.checksums.extend(map(zlib.crc32, piece))
+            self._bodies += piece
+            self._bytes += size
+            self.messages += count
+            if table.runs:
+                self._add_run(queue, attributes, count)
+            else:
+                table.queues, table.attributes, table.runs = [queue], [dict(attributes)], [[0, 0, count]]
+                self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
+            bodies = bodies[count:]
+            size, count = SECTION_BYTES, len(bodies)  # what is left begins with a piece of its own
         return first
-
-    def _put(
-        self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any], lengths: list[int], size: int
-    ) -> None:
-        """Append messages for which the section has room."""
-        table = self._table
-        table.lengths.extend(lengths)
-        table.checksums.extend(map(zlib.crc32, bodies))
-        self._bodies += bodies
-        self._bytes += size
-        self.messages += len(lengths)
-        self._add_run(queue, attributes, len(lengths))
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
         """As many as the section has room for, at least one; of a new section, if this one is full."""
@@ -289,14 +288,16 @@ class CommitBatch:
         return self._bodies[place] if 0 <= place < len(self._bodies) else None
 
 
-def destinations_of(tables: Iterable[Table]) -> Iterator[str]:
-    """Yield the queues into which messages are put or moved. What compaction writes stays in its queue."""
+def destinations_of(tables: Iterable[Table]) -> list[str]:
+    """Return the queues into which messages are put or moved. What compaction writes stays in its queue."""
+    queues: list[str] = []
     for table in tables:
-        if not isinstance(table, CompactedTable):
-            yield from table.queues
+        if type(table) is not CompactedTable:
+            queues += table.queues
         for command in table.commands:
             if command[0] == "update" and "queue" in command[4]:
-                yield command[4]["queue"]
+                queues += (command[4]["queue"],)
+    return queues
 
 
 def is_large(messages: int, size: int) -> bool:

@@ -143,9 +143,12 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
     sections: list[bytes] = []
     for _, table_bytes, checksum, bodies_bytes, messages in header.sections:
         sections += (_SECTION.pack(0x94, 0xCE, table_bytes, 0xCE, checksum, 0xCF, bodies_bytes, 0xCE, messages),)
+    known_writer, writer = _last_writer
+    if known_writer is not header.writer:
+        writer = _pack_writer(header.writer)
     fields = [
         _TIME.pack(_TIME_KEY, header.time),
-        _WRITER_KEY, _packed_writer(header.writer),
+        _WRITER_KEY, writer,
         _BRANCHES_KEY, _array_head(len(branches)), *branches,
         _ADOPTS_KEY, _packed_adoptions(header.adopts) if header.adopts else b"\x90",
         _SUPERSEDES_KEY, msgpack.packb(header.supersedes) if header.supersedes else b"\x90",
@@ -249,14 +252,11 @@ def _header(found: dict[str, Any], number: int, length: int, checksum: int) -> H
 _last_writer: tuple[object, bytes] = (None, b"")
 
 
-def _packed_writer(writer: Mapping[str, Any]) -> bytes:
-    """Encode the writer; a process writes the same one in all of its files."""
+def _pack_writer(writer: Mapping[str, Any]) -> bytes:
+    """Encode a writer, and keep it: a process writes the same one in all of its files."""
     global _last_writer
-    known, packed = _last_writer
-    if known is not writer:
-        packed = msgpack.packb(writer)
-        _last_writer = writer, packed
-    return packed
+    _last_writer = writer, msgpack.packb(writer)
+    return _last_writer[1]
 
 
 def _packed_adoptions(adopts: Iterable[Adoption]) -> bytes:

@@ -14,7 +14,8 @@ from spool.disk.content import chunks, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
-from spool.format.header import Header, SectionEntry, encode_header, stamp
+from spool.format.header import Header, SectionEntry, encode_header
+from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.model import layout
 from spool.model.xid import Xid
@@ -63,18 +64,24 @@ class CommitFileWriter:
 
     @property
     def header(self) -> Header:
-        """The header as it stands in the file, which is complete."""
+        """The header as it stands in the file, which is complete; but the number is 0."""
+        return self.contents(0).header
+
+    def contents(self, number: int) -> FileContents:
+        """Return the complete file as a reader finds it under that number."""
         assert self._header is not None
-        offset, entries = len(self._encoded), []
-        for entry in self._entries:
-            entries.append(entry._replace(offset=offset))
-            offset += entry.size
-        return self._header._replace(
-            sections=tuple(entries),
-            length=len(self._encoded),
-            size=offset,
-            checksum=int.from_bytes(self._encoded[-4:], "big"),
+        entries: list[SectionEntry] = []
+        length = offset = len(self._encoded)
+        for _, table_bytes, checksum, bodies_bytes, messages in self._entries:
+            entries += (SectionEntry(offset, table_bytes, checksum, bodies_bytes, messages),)
+            offset += table_bytes + bodies_bytes
+        _, time, writer, branches, adopts, supersedes, _, mark, flushed, _, _, _ = self._header
+        checksum = int.from_bytes(self._encoded[-4:], "big")
+        sections = tuple(entries)
+        header = Header(
+            number, time, writer, branches, adopts, supersedes, sections, mark, flushed, length, offset, checksum
         )
+        return FileContents(header, tuple(self.tables))
 
     def stream(self, batch: CommitBatch) -> None:
         """Write the batch's closed sections, and let go of their bodies."""
@@ -112,8 +119,8 @@ class CommitFileWriter:
             parts += pieces
             size += entry.table_bytes + entry.bodies_bytes
         header = self._header = Header(
-            0, time, writer_name(), batch.branches, tuple(batch.adopts), batch.supersedes, tuple(entries), durable_mark,
-            flushed,
+            0, time, _writer_name(os.getpid()), batch.branches, tuple(batch.adopts), batch.supersedes, tuple(entries),
+            durable_mark, flushed,
         )  # fmt: skip
         if self.streamed:
             self._put_header(header)
@@ -158,10 +165,10 @@ class CommitFileWriter:
         write_chunks(self.disk, self.handle, chunks(self.disk, old, self._room, self._end), start)
         self.disk.close(old)
 
-    def stamp(self, number: int) -> None:
-        """Write the commit's number into the finished file."""
+    def flush(self) -> None:
+        """Make the file durable under its number."""
         assert self.handle is not None
-        self.disk.write_at(self.handle, *stamp(number))
+        self.disk.make_durable(self.handle, layout.COMMITTED, new=True)
 
     def close(self) -> None:
         if self.handle is not None:

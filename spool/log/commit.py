@@ -29,7 +29,7 @@ from spool.coordination.locks import NUMBER, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
-from spool.format.reader import FileContents
+from spool.format.header import stamp
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
@@ -81,11 +81,12 @@ def commit(
     try:
         # 7. Stamp the file with its number, and flush it, here and in the mirror: it is committed if its bytes are on
         #    the disk.
-        file.stamp(number)
-        if store.files.mirror is None:
-            _flush(store.files.disk, file, flush=flush)
-        else:
-            store.files.mirror.flush_both(number, partial(_flush, store.files.disk, file, flush=flush))
+        assert file.handle is not None
+        store.files.disk.write_at(file.handle, *stamp(number))
+        if store.files.mirror is not None:
+            store.files.mirror.flush_both(number, file.flush if flush else _nothing)
+        elif flush:
+            file.flush()
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
         _publish(store, number, seconds, flushed=flush)
     except FlushFailed as error:
@@ -99,7 +100,7 @@ def commit(
         store.shared.numbers.unlock(number)
         file.close()
     # 9. Keep what it did: the next look of this process applies it, behind the commits of others.
-    _keep(store, _as_read(number, file, batch))
+    _keep(store, number, file, batch)
     return number
 
 
@@ -117,7 +118,8 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
     try:
         # 3. Look whether it may still happen: the space has not stopped, the queues are there, and ``check``. If it
         #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
-        store.guard.check()
+        if store.guard.closed:
+            store.guard.check()
         page = store.shared.counters.read().check()
         settings = store.settings.known
         if page.settings != settings.version:
@@ -172,8 +174,9 @@ def check_destinations(settings: Settings, tables: Iterable[Table]) -> None:
 
     Caller holds a lock under which no queue can be deleted; ``settings`` are current under it.
     """
+    queues = settings.config.queues
     for queue in destinations_of(tables):
-        if queue not in settings.config.queues:
+        if queue not in queues:
             raise QueueNotFound(f"queue {queue!r} was deleted meanwhile: nothing was put into it")
 
 
@@ -206,22 +209,19 @@ def write(
         file.complete(batch, now, durable, flushed=flush, pool=pool)
 
 
-def _flush(disk: Disk, file: CommitFileWriter, *, flush: bool) -> None:
-    """Make the file durable, unless the commit goes without a flush. (The mirror flushes its copy in any case.)"""
-    if flush:
-        assert file.handle is not None
-        disk.make_durable(file.handle, layout.COMMITTED, new=True)
+def _nothing() -> None:
+    pass
 
 
 def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
     """Return the commit as a process reads it from its files."""
-    parts = [Part(0, None, 0, FileContents(file.header._replace(number=number), tuple(file.tables)))]
+    parts = [Part(0, None, 0, file.contents(number))]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, contents))
     return Commit(number, parts, [])
 
 
-def _keep(store: Store, commit: Commit) -> None:
+def _keep(store: Store, number: int, file: CommitFileWriter, batch: CommitBatch) -> None:
     """Keep what a commit of this process did, for its next look, which need not read the file.
 
     So a process that only puts neither reads what others wrote nor sorts what it wrote itself. When many are kept, they
@@ -229,12 +229,13 @@ def _keep(store: Store, commit: Commit) -> None:
     """
     view = store.view
     with view.mutex:
-        if commit.number > view.index.applied:  # else another thread was faster, and has read it
-            view.own_commits[commit.number] = commit
-            if len(view.own_commits) > _MOST_OWN or commit.parts[0].contents.header.messages >= _LARGE_MESSAGES:
+        if number > view.index.applied:  # else another thread was faster, and has read it
+            own = view.own_commits
+            own[number] = partial(_as_read, number, file, batch)
+            if len(own) > _MOST_OWN or batch.messages >= _LARGE_MESSAGES:
                 apply_own(store)
-            while len(view.own_commits) > _MOST_OWN:
-                del view.own_commits[next(iter(view.own_commits))]
+                while len(own) > _MOST_OWN:
+                    del own[next(iter(own))]
 
 
 # -- commits of the engine's own ---------------------------------------------------------------------------------------

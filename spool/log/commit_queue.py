@@ -45,34 +45,26 @@ class CommitRequest:
     """One caller's part of a commit.
 
     ``number``: of the commit, once its file has it. ``error``: why the request was not committed, or may not have been.
-    ``begin`` is called when the request is taken, and returns False if it was cancelled. ``on_done`` is called once,
-    with all requests that share it and are done together. ``future`` is for the caller's own use.
+    ``begin``, if there is one, is called when the request is taken, and returns False if it was cancelled. ``on_done``
+    is called once, with all requests that share it and are done together. ``future`` is for the caller's own use.
     """
 
-    __slots__ = (
-        "begin", "branch", "bytes", "caller", "error", "first", "future", "messages", "number", "on_done", "page",
-        "signal", "stage",
-    )  # fmt: skip
+    is_empty = False  # there is nothing to commit
+    branch, first = "", 0  # of its messages, as hex; the ordinal of the first one in it
+    number: int | None = None
+    error: BaseException | None = None
+    caller = 0  # the thread that waits, or 0
+    stage = Stage.WAITING
+    signal: "threading.Lock | None" = None  # held until the waiting thread may go on
+    begin: Callable[[], bool] | None = None
+    on_done: Callable[[Sequence["CommitRequest"]], None] | None = None
+    future: Any = None
 
     def __init__(self, page: CounterPage | None, messages: int, size: int) -> None:
         self.page = page  # the counters, as the caller has read them
         self.messages = messages
         self.bytes = size
-        self.branch = ""  # of its messages, as hex; ``first``: the ordinal of the first one in it
-        self.first = 0
-        self.number: int | None = None
-        self.error: BaseException | None = None
-        self.caller = 0  # the thread that waits, or 0
-        self.stage = Stage.WAITING
-        self.signal: threading.Lock | None = None
-        self.begin: Callable[[], bool] = _yes
-        self.on_done: Callable[[Sequence[CommitRequest]], None] | None = None
-        self.future: Any = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        return not self.messages
+        self.is_empty = not messages
 
     def destinations(self) -> Iterable[str]:
         """Return the queues into which it puts or moves messages."""
@@ -88,7 +80,7 @@ class CommitRequest:
     @property
     def ids(self) -> list[str]:
         """The ids of its messages, once they are in a batch."""
-        return [f"{self.branch}{ordinal:08x}" for ordinal in range(self.first, self.first + self.messages)]
+        return list(map(f"{self.branch}%08x".__mod__, range(self.first, self.first + self.messages)))
 
     @property
     def id(self) -> str:
@@ -99,14 +91,12 @@ class CommitRequest:
 class PutRequest(CommitRequest):
     """Messages for one queue, as ``validation.encode_bodies`` groups them; neighbours in a commit share a branch."""
 
-    __slots__ = ("groups", "queue")
-
     def __init__(self, page: CounterPage, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
-        messages = size = 0
+        self.page = page
+        self.messages = self.bytes = 0
         for bodies, _ in groups:
-            messages += len(bodies)
-            size += sum(map(len, bodies))
-        super().__init__(page, messages, size)
+            self.messages += len(bodies)
+            self.bytes += sum(map(len, bodies))
         self.queue = queue
         self.groups = groups
 
@@ -125,15 +115,10 @@ class PutRequest(CommitRequest):
 class RemovalRequest(CommitRequest):
     """Claimed messages that leave their queue. ``ranges``: (number, first ordinal, count)."""
 
-    __slots__ = ("ranges",)
-
     def __init__(self, page: CounterPage, ranges: PositionRanges) -> None:
-        super().__init__(page, 0, _RANGE_BYTES * len(ranges))
+        self.page = page
+        self.messages, self.bytes = 0, _RANGE_BYTES * len(ranges)
         self.ranges = ranges
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.ranges
 
     def usage(self, store: Store) -> UsageByQueue:
         batch = CommitBatch()
@@ -148,16 +133,11 @@ class RemovalRequest(CommitRequest):
 class BranchRequest(CommitRequest):
     """The batch of one transaction. ``branch``: its branch's id, as hex."""
 
-    __slots__ = ("batch",)
-
     def __init__(self, page: CounterPage, branch: str, batch: CommitBatch) -> None:
         super().__init__(page, batch.messages, batch.size)
         self.branch = branch
         self.batch = batch
-
-    @property
-    def is_empty(self) -> bool:
-        return self.batch.is_empty
+        self.is_empty = batch.is_empty
 
     def destinations(self) -> Iterable[str]:
         return destinations_of(self.batch.tables)
@@ -180,27 +160,14 @@ class CommitQueue:
         self._requests: deque[CommitRequest] = deque()
         self._led = False
         self._ended: str | None = None  # why no more may be added
-        self._messages = 0
+        self.waiting = 0  # how many messages wait
         self._bytes = 0
-        self._page: CounterPage | None = None
+        # The counters, as a thread has read them since a batch was taken: while requests wait, no other needs to.
+        self.page: CounterPage | None = None
+        self._waiting_for_room = 0
         self._callers: set[int] = set()  # threads that waited for the last commit
         self._callers_before: set[int] = set()
-
-    # -- the counters: a thread that comes while others wait need not read them again --------------------------------
-
-    @property
-    def page(self) -> CounterPage | None:
-        """The counters as they were read since the last batch was taken, if a request waits."""
-        return self._page if self._requests else None
-
-    @page.setter
-    def page(self, page: CounterPage) -> None:
-        self._page = page
-
-    @property
-    def waiting(self) -> int:
-        """How many messages wait."""
-        return self._messages
+        self.expected = 0  # how many threads waited for the last two commits, and may come again
 
     # -- coming -----------------------------------------------------------------------------------------------------
 
@@ -208,7 +175,9 @@ class CommitQueue:
         """Add the request of a thread that waits for it. True: the thread leads; False: it has to ``wait``."""
         request.caller = get_ident()
         with self._mutex:
-            self._add(request)
+            self._requests.append(request)
+            self.waiting += request.messages
+            self._bytes += request.bytes
             if not self._led:
                 self._led = True
                 return True
@@ -221,7 +190,9 @@ class CommitQueue:
         with self._mutex:
             if self._ended is not None:
                 raise NotOpen(self._ended)
-            self._add(request)
+            self._requests.append(request)
+            self.waiting += request.messages
+            self._bytes += request.bytes
             if self._led:
                 return
             self._led = True
@@ -235,18 +206,15 @@ class CommitQueue:
         while not self._has_room(request):  # nearly always there is, and no lock is needed to see it
             with self._room:
                 if not self._has_room(request):
+                    self._waiting_for_room += 1
                     self._room.wait(LOOK_SECONDS)
+                    self._waiting_for_room -= 1
             check()
 
     def _has_room(self, request: CommitRequest) -> bool:
         return (
-            self._messages + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
+            self.waiting + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
         ) or not self._requests
-
-    def _add(self, request: CommitRequest) -> None:
-        self._requests.append(request)
-        self._messages += request.messages
-        self._bytes += request.bytes
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
@@ -275,52 +243,54 @@ class CommitQueue:
             if request.stage not in (Stage.WAITING, Stage.LEADING):
                 return False
             self._requests.remove(request)
-            self._subtract(request)
+            self.page = None
+            self.waiting -= request.messages
+            self._bytes -= request.bytes
             leads = request.stage is Stage.LEADING
         if leads:
             self.hand_over_lead()
         return True
-
-    def _subtract(self, request: CommitRequest) -> None:
-        self._messages -= request.messages
-        self._bytes -= request.bytes
 
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def linger(self) -> None:
         """Let threads that waited for the last two commits come again before a batch is taken. The leader calls this.
 
-        A thread that was alone in both never waits here.
+        A thread that was alone in both need not call it: nothing is ``expected``.
         """
-        wanted = len(self._callers | self._callers_before)
-        if wanted > 1 and len(self._requests) < wanted:
-            until = time.monotonic() + LINGER_SECONDS
-            while len(self._requests) < wanted and time.monotonic() < until:
-                time.sleep(0)  # lets other threads run
+        until = time.monotonic() + LINGER_SECONDS
+        while len(self._requests) < self.expected and time.monotonic() < until:
+            time.sleep(0)  # lets other threads run
 
     def take_batch(self) -> list[CommitRequest]:
         """Take what is committed together next; [] if nothing waits. The leader calls this."""
         taken: list[CommitRequest] = []
         messages = size = 0
+        callers: set[int] = set()
         with self._mutex:
-            while self._requests:
-                request = self._requests[0]
-                messages += request.messages
-                size += request.bytes
-                if taken and (messages > MOST_TOGETHER or size > MOST_TOGETHER_BYTES):
+            requests = self._requests
+            while requests:
+                request = requests[0]
+                if taken and (
+                    messages + request.messages > MOST_TOGETHER or size + request.bytes > MOST_TOGETHER_BYTES
+                ):
                     break
-                self._requests.popleft()
-                self._subtract(request)
-                if request.begin():
+                requests.popleft()
+                self.waiting -= request.messages
+                self._bytes -= request.bytes
+                if request.begin is None or request.begin():
+                    messages += request.messages
+                    size += request.bytes
                     request.stage = Stage.TAKEN
-                    taken.append(request)
-                else:
-                    messages -= request.messages
-                    size -= request.bytes
-            self._page = None
-            self._room.notify_all()
-            self._callers_before = self._callers
-            self._callers = {request.caller for request in taken if request.caller}
+                    taken += (request,)
+                    if request.caller:
+                        callers |= {request.caller}
+            self.page = None
+            if self._waiting_for_room:
+                self._room.notify_all()
+            before = self._callers
+            self._callers_before, self._callers = before, callers
+            self.expected = len(before | callers)
         return taken
 
     def requeue(self, requests: Sequence[CommitRequest]) -> None:
@@ -328,9 +298,9 @@ class CommitQueue:
         with self._mutex:
             for request in reversed(requests):
                 request.stage = Stage.WAITING
-                request.begin = _yes  # it has begun
+                request.begin = None  # it has begun
                 self._requests.appendleft(request)
-                self._messages += request.messages
+                self.waiting += request.messages
                 self._bytes += request.bytes
 
     def hand_over_lead(self) -> None:
@@ -358,14 +328,10 @@ class CommitQueue:
         with self._mutex:
             left = list(self._requests)
             self._requests.clear()
-            self._messages = self._bytes = 0
+            self.waiting = self._bytes = 0
             self._ended = CLOSED
             self._room.notify_all()
         return left
-
-
-def _yes() -> bool:
-    return True
 
 
 def complete(requests: Sequence[CommitRequest]) -> None:
@@ -377,5 +343,5 @@ def complete(requests: Sequence[CommitRequest]) -> None:
             request.signal.release()
         elif request.on_done is not None:
             callbacks.setdefault(request.on_done, []).append(request)
-    for on_done, done in callbacks.items():
-        on_done(done)
+    for on_done in callbacks:
+        on_done(callbacks[on_done])

@@ -66,7 +66,8 @@ class GroupCommit:
         queue = self.queue
         if queue.join(request) or queue.wait(request, self._check_interrupts):
             try:
-                queue.linger()
+                if queue.expected > 1:
+                    queue.linger()
                 while request.stage is not Stage.DONE:
                     self._commit(queue.take_batch(), request)
             finally:
@@ -105,7 +106,7 @@ class GroupCommit:
                 request.future.set_result(request.id)
                 continue
             self.failed += request.messages
-            if request.number is not None or request.future.running() or request.begin():
+            if request.number is not None or request.future.running() or _begins(request):
                 request.future.set_exception(self.translate_error(request.error))
 
     def translate_error(self, error: BaseException) -> BaseException:
@@ -188,7 +189,11 @@ class GroupCommit:
 
     def _try(self, requests: list[CommitRequest]) -> list[CommitRequest]:
         """Commit requests; returns those that failed and without which the others are to be tried again, or []."""
-        busy = [request for request in requests if not request.is_empty]
+        busy = requests
+        for request in requests:
+            if request.is_empty:
+                busy = [other for other in requests if not other.is_empty]
+                break
         try:
             if busy:
                 self._write(busy)
@@ -218,7 +223,7 @@ class GroupCommit:
 
     def _write(self, requests: Sequence[CommitRequest]) -> None:
         """Commit requests as one numbered file."""
-        file = CommitFileWriter(self.store.files.disk, self._file_name())
+        file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
         batch = batch_of(requests)
         check = partial(self._check_room, requests)
         try:
@@ -244,13 +249,12 @@ class GroupCommit:
             raise _NoRoomError(failed)
 
     def _file_name(self) -> Xid:
-        """Return a name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule
+        """Take a name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule
         6)."""
-        if self._name is None:
-            name = new_local_xid()
-            self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
-            self._name = name
-        return self._name
+        name = new_local_xid()
+        self.store.shared.xids.lock(xid_byte(name), self.store.deadline(), f"the branch {name}")
+        self._name = name
+        return name
 
     def _forget_name(self) -> None:
         """Take another name for the next file: one may be left under this."""
@@ -262,6 +266,10 @@ class GroupCommit:
 
 def _nothing() -> None:
     pass
+
+
+def _begins(request: CommitRequest) -> bool:
+    return request.begin is None or request.begin()
 
 
 def _fits(

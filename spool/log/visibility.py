@@ -150,9 +150,9 @@ def apply_up_to(store: Store, published: int) -> None:
         return
     with store.view.mutex:
         while store.view.index.applied < published:
-            commit = store.view.own_commits.pop(store.view.index.applied + 1, None) or read_commit(
-                store, store.view.index.applied + 1
-            )
+            following = store.view.index.applied + 1
+            own = store.view.own_commits.pop(following, None)
+            commit = read_commit(store, following) if own is None else own()
             if commit is None:
                 _resume(store)
             elif not apply(store.files, store.view.prepared, store.view.index, commit):
@@ -176,12 +176,13 @@ def apply_own(store: Store) -> None:
     """Apply the commits of this process that are kept and follow what is applied. Errors are logged: they are done."""
     view = store.view
     with view.mutex:
-        while (following := view.own_commits.pop(view.index.applied + 1, None)) is not None:
+        while (own := view.own_commits.pop(view.index.applied + 1, None)) is not None:
+            commit = own()
             try:
-                if not apply(store.files, view.prepared, view.index, following):
+                if not apply(store.files, view.prepared, view.index, commit):
                     rebuild(store)
             except (OSError, SpoolError) as error:
-                log.warning("commit %s is done, but this process cannot see it yet: %s", following.number, error)
+                log.warning("commit %s is done, but this process cannot see it yet: %s", commit.number, error)
                 return
 
 

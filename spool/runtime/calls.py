@@ -57,9 +57,9 @@ class _Deferral:
         self._main = threading.main_thread().ident
 
     @uninterruptible
-    def enter(self) -> None:
-        """Begin a call: note SIGINT from now on."""
-        if threading.get_ident() != self._main:
+    def enter(self, thread: int) -> None:
+        """Begin a call of this thread: note SIGINT from now on."""
+        if thread != self._main:
             return
         if self.depth:
             self.depth += 1
@@ -80,9 +80,9 @@ class _Deferral:
             raise
 
     @uninterruptible
-    def leave(self) -> None:
-        """End a call: give the handler back, and let it handle what was noted."""
-        if not self.depth or threading.get_ident() != self._main:
+    def leave(self, thread: int) -> None:
+        """End a call of this thread: give the handler back, and let it handle what was noted."""
+        if not self.depth or thread != self._main:
             return
         if self.depth > 1:
             self.depth -= 1
@@ -155,7 +155,7 @@ class deferred:
 
     @uninterruptible
     def __enter__(self) -> None:
-        _deferral.enter()
+        _deferral.enter(threading.get_ident())
 
     @uninterruptible
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -164,7 +164,7 @@ class deferred:
                 self._undo()
         finally:
             try:
-                _deferral.leave()
+                _deferral.leave(threading.get_ident())
             except BaseException:
                 if error is None:
                     self._undo()
@@ -197,13 +197,12 @@ class CallGuard:
     @uninterruptible
     def __enter__(self) -> None:
         me = threading.get_ident()
-        depth = self._inside.get(me)
-        if depth:
-            self._inside[me] = depth + 1
+        if me in self._inside:
+            self._inside[me] += 1
             return
         if self.closed:
             self.check()
-        _deferral.enter()
+        _deferral.enter(me)
         self._inside[me] = 1
         if self.closed:  # since the look before
             self.__exit__(None, None, None)
@@ -226,7 +225,7 @@ class CallGuard:
             elif error is None or isinstance(error, Exception):  # a child that was forked inside a call
                 raise NotOpen(self.because) from error
         finally:
-            _deferral.leave()
+            _deferral.leave(me)
 
     def _tear(self, error: BaseException) -> None:
         if not self.closed:

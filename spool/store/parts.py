@@ -1,7 +1,7 @@
 """The parts of an open space. A function takes the part that it needs, so its signature says what it can touch."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from spool.coordination import locks
 from spool.coordination.claims import Claims
@@ -103,7 +103,7 @@ class View:
     mutex: guards all of it; never held while something is waited for.
     index: the queues, as of the commits that were applied; another object after ``rebuild``.
     settings: those by which the index sorts the messages of each queue.
-    own_commits: by number, commits of this process that are not applied yet.
+    own_commits: by number, what makes the commits of this process that are not applied yet.
     has_readers: whether a caller has looked for messages since the housekeeper asked last.
     decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
     poll_locks: by queue, held by the one thread that looks for all threads that wait for its messages.
@@ -116,7 +116,7 @@ class View:
         self.index = index
         self.settings = settings
         self.prepared = PreparedBranches()
-        self.own_commits: dict[int, Commit] = {}
+        self.own_commits: dict[int, Callable[[], Commit]] = {}
         self.has_readers = False
         self.decodes_bodies = True
         self.poll_locks: dict[str, threading.Lock] = {}

@@ -60,17 +60,21 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
     """Check and encode messages that are put in no transaction."""
     content_type = options.pop("content_type", None)
     store, commit_queue = engine.store, engine.group_commit.queue
-    page = commit_queue.page
+    page = commit_queue.page if commit_queue.waiting else None
     settings = store.settings.known
     if page is None or queue not in settings.config.queues:
-        store.guard.check()
+        if store.guard.closed:
+            store.guard.check()
         try:
             page = store.shared.counters.read().check()
-            settings = check_queue(store.settings, queue, page)
+            if queue not in settings.config.queues or page.settings != settings.version:
+                settings = check_queue(store.settings, queue, page)
         except OSError as error:
             store.fail("reading the counters and settings", error)
         commit_queue.page = page
-    attributes = control_fields(store, settings, queue, options)
+    attributes: dict[str, Any] = {}
+    if options or settings.config.queues[queue].first_delay:
+        attributes = control_fields(store, settings, queue, options)
     return PutRequest(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
 
 
@@ -136,7 +140,8 @@ def encode_bodies(
         check_content_type(content_type)
     if set(map(type, bodies)) == {bytes}:
         fields = attributes if content_type is None else {**attributes, "content_type": content_type}
-        _check_size(max(map(len, bodies)), limit)
+        if max(map(len, bodies)) > limit:
+            _check_size(max(map(len, bodies)), limit)
         return [(bodies, fields)]
     groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
     for (codec, kind), group in groupby(

@@ -1,7 +1,7 @@
 """A checkpoint of the index: it spares an opener the reading, and is believed only if nothing has changed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,13 @@ class Counting(Disk):
     def open(self, name: str, *, write: bool = False) -> int:
         self.opened += [name] if name.startswith(layout.COMMITTED) else []
         return super().open(name, write=write)
+
+
+class Alone(Disk):
+    """No housekeeping thread works beside the test's own calls."""
+
+    def run_beside(self, name: str, run: Callable[[], None]) -> bool:
+        return False
 
 
 @pytest.fixture
@@ -176,7 +183,8 @@ def test_who_closes_a_space_of_few_small_files_leaves_none(tmp_path: Path) -> No
 
 def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path) -> None:
     """What was reclaimed since the last one makes that one useless."""
-    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+    (tmp_path / "space").mkdir()
+    with spool.create(tmp_path / "space", defaults=AT_ONCE, disk=Alone(str(tmp_path / "space"))) as space:
         space.create_queue("orders")
         for n in range(700):
             space.put("orders", n)

@@ -158,9 +158,9 @@ def test_the_time_limit_of_a_commit_begins_when_its_file_is_written(
     """A slow write leaves a put all its time to wait for the number lock, which another process holds."""
     clock, complete = SimulatedClock(), CommitFileWriter.complete
 
-    def slowly(self: CommitFileWriter, *arguments: Any) -> object:
+    def slowly(self: CommitFileWriter, *arguments: Any, **options: Any) -> None:
         clock.time += 60.0
-        return complete(self, *arguments)
+        complete(self, *arguments, **options)
 
     with spool.create(tmp_path / "space", clock=clock) as space, spool.open(tmp_path / "space") as other:
         space.create_queue("orders")
