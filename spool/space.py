@@ -24,7 +24,7 @@ from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
 from spool.text import shown
-from spool.transactions.claiming import check_wanted
+from spool.transactions.claiming import Wanted, check_wanted
 from spool.transactions.delivery import get_alone
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import body_list, check_time_limit, put_request
@@ -217,6 +217,7 @@ class Space:
         committed.add_done_callback(tell)
         return future
 
+    @public_call("taking from queue {queue}")
     def get(
         self, queue: str, *, transaction: Transaction | Join | None = JOIN, **options: Unpack[GetOptions]
     ) -> Message:
@@ -230,7 +231,14 @@ class Space:
             Empty: there is none within the time.
             QueueNotFound: the queue is not there.
         """
-        return self.get_many(queue, 1, transaction=transaction, **options)[0]
+        joined = joined_transaction(self._store, transaction)
+        if joined is not None:
+            return joined.get(queue, **options)
+        wanted = check_wanted(queue, 1, **options) if options else Wanted(queue)
+        # From the commit on the message is gone, even if the caller is interrupted: signals are delivered before it.
+        found = get_alone(self._engine, wanted, calls.deliver_pending_signals)
+        self._after_commit()
+        return found[0]
 
     @public_call("taking from queue {queue}")
     def get_many(
@@ -245,7 +253,6 @@ class Space:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get_many(queue, max_messages, **options)
-        # From the commit on the messages are gone, even if the caller is interrupted: signals are delivered before it.
         found = get_alone(self._engine, check_wanted(queue, max_messages, **options), calls.deliver_pending_signals)
         self._after_commit()
         return found

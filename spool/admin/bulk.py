@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.claims import Claims
+from spool.coordination.groups import GroupLocks
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter, Slice
@@ -23,7 +24,7 @@ from spool.policies.claim_journal import OrphanReaper
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
-from spool.transactions.claiming import GroupLocks, Wanted
+from spool.transactions.claiming import Wanted
 from spool.transactions.validation import check_queue
 
 _AT_ONCE = 4_096

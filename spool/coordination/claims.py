@@ -58,7 +58,10 @@ class Claims:
                 while stop < end and stop not in held:
                     stop += 1
                 if stop > start:
-                    got += self._lock_range(handle, number, start, stop)
+                    if self.disk.lock(handle, (number << ORDINAL_BITS) + start, stop - start):
+                        got.append((start, stop - start))
+                    else:
+                        got += self._lock_range(handle, number, start, stop)
                 start = stop + 1
             for piece, length in got:
                 held.update(range(piece, piece + length))

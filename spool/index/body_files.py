@@ -41,10 +41,11 @@ class FileCache:
 
     def table(self, file: FileRef, section: SectionEntry) -> Table:
         """Return one section's table of contents."""
-        table = self._tables.get((file, section))
+        table = self._tables.pop((file, section), None)
         if table is None:
             table = decode_table(self._proven_table(file, section), section)
-        self._keep(file, section, table)
+            self._keep(file, section, table)
+        self._tables[file, section] = table  # used last, last in the dict
         return table
 
     def compacted_table(self, file: FileRef, section: SectionEntry) -> CompactedTable:
@@ -55,10 +56,9 @@ class FileCache:
         return table
 
     def _keep(self, file: FileRef, section: SectionEntry, table: Table) -> None:
-        """Keep a table as the one that was used last; drop those that were not used for longest."""
-        known = self._tables.pop((file, section), None)
+        """Keep a table that is not kept yet; drop those that were not used for longest."""
         self._tables[file, section] = table
-        self._messages += len(table.lengths) if known is None else 0
+        self._messages += len(table.lengths)
         while len(self._tables) > 1 and (self._messages > _MAX_MESSAGES or len(self._tables) > _MAX_TABLES):
             self._messages -= len(self._tables.pop(next(iter(self._tables))).lengths)
 
@@ -69,7 +69,7 @@ class FileCache:
     def remember(self, file: FileRef, contents: FileContents) -> None:
         """Keep the tables of several messages of a file that was just read or written."""
         for table, section in zip(contents.tables, contents.header.sections, strict=True):
-            if section.messages > 1 and len(table.lengths) == section.messages:
+            if len(table.lengths) == section.messages > 1 and (file, section) not in self._tables:
                 self._keep(file, section, table)
 
     def _proven_table(self, file: FileRef, section: SectionEntry) -> bytes:

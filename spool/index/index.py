@@ -102,8 +102,9 @@ class Index:
         state.mergeable = mergeable
         if header.supersedes:
             self._supersede(number, state, header.supersedes, repeats=not header.messages)
-        if not state.live:
-            self.mark_idle(number)
+        if not (state.live or state.damaged or number in self.idle):
+            self.idle.add(number)
+            self.idle_bytes += state.body_bytes
         if number > self.applied:
             self.applied = number
 

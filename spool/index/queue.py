@@ -40,6 +40,7 @@ class Queue:
         self.delayed_segments: SortedKeyList[Segment, Any] = SortedKeyList(key=_by_key)
         self.expiring: SortedKeyList[Run | Segment, Any] = SortedKeyList(key=_by_expiry)
         self._beside = 0  # how many runs and segments are in neither ``ready`` nor ``waiting``
+        self.may_expire = False  # whether ``expiring`` has entries
         self.live = 0
         self.bytes = 0
         self.served = 0  # messages dequeued since this index was made; compaction compares with it
@@ -128,6 +129,7 @@ class Queue:
             insort(self._correlated.setdefault(correlation, []), run, key=_by_key)
         if run.expires is not None:
             self.expiring.add(run)
+            self.may_expire = True
         self._add_cuts(cuts(run.attributes))
 
     def _remove_keys(self, run: Run) -> None:
@@ -138,6 +140,7 @@ class Queue:
                 del self._correlated[correlation]
         if run.expires is not None:
             self.expiring.remove(run)
+            self.may_expire = bool(self.expiring)
         self._remove_cuts(cuts(run.attributes))
 
     def _add_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
@@ -213,6 +216,7 @@ class Queue:
         self._add_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.add(segment)
+            self.may_expire = True
 
     def remove_segment(self, segment: Segment) -> None:
         (self.delayed_segments if segment.delayed else self.segments).remove(segment)
@@ -220,6 +224,7 @@ class Queue:
         self._remove_cuts(segment.cuts)
         if segment.expires is not None:
             self.expiring.remove(segment)
+            self.may_expire = bool(self.expiring)
 
     def all_segments(self) -> list[Segment]:
         return [*self.segments, *self.delayed_segments]
@@ -269,7 +274,7 @@ class Queue:
         runs = list(self.runs())
         for kept in (self.ready, self.waiting, self.delayed, self.expiring, self._groups, self._correlated, self.cuts):
             kept.clear()
-        self._beside = 0
+        self._beside, self.may_expire = 0, False
         self.order = QueueOrder(config)
         for run in runs:
             run.queue = self.order

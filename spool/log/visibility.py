@@ -60,7 +60,11 @@ def revalidate(
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
     """
-    page = list_prepared(store, page).check()
+    page = page or store.shared.counters.read()
+    if page is not seen:
+        if page.prepared != store.view.prepared.version:
+            page = list_prepared(store, page)
+        page.check()
     if page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1)):
         page = settle_all(store, deadline or store.deadline(), page)  # a number was issued that is not published yet
     elif page is seen:

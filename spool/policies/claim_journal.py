@@ -61,30 +61,28 @@ class ClaimJournal:
     def add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Record claims: (number, first ordinal, count). On a full disk there is no record, and no try is counted."""
         try:
-            self._add(ranges)
+            data, pack = b"" if self._handle is not None else self._begin(), msgpack.Packer().pack
+            for one in ranges:
+                packed = pack(one)
+                data += packed + pack(zlib.crc32(packed))
+            assert self._handle is not None
+            self.store.files.disk.write_at(self._handle, self._end, data)
+            self._end += len(data)
         except OSError as error:
             self.remove()  # a torn record would hide the records behind it
             if error.errno not in NO_ROOM:
                 raise
             log.warning("claims cannot be recorded: %s", error)
 
-    def _add(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        if self._handle is None:
-            _become_owner(self.store)
-            self._name = layout.claim_journal(self._xid)
-            self._handle = self.store.files.disk.create(self._name)
-            writer = writer_name()
-            about = [writer["pid"], writer["program"], self.store.clock.now()]
-            self._append([_NAME, _VERSION, self.store.shared.claims.owner, *about])
-        for number, first, count in ranges:
-            self._append([number, first, count])
-
-    def _append(self, record: list[object]) -> None:
-        assert self._handle is not None
-        packed = msgpack.packb(record)
-        data: bytes = packed + msgpack.packb(zlib.crc32(packed))
-        self.store.files.disk.write_at(self._handle, self._end, data)
-        self._end += len(data)
+    def _begin(self) -> bytes:
+        """Make the file; returns its first record."""
+        _become_owner(self.store)
+        self._name = layout.claim_journal(self._xid)
+        self._handle = self.store.files.disk.create(self._name)
+        writer = writer_name()
+        about = [writer["pid"], writer["program"], self.store.clock.now()]
+        packed: bytes = msgpack.packb([_NAME, _VERSION, self.store.shared.claims.owner, *about])
+        return packed + bytes(msgpack.packb(zlib.crc32(packed)))
 
     def remove(self) -> None:
         """Delete the file, if there is one."""
@@ -113,12 +111,16 @@ def _become_owner(store: Store) -> None:
 
 
 class OrphanReaper:
-    """Counts the tries of processes that died. It remembers which owners may have a journal."""
+    """Counts the tries of processes that died.
+
+    seen: the owners up to this number are known.
+    others: those of them that may have a journal, but this process itself.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._known: set[int] = set()
-        self._seen = 0
+        self.others: set[int] = set()
+        self.seen = 0
 
     def count_orphans_tries(self, ranges: PositionRanges, page: CounterPage) -> bool:
         """Count the tries of owners that died; returns whether there were some.
@@ -127,18 +129,16 @@ class OrphanReaper:
             ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
             page: the counters, read behind that.
         """
-        if page.owner > self._seen:
-            self._known.update(range(self._seen + 1, page.owner + 1))
-            self._seen = page.owner
         claims = self.store.shared.claims
-        if self._known <= {claims.owner}:
-            return False
+        if page.owner > self.seen:
+            self.others.update(owner for owner in range(self.seen + 1, page.owner + 1) if owner != claims.owner)
+            self.seen = page.owner
         numbers = {number for number, _, _ in ranges}
-        dead = [o for o in tuple(self._known) if any(claims.is_owner_dead(o, number) for number in numbers)]
+        dead = [o for o in tuple(self.others) if any(claims.is_owner_dead(o, number) for number in numbers)]
         for owner in dead:
             for xid in _journals_of(self.store.files.disk, owner):
                 count_journal(self.store, xid, self.store.deadline())
-            self._known.discard(owner)
+            self.others.discard(owner)
         return bool(dead)
 
 

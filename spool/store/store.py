@@ -66,7 +66,8 @@ class Store:
 
     def check_usable(self) -> CounterPage:
         """Return the counters as they are now. NotOpen, or SpaceStopped after a failed flush in any process."""
-        self.guard.check()
+        if self.guard.closed:
+            self.guard.check()
         try:
             return self.shared.counters.read().check()
         except OSError as error:

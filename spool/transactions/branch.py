@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from spool.coordination.counters import CounterPage
+from spool.coordination.groups import GroupLocks
 from spool.coordination.locks import xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
@@ -30,7 +31,6 @@ from spool.runtime.clock import WaitExpired
 from spool.store.settings import Settings
 from spool.store.store import Store
 from spool.transactions import claiming
-from spool.transactions.claiming import GroupLocks
 
 log = logging.getLogger("spool")
 
@@ -42,6 +42,7 @@ class Branch:
         """``journaled``: record claims in a journal, so that the death of this process counts as a try of the messages
         that it holds, as its rollback does."""
         self.id = os.urandom(BRANCH_ID_BYTES)
+        self.prefix = self.id.hex()  # of the ids of its messages
         self.xid = xid or Xid(FORMAT_LOCAL, self.id, b"")
         self.batch = CommitBatch()
         self.batch.begin_branch(self.xid, self.id)
@@ -112,8 +113,8 @@ class Branch:
 
     def put(self, queue: str, raws: Sequence[bytes], attributes: dict[str, Any]) -> list[str]:
         """Add messages; returns their ids. ``batch.sections`` then says whether there is something to ``stream``."""
-        first, prefix = self.batch.put(queue, raws, attributes), self.id.hex()
-        return list(map(f"{prefix}%08x".__mod__, range(first, first + len(raws))))
+        first = self.batch.put(queue, raws, attributes)
+        return list(map(f"{self.prefix}%08x".__mod__, range(first, first + len(raws))))
 
     def stream(self) -> None:
         """Write complete sections to the branch's file in ``active/``: the branch has become large."""
@@ -143,6 +144,7 @@ class Branch:
         """
         self.abandon_file()
         self.file, self.id = None, os.urandom(BRANCH_ID_BYTES)
+        self.prefix = self.id.hex()
         self.batch = CommitBatch()
         self.batch.begin_branch(self.xid, self.id)
         if self._keys is not None:
@@ -154,14 +156,9 @@ class Branch:
     def record_claims(self, ranges: PositionRanges) -> None:
         """Record claims in the journal, before a message is delivered."""
         if self._journaled:
-            self.lock_xid()
+            if not self._locked:
+                self.lock_xid()
             self._journal.add(ranges)
-
-    def take(self, ranges: PositionRanges) -> None:
-        """Remove claimed messages from their queue with this branch."""
-        self.claims += ranges
-        for number, first, count in ranges:
-            self.batch.remove(number, first, count, "dequeued")
 
     def count_tries(self, reason: str) -> None:
         """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""

@@ -10,12 +10,12 @@ transaction, so the kernel releases it when the process dies. By its id or corre
 order, but never while another transaction holds its group.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from spool.coordination.claims import Claims
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import LockFile, group_byte
+from spool.coordination.groups import GroupLocks, GroupName
 from spool.errors import InvalidArgument, MessageInUse
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
@@ -31,7 +31,7 @@ from spool.transactions.resolution import resolve_orphans
 from spool.transactions.validation import check_timeout
 
 PositionSet = set[tuple[int, int]]
-GroupName = tuple[str, str]  # queue, group
+_NOTHING: Set[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -80,38 +80,6 @@ def check_wanted(
 check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
 
 
-class GroupLocks:
-    """The groups that one transaction holds. ``claims``: the list in which the transaction keeps its claims. (The
-    branch itself would be a reference cycle, which lives until Python's collector runs.)"""
-
-    __slots__ = ("_claims", "_held", "_locks", "names")
-
-    def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
-        self._locks = locks
-        self._claims = claims
-        self._held: dict[GroupName, int] = {}
-        self.names: Collection[GroupName] = self._held.keys()
-
-    def claimed(self) -> PositionSet:
-        """Return the positions of all messages that the transaction has claimed."""
-        return set(positions(self._claims))
-
-    def acquire(self, name: GroupName) -> bool:
-        """Lock a group; False if another transaction holds it."""
-        if name in self._held:
-            return True
-        byte = group_byte(*name)
-        if not self._locks.try_lock(byte):
-            return False
-        self._held[name] = byte
-        return True
-
-    def release(self, but: Collection[GroupName] = ()) -> None:
-        """Unlock all groups but these."""
-        for name in [name for name in self._held if name not in but]:
-            self._locks.unlock(self._held.pop(name))
-
-
 # -- claiming ----------------------------------------------------------------------------------------------------------
 
 
@@ -139,10 +107,12 @@ def claim(
     """
     view = store.view
     view.has_readers = True
-    catch_up(store, page)
-    list_prepared(store, page)  # without it, messages of a branch that was rolled back since would look held
+    if page.published > view.index.applied or view.settings is not store.settings.known:
+        catch_up(store, page)
+    if page.prepared != view.prepared.version:  # messages of a branch that was rolled back since would look held
+        list_prepared(store, page)
     queue = view.index.messages.queues.get(wanted.queue)
-    if queue is not None and queue.expiring:
+    if queue is not None and queue.may_expire:
         expire(store, wanted.queue, store.deadline())
     skip: PositionSet = set(wanted.passed)
     before, kept = tuple(groups.names), PositionRanges()
@@ -199,7 +169,7 @@ def _confirm(
         if journal is not None:
             journal(got)
         page = store.shared.counters.read()
-        if page.owner and reaper.count_orphans_tries(got, page):  # (without an owner no transaction has a journal)
+        if (page.owner > reaper.seen or reaper.others) and reaper.count_orphans_tries(got, page):
             page = store.shared.counters.read()
         if not revalidate(store, page=page, seen=seen):
             return got
@@ -227,17 +197,25 @@ def candidates(
 ) -> PositionRanges:
     """Return at most ``missing`` messages that look free, front first; lock their groups. Caller holds the mutex."""
     found: PositionRanges = []
-    held, now = view.prepared.held, clock.now()
-    runs, only = _asked_for(view, wanted, now)
+    here, held, now = claims.held, view.prepared.held, clock.now()
+    messages, only = view.index.messages, None
+    if wanted.message_id is not None or wanted.correlation_id is not None:
+        runs, only = _asked_for(view, wanted, now)
+    else:
+        runs = messages.queues[wanted.queue].in_order(now) if wanted.queue in messages.queues else ()
     for run in runs:
         if run.expires is not None and run.expires <= now:
             continue
-        first, count = (run.first, run.end - run.first) if only is None else (only, 1)
+        try:
+            claimed: Set[int] = here[run.number]
+        except KeyError:  # (asked in one step: another thread may let go of the last one)
+            claimed = _NOTHING
+        group, backwards = None, False
         if run.attributes or not run.queue.is_plain:
             group, backwards = run.group, run.is_backwards
-        else:
-            group, backwards = None, False
-        claimed = claims.held.get(run.number, ())
+        elif run.first in claimed and run.first + 1 == run.end:
+            continue
+        first, count = (run.first, run.end - run.first) if only is None else (only, 1)
         if group is not None:
             if groups.acquire((wanted.queue, group)):
                 missing -= _add_of_group(claims, view, clock, wanted, (run, first, count), missing, skip, groups, found)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from spool.coordination.counters import CounterPage
+from spool.coordination.groups import GroupLocks
 from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
@@ -32,7 +33,7 @@ from spool.model.position import Position, PositionRanges, positions, subtract_r
 from spool.model.settings import QueueConfig
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
-from spool.transactions.claiming import GroupLocks, Wanted, claim, release
+from spool.transactions.claiming import Wanted, claim, release
 from spool.transactions.validation import check_queue
 from spool.transactions.waiting import wait_for
 
@@ -98,7 +99,8 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
 
     def attempt() -> PositionRanges:
         nonlocal page
-        store.guard.check()
+        if store.guard.closed:
+            store.guard.check()
         page, settings = store.shared.counters.read().check(), store.settings.known
         if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
@@ -108,7 +110,8 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         return got
 
     try:
-        found, claimed = receive(store, wanted, store.clock.monotonic(), attempt, groups, store.guard.check)
+        begun = store.clock.monotonic() if wanted.timeout else 0.0
+        found, claimed = receive(store, wanted, begun, attempt, groups, store.guard.check)
         before_commit()
         assert page is not None
         engine.group_commit.commit(RemovalRequest(page, claimed))
@@ -117,7 +120,8 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
     finally:
         if not store.guard.closed:  # else the locks go with the descriptors, which may be closed by now
-            release(store.shared.claims, claimed)
+            for number, first, count in claimed:
+                store.shared.claims.release(number, first, count)
             if groups.names:
                 groups.release()
 
@@ -138,8 +142,14 @@ def receive(
         got = attempt() if wanted.timeout == 0 else wait_for(store, wanted, begun, attempt, groups, check)
         if not got:
             raise Empty(f"queue {wanted.queue} has no message that can be taken now")
+        bad: PositionRanges = []
         try:
-            found, bad = messages(store, got)
+            try:
+                found: list[Message] = []
+                for number, first, count in got:
+                    found += read_messages(store, number, first, count)
+            except (CorruptedFile, UnknownCodec):
+                found, bad = messages_one_by_one(store, got)
         except BaseException as error:
             try:
                 if isinstance(error, OSError):
@@ -154,8 +164,8 @@ def receive(
             return found, got
 
 
-def messages(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
-    """Return the claimed messages, and the claims of those that are not delivered.
+def messages_one_by_one(store: Store, ranges: PositionRanges) -> tuple[list[Message], PositionRanges]:
+    """Return the claimed messages, of which some cannot be read, and the claims of those that are not delivered.
 
     A message is not delivered if its body is damaged (then it goes to quarantine), or if it comes after one that no
     codec here can read.
@@ -166,19 +176,16 @@ def messages(store: Store, ranges: PositionRanges) -> tuple[list[Message], Posit
     found: list[Message] = []
     bad: PositionRanges = []
     for at, (number, first, count) in enumerate(ranges):
-        try:
-            found += read_messages(store, number, first, count)
-        except (CorruptedFile, UnknownCodec):
-            for ordinal in range(first, first + count):
-                try:
-                    found += read_messages(store, number, ordinal, 1)
-                except CorruptedFile as error:
-                    set_aside(store, Position(number, ordinal), str(error), store.deadline())
-                    bad.append((number, ordinal, 1))
-                except UnknownCodec:
-                    if not found:
-                        raise
-                    return found, [*bad, (number, ordinal, first + count - ordinal), *ranges[at + 1 :]]
+        for ordinal in range(first, first + count):
+            try:
+                found += read_messages(store, number, ordinal, 1)
+            except CorruptedFile as error:
+                set_aside(store, Position(number, ordinal), str(error), store.deadline())
+                bad.append((number, ordinal, 1))
+            except UnknownCodec:
+                if not found:
+                    raise
+                return found, [*bad, (number, ordinal, first + count - ordinal), *ranges[at + 1 :]]
     return found, bad
 
 
@@ -203,7 +210,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
                 branch, in_branch = table.branch_of(Position(number, ordinal))
             queue, attributes = run.queue.name, run.attributes
             bodies: Sequence[Any] = store.files.cache.bodies(run, ordinal, stop - ordinal)
-            codec = attributes.get("codec")
+            codec = attributes.get("codec") if attributes else None
             if codec is not None and store.view.decodes_bodies:
                 bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
             config = store.settings.known.config.queues.get(queue)

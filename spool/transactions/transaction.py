@@ -44,7 +44,7 @@ from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
 from spool.transactions.claiming import Wanted, check_wanted
-from spool.transactions.validation import body_list, check_queue, control_fields, encode_bodies
+from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 
 class TransactionState(enum.Enum):
@@ -89,6 +89,7 @@ class Transaction:
         self._lock = threading.RLock()
         self._rollback_only: str | None = None
         self._lost: str | None = None
+        self._page: CounterPage | None = None  # the counters, as a call found them that had nothing against it
         self._associations: list[Association] = []
         self._left = False
         self._promises: Promises | None = None  # made with the first future, unless the guard has them
@@ -121,38 +122,52 @@ class Transaction:
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
+    @public_call("putting into queue {queue}")
     def put(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> str:
         """Add a message; returns its id. Options and errors as of ``Space.put``."""
-        return self._put(queue, [body], **options)[0]
+        with self._lock:
+            _, settings = self._check_queue(queue)
+            config, branch = settings.config, self._branch
+            if options or config.has_limits or type(body) is not bytes or config.queues[queue].first_delay:
+                return self._put(settings, queue, [body], **options)[0]
+            if len(body) > config.max_body_bytes:
+                check_size(len(body), config.max_body_bytes)
+            ordinal = branch.batch.put(queue, (body,), {})
+            if branch.batch.sections:
+                self._stream()
+            return f"{branch.prefix}{ordinal:08x}"
 
     def put_many(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Add messages with the same options; returns their ids. Options and errors as of ``Space.put``."""
         # An iterable is the caller's: it may take its time, and what it raises is no failure of the space's disk.
-        return self._put(queue, body_list(bodies), **options)
+        return self._put_list(queue, body_list(bodies), **options)
 
     @public_call("putting into queue {queue}")
-    def _put(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
-        content_type = options.pop("content_type", None)
-        store = self._store
+    def _put_list(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
         with self._lock:
             _, settings = self._check_queue(queue)
-            attributes = control_fields(store, settings, queue, options)
-            key = options.get("deduplication_key")
-            if key is not None:
-                check_single(len(bodies))
-                if (known := self._branch.known(queue, key)) is not None:
-                    return [known]
-            raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
-            if settings.config.has_limits:
-                self._branch.check_room(settings, queue, raws_of)
-            ids: list[str] = []
-            for raws, fields in raws_of:
-                ids += self._branch.put(queue, raws, fields)
-                if self._branch.batch.sections:
-                    self._stream()
-            if key is not None:
-                self._branch.keys.remember(self._branch.batch, settings.config.queues[queue], key, ids[0])
-            return ids
+            return self._put(settings, queue, bodies, **options)
+
+    def _put(self, settings: Settings, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Add messages to a queue that is there, by these settings. Caller holds the lock."""
+        store, content_type = self._store, options.pop("content_type", None)
+        attributes = control_fields(store, settings, queue, options)
+        key = options.get("deduplication_key")
+        if key is not None:
+            check_single(len(bodies))
+            if (known := self._branch.known(queue, key)) is not None:
+                return [known]
+        raws_of = encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes)
+        if settings.config.has_limits:
+            self._branch.check_room(settings, queue, raws_of)
+        ids: list[str] = []
+        for raws, fields in raws_of:
+            ids += self._branch.put(queue, raws, fields)
+            if self._branch.batch.sections:
+                self._stream()
+        if key is not None:
+            self._branch.keys.remember(self._branch.batch, settings.config.queues[queue], key, ids[0])
+        return ids
 
     def _stream(self) -> None:
         """Write the complete sections to the disk: the branch has become large."""
@@ -177,43 +192,61 @@ class Transaction:
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
+    @public_call("taking from queue {queue}")
     def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """Take a message. Options and errors as of ``Space.get``."""
-        return self.get_many(queue, 1, **options)[0]
+        return self._get(check_wanted(queue, 1, **options) if options else Wanted(queue))[0]
 
     @public_call("taking from queue {queue}")
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:
         """Take up to ``max_messages`` messages, at least one. Options and errors as of ``Space.get``."""
-        wanted = check_wanted(queue, max_messages, **options)
-        begun = self._store.clock.monotonic()  # the time in which another thread has the transaction counts
+        return self._get(check_wanted(queue, max_messages, **options))
+
+    def _get(self, wanted: Wanted) -> list[Message]:
+        store, branch = self._store, self._branch
+        # (the time in which another thread has the transaction counts)
+        begun = store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
-            found, got = delivery.receive(
-                self._store, wanted, begun, lambda: self._claim(wanted), self._branch.groups, self._check_active
-            )
-            self._branch.take(got)
+            attempt = partial(self._claim, wanted)
+            found, got = delivery.receive(store, wanted, begun, attempt, branch.groups, self._check_active)
+            branch.claims += got
+            for number, first, count in got:
+                branch.batch.remove(number, first, count, "dequeued")
             return found
 
     def _claim(self, wanted: Wanted) -> PositionRanges:
         """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
-        (page, _), branch = self._check_queue(wanted.queue), self._branch
+        store, branch = self._store, self._branch
+        page, _ = self._check_queue(wanted.queue)
         try:
-            got = claiming.claim(
-                self._store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.record_claims
-            )
+            got = claiming.claim(store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.record_claims)
         except WaitExpired as error:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
         if not got:
-            self._store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
+            store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
 
     def _check_queue(self, queue: str) -> tuple[CounterPage, Settings]:
         """Return counters and settings as they are now, if the transaction is active and the queue is there."""
-        page = self._check_active()
-        try:
-            return page, check_queue(self._store.settings, queue, page)
-        except OSError as error:
-            self._store.fail("reading the settings", error)
+        store = self._store
+        page, settings = store.shared.counters.read(), store.settings.known
+        if not (
+            page is self._page  # as the last call found it
+            and self.state is TransactionState.ACTIVE
+            and self._lost is None
+            and not store.guard.closed
+            and store.clock.monotonic() < self._until
+            and queue in settings.config.queues
+        ):
+            self._page = None
+            page = self._check_active()
+            try:
+                settings = check_queue(store.settings, queue, page)
+            except OSError as error:
+                store.fail("reading the settings", error)
+            self._page = page
+        return page, settings
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -379,19 +412,19 @@ class Transaction:
     def _check_active(self) -> CounterPage:
         """Return the counters as they are now, if the transaction is active."""
         page = self._store.check_usable()
-        if self.state is TransactionState.ACTIVE and self._store.clock.monotonic() >= self._until:
-            self._undo("its transaction took too long")
-            raise TransactionTimeout(
-                f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
-            )
-        if self.state is TransactionState.ACTIVE and self._lost is not None:
-            self._undo(self._lost)
-            raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
+        if self.state is TransactionState.ACTIVE:
+            if self._store.clock.monotonic() >= self._until:
+                self._undo("its transaction took too long")
+                raise TransactionTimeout(
+                    f"the transaction took longer than {self._timeout:g} s and was rolled back: begin a new one"
+                )
+            if self._lost is not None:
+                self._undo(self._lost)
+                raise TransactionRolledBack(f"the transaction was rolled back: {self._lost}; begin a new one")
+            return page
         if self.state is TransactionState.ROLLED_BACK and not self._left:
             raise TransactionRolledBack("the transaction was rolled back: begin a new one")
-        if self.state is not TransactionState.ACTIVE:
-            raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
-        return page
+        raise ProtocolError(f"the transaction is {self.state.value}: begin a new one")
 
     # -- with ---------------------------------------------------------------------------------------------------------
 

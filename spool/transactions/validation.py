@@ -141,14 +141,14 @@ def encode_bodies(
     if set(map(type, bodies)) == {bytes}:
         fields = attributes if content_type is None else {**attributes, "content_type": content_type}
         if max(map(len, bodies)) > limit:
-            _check_size(max(map(len, bodies)), limit)
+            check_size(max(map(len, bodies)), limit)
         return [(bodies, fields)]
     groups: list[tuple[Sequence[bytes], dict[str, Any]]] = []
     for (codec, kind), group in groupby(
         (codecs.encode(body, content_type) for body in bodies), key=lambda one: one[1:]
     ):
         raws = [raw for raw, _, _ in group]
-        _check_size(max(map(len, raws)), limit)
+        check_size(max(map(len, raws)), limit)
         fields = dict(attributes)
         if codec is not None:
             fields["codec"] = codec
@@ -158,7 +158,8 @@ def encode_bodies(
     return groups
 
 
-def _check_size(size: int, limit: int) -> None:
+def check_size(size: int, limit: int) -> None:
+    """Check the size of a body, in bytes, against the limit of the space."""
     if size > limit:
         raise InvalidArgument(
             f"a body of {size} bytes is larger than the space's max_body_bytes, {limit}: "

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable
 
+from spool.coordination.groups import GroupLocks
 from spool.model.position import PositionRanges
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline
 from spool.store.parts import View
 from spool.store.store import Store
-from spool.transactions.claiming import GroupLocks, Wanted, is_there
+from spool.transactions.claiming import Wanted, is_there
 
 # The longest time that a waiting thread relies on notifications alone. Ctrl-C, and closing the space, wait as long.
 IDLE_SECONDS = 0.1

@@ -9,6 +9,7 @@ import pytest
 import spool
 from spool.coordination.claims import Claims
 from spool.disk.disk import FlushFailed
+from spool.errors import CorruptedFile
 from spool.maintenance import schedule
 from spool.store.store import Store
 from spool.transactions import delivery
@@ -28,18 +29,22 @@ def space(tmp_path: Path, clock: SimulatedClock) -> Any:
         yield made
 
 
+def cannot_be_read(*_: object) -> None:
+    raise CorruptedFile("it is damaged")
+
+
 def test_the_time_of_a_get_goes_on_when_a_damaged_message_is_set_aside(
     space: spool.Space, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for what comes behind a damaged message, but not longer than it was told to."""
-    begun, messages = clock.time, delivery.messages
+    begun = clock.time
 
-    def damaged(store: Store, ranges: Any) -> Any:
-        messages(store, ranges)
+    def set_aside(store: Store, ranges: Any) -> Any:
         clock.time = begun + 7.0
         return [], ranges
 
-    monkeypatch.setattr(delivery, "messages", damaged)
+    monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
+    monkeypatch.setattr(delivery, "messages_one_by_one", set_aside)
     space.put("orders", "damaged")
     monkeypatch.setattr(delivery, "release", lambda claims, ranges: None)  # it stays claimed: nothing else is there
     with pytest.raises(spool.Empty):
@@ -87,7 +92,8 @@ def test_the_space_stops_before_a_claim_is_free_when_a_flush_fails(
     def fails(*_: object) -> None:
         raise FlushFailed(5, "it fails")
 
-    monkeypatch.setattr(delivery, "messages", fails)
+    monkeypatch.setattr(delivery, "read_messages", cannot_be_read)
+    monkeypatch.setattr(delivery, "messages_one_by_one", fails)
     monkeypatch.setattr(Store, "stop", lambda store: (seen.append("stop"), stop(store)))
     monkeypatch.setattr(Claims, "release", lambda claims, *range_: (seen.append("release"), release(claims, *range_)))
     space.put("orders", "one")
