@@ -71,17 +71,16 @@ class CommitFileWriter:
         """Return the complete file as a reader finds it under that number."""
         assert self._header is not None
         entries: list[SectionEntry] = []
+        new = tuple.__new__  # (a named tuple's own is a function of Python)
         length = offset = len(self._encoded)
         for _, table_bytes, checksum, bodies_bytes, messages in self._entries:
-            entries += (SectionEntry(offset, table_bytes, checksum, bodies_bytes, messages),)
+            entries += (new(SectionEntry, (offset, table_bytes, checksum, bodies_bytes, messages)),)
             offset += table_bytes + bodies_bytes
         _, time, writer, branches, adopts, supersedes, _, mark, flushed, _, _, _ = self._header
         checksum = int.from_bytes(self._encoded[-4:], "big")
         sections = tuple(entries)
-        header = Header(
-            number, time, writer, branches, adopts, supersedes, sections, mark, flushed, length, offset, checksum
-        )
-        return FileContents(header, tuple(self.tables))
+        fields = number, time, writer, branches, adopts, supersedes, sections, mark, flushed, length, offset, checksum
+        return new(FileContents, (new(Header, fields), tuple(self.tables)))
 
     def stream(self, batch: CommitBatch) -> None:
         """Write the batch's closed sections, and let go of their bodies."""
