@@ -125,6 +125,9 @@ class SimulatedDisk(Disk):
         machine.record("rename", Change(*new, moved), Change(*old, None))
         moved.changed += 1
 
+    def will_read(self, handle: int, length: int) -> None:
+        self._handle(handle)
+
     def run_beside(self, name: str, run: Callable[[], None]) -> bool:
         return False  # a simulated process has one thread, whose calls are its steps
 

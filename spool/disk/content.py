@@ -45,6 +45,13 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
         return disk.read_at(handle, 0, length)
 
 
+def read_ahead(disk: Disk, names: Iterable[str], length: int) -> None:
+    """Have the kernel read the starts of files that are read next. What cannot be opened is left to that read."""
+    for name in names:
+        with suppress(OSError), opened(disk, name) as handle:
+            disk.will_read(handle, length)
+
+
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Read a file piece by piece, up to the offset ``end``, which must be there, or to its end."""
     offset = start

@@ -215,8 +215,7 @@ class Disk:
 
     def set_mode(self, name: str, mode: int, group: int | None = None) -> None:
         """Set the permissions of a file or a directory; not flushed. A symlink is not followed."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._opened(os.open, self.path(name), flags)
+        handle = self._opened(os.open, self.path(name), _TO_READ)
         try:
             if group is not None:
                 os.fchown(handle, -1, group)  # first: it takes the set-group-ID bit away
@@ -291,6 +290,10 @@ class Disk:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    def will_read(self, handle: int, length: int) -> None:
+        """Have the kernel read a file's first bytes while this process goes on (posix_fadvise(2)). It is a hint."""
+        os.posix_fadvise(self._checked(handle), 0, length, os.POSIX_FADV_WILLNEED)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:
         """Write all of the data; a short write is continued. Raises OSError, e.g. on a full disk."""
@@ -469,8 +472,7 @@ class Disk:
 
     def has_writer(self, name: str) -> bool | None:
         """Whether any process has this file open for writing; None if this user may not ask."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = self._opened(os.open, self.path(name), flags)
+        handle = self._opened(os.open, self.path(name), _TO_READ)
         try:
             return kernel.has_writer(handle)
         finally:

@@ -17,7 +17,7 @@ from spool.format.table import Table, body_head, body_offsets, decode_table
 # What lies under the name is a directory, a symlink, a socket: and will not become a file by trying again.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
-_FIRST_READ_BYTES = 16 << 10
+FIRST_READ_BYTES = 16 << 10
 _CHUNK_BYTES = 1 << 20
 
 
@@ -31,7 +31,7 @@ class FileContents(NamedTuple):
 def read_header(disk: Disk, handle: int) -> Header:
     """Read the header of a file. Raises CorruptedFile if it is not whole."""
     size = disk.handle_identity(handle).size
-    data = disk.read_at(handle, 0, min(size, _FIRST_READ_BYTES))
+    data = disk.read_at(handle, 0, min(size, FIRST_READ_BYTES))
     length = header_length(data)
     if length > len(data):
         data += disk.read_at(handle, len(data), min(length, size) - len(data))
@@ -43,9 +43,9 @@ def read_contents(disk: Disk, handle: int, *, salvage: bool = False) -> FileCont
 
     ``salvage``: a table that is damaged counts as empty, so that what lies beside it can be served.
     """
-    start = disk.read_at(handle, 0, _FIRST_READ_BYTES)
+    start = disk.read_at(handle, 0, FIRST_READ_BYTES)
     size = len(start)
-    if size == _FIRST_READ_BYTES:  # there may be more
+    if size == FIRST_READ_BYTES:  # there may be more
         size = disk.handle_identity(handle).size
         length = header_length(start)
         if length > len(start):

@@ -13,13 +13,15 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
+from spool.disk.content import read_ahead
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.header import Header
-from spool.format.reader import FileContents, contents_of
+from spool.format.reader import FIRST_READ_BYTES, FileContents, contents_of
 from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
@@ -39,6 +41,8 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
+# The kernel is told of so many files before the first of them is read. For fewer it is not worth the calls.
+_AHEAD_FILES = 64
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -279,6 +283,17 @@ def read_all(
     raise SystemFailure(_TOO_FAST)
 
 
+def _read_ahead(disk: Disk, numbers: list[int]) -> Iterator[int]:
+    """Yield numbers whose files are read in this order, while the kernel reads the files ahead of them.
+
+    Otherwise an opener would wait for each file that is not in memory, and the disk for the opener.
+    """
+    for place, number in enumerate(numbers):
+        if place % _AHEAD_FILES == 0 and place + _AHEAD_FILES <= len(numbers):
+            read_ahead(disk, map(layout.committed, numbers[place : place + _AHEAD_FILES]), FIRST_READ_BYTES)
+        yield number
+
+
 def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
     """Apply the files beyond ``index.applied`` and forget those that are gone. False: the index must be rebuilt.
 
@@ -295,7 +310,8 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
         listing = Listing.of(store.files.disk)
         index.keep_only(Listing.of(store.files.disk).numbers)
         stuck = None
-        for number in sorted(number for number in listing.numbers if index.applied < number <= last):
+        following = sorted(number for number in listing.numbers if index.applied < number <= last)
+        for number in _read_ahead(store.files.disk, following):
             give_up = alone or failed[number] >= _TRIES_ON_BAD_FILES
             commit = read_commit(store, number, listing=listing, last_resort=give_up)
             if commit is None:
