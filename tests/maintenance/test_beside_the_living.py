@@ -123,6 +123,18 @@ def test_who_takes_a_dead_one_s_message_counts_its_try_first(space: spool.Space,
     assert space.get("orders").attempts == 1
 
 
+def test_a_dead_one_s_message_waits_for_its_next_try(space: spool.Space, watched: Watched) -> None:
+    """Its try is counted behind the first look of the get that finds it."""
+    doomed, disk = watched
+    space.change_queue("orders", retry_delay=60)
+    doomed.put("orders", "one")
+    doomed.transaction().get("orders")
+    disk.die()
+    with pytest.raises(spool.Empty):
+        space.get("orders")
+    assert space.stats("orders").delayed == 1
+
+
 def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
     processes: Processes, space: spool.Space, watched: Watched
 ) -> None:
