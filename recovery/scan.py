@@ -16,11 +16,12 @@ from spool.log.visibility import read_all, rebuild
 from spool.model import layout
 from spool.model.xid import Xid
 from spool.policies.claim_journal import count_journal
+from spool.policies.heuristics import ROLLED_BACK, heuristic_fact
 from spool.runtime.clock import Deadline
 from spool.store.parts import View
 from spool.store.store import Store, log
 from spool.transactions.resolution import finish_moves
-from spool.transactions.two_phase import ROLLED_BACK, UnknownBranch, heuristic_fact, rollback_prepared
+from spool.transactions.two_phase import UnknownBranch, rollback_prepared
 
 __all__ = ["check", "plan", "repair", "scan"]
 

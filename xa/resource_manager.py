@@ -17,6 +17,7 @@ from spool.errors import (
     TransactionTimeout,
 )  # fmt: skip
 from spool.model.xid import Xid
+from spool.policies import heuristics
 from spool.runtime.clock import WaitExpired
 from spool.runtime.context import associate, associated
 from spool.space import Space
@@ -76,7 +77,9 @@ class ResourceManager:
         self._branches: dict[Xid, _Branch] = {}
         self._told: set[Xid] = set()
         self._scan: list[Xid] | None = None
-        self._mutex = threading.RLock()
+        self._scanning = threading.RLock()
+        self._busy: set[Xid] = set()  # branches with a call under way
+        self._idle = threading.Condition()
 
     # -- doing work -------------------------------------------------------------------------------------------------
 
@@ -89,7 +92,7 @@ class ResourceManager:
         xid = _check_xid(xid)
         if flags not in (TMNOFLAGS, TMJOIN, TMRESUME):
             raise XAError(XAER_INVAL, f"xa_start takes TMNOFLAGS, TMJOIN or TMRESUME, not {flags:#x}")
-        with self._mutex, _translated(), self._store.guard:
+        with _translated(), self._store.guard, self._turn(xid):
             self._refuse_when_associated()
             branch = self._branches.get(xid)
             if flags == TMNOFLAGS:
@@ -116,7 +119,7 @@ class ResourceManager:
         current = associated(self._store)
         if current is None:
             return
-        for xid, branch in self._branches.items():
+        for xid, branch in list(self._branches.items()):
             if branch.transaction is current and branch.associations:
                 raise XAError(XAER_PROTO, f"the caller is in the branch {xid}: end it first")
         if current.is_active:
@@ -127,7 +130,8 @@ class ResourceManager:
         call = _END_CALLS.get(flags)
         if call is None:
             raise XAError(XAER_INVAL, f"xa_end takes TMSUCCESS, TMFAIL or TMSUSPEND, not {flags:#x}")
-        with self._mutex, _translated(), self._store.guard:
+        xid = _check_xid(xid)
+        with _translated(), self._store.guard, self._turn(xid):
             branch = self._known(xid)
             if branch.associations > 1 and branch.state is BranchState.ACTIVE and call is Call.END_SUCCESS:
                 branch.associations -= 1  # others are still at it
@@ -144,7 +148,8 @@ class ResourceManager:
 
     def prepare(self, xid: Xid) -> int:
         """Phase one. XA_OK: the branch will commit if told to, even after a power cut. XA_RDONLY: nothing to do."""
-        with self._mutex, _translated(XA_RBROLLBACK), self._store.guard:
+        xid = _check_xid(xid)
+        with _translated(XA_RBROLLBACK), self._store.guard, self._turn(xid):
             branch = self._known(xid)
             state = next_state(branch.state, Call.PREPARE)
             voted = False
@@ -163,7 +168,7 @@ class ResourceManager:
         xid = _check_xid(xid)
         if flags not in (TMNOFLAGS, TMONEPHASE):
             raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
-        with self._mutex, _translated(), self._store.guard:
+        with _translated(), self._store.guard, self._turn(xid):
             branch = self._branches.get(xid)
             if branch is not None:
                 call = Call.COMMIT_ONE_PHASE if flags == TMONEPHASE else Call.COMMIT
@@ -171,11 +176,11 @@ class ResourceManager:
             if flags == TMONEPHASE:
                 return self._commit_one_phase(xid, branch)
             with _translated(XA_RETRY):
-                self._answer_decided(xid)
+                told = xid in self._told
                 try:
-                    two_phase.commit_prepared(self._store, xid, self._store.deadline(), vote_known=xid in self._told)
+                    two_phase.commit_prepared(self._engine, xid, self._store.deadline(), vote_known=told)
                 except two_phase.UnknownBranch as error:
-                    self._answer_decided(xid)  # just now, by an administrator
+                    self._answer_decided(xid)  # perhaps an administrator did
                     raise self._nota(error) from None
             self._forget_here(xid)
         return XA_OK
@@ -191,7 +196,7 @@ class ResourceManager:
     def rollback(self, xid: Xid) -> int:
         """Undo a branch, prepared or not."""
         xid = _check_xid(xid)
-        with self._mutex, _translated(XA_RETRY), self._store.guard:
+        with _translated(XA_RETRY), self._store.guard, self._turn(xid):
             branch = self._branches.get(xid)
             if branch is not None:
                 next_state(branch.state, Call.ROLLBACK)
@@ -215,9 +220,10 @@ class ResourceManager:
         """
         if flags & ~(TMSTARTRSCAN | TMENDRSCAN):
             raise XAError(XAER_INVAL, f"xa_recover takes TMSTARTRSCAN and TMENDRSCAN, not {flags:#x}")
-        with self._mutex, _translated(), self._store.guard:
+        with self._scanning, _translated(), self._store.guard:
             if flags & TMSTARTRSCAN:
-                self._scan = resolution.in_doubt(self._store, self._store.deadline(), known_votes=self._told)
+                told = set(self._told)
+                self._scan = resolution.in_doubt(self._store, self._store.deadline(), known_votes=told)
             elif self._scan is None:
                 raise XAError(XAER_INVAL, "no scan is open: begin one with TMSTARTRSCAN")
             found, self._scan = self._scan, [] if not flags & TMENDRSCAN else None
@@ -228,31 +234,36 @@ class ResourceManager:
     def decide_heuristically(self, xid: Xid, *, commit: bool) -> None:
         """Decide a branch as an administrator, in the place of its coordinator, which is told when it asks, until
         ``forget``."""
-        with self._mutex, _translated(XA_RETRY), self._store.guard:
+        xid = _check_xid(xid)
+        with _translated(XA_RETRY), self._store.guard, self._turn(xid):
             self._answer_decided(xid)
             try:
-                resolution.decide_heuristically(self._store, xid, self._store.deadline(), commit=commit)
+                resolution.decide_heuristically(self._engine, xid, self._store.deadline(), commit=commit)
             except two_phase.UnknownBranch as error:
                 raise self._nota(error) from None
             self._forget_here(xid)
 
     def forget(self, xid: Xid) -> int:
         """The coordinator knows about the heuristic decision; XAER_NOTA if there was none."""
-        with self._mutex, _translated(), self._store.guard:
-            if not resolution.forget(self._store, _check_xid(xid), self._store.deadline()):
+        xid = _check_xid(xid)
+        with _translated(), self._store.guard, self._turn(xid):
+            if not resolution.forget(self._store, xid, self._store.deadline()):
                 raise XAError(XAER_NOTA, f"no heuristic decision about {xid} is recorded")
         return XA_OK
 
     def _answer_decided(self, xid: Xid) -> None:
-        outcome = resolution.heuristic_outcome(self._store, xid)
+        outcome = heuristics.heuristic_outcome(self._store, xid)
         if outcome is not None:
-            code = XA_HEURCOM if outcome == two_phase.COMMITTED else XA_HEURRB
+            code = XA_HEURCOM if outcome == heuristics.COMMITTED else XA_HEURRB
             raise XAError(code, f"an administrator decided about {xid}: {outcome}; acknowledge it with xa_forget")
+
+    def _turn(self, xid: Xid) -> "_Turn":
+        return _Turn(self._busy, self._idle, xid)
 
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _known(self, xid: Xid) -> _Branch:
-        branch = self._branches.get(_check_xid(xid))
+        branch = self._branches.get(xid)
         if branch is None:
             raise self._not_here(xid)
         return branch
@@ -282,6 +293,26 @@ def _check_xid(xid: Xid) -> Xid:
         return Xid.checked(*xid)
     except (TypeError, ValueError) as error:
         raise XAError(XAER_INVAL, str(error)) from None
+
+
+class _Turn:
+    """The calls about one branch come one after the other; those about others go on meanwhile, also during a flush."""
+
+    def __init__(self, busy: set[Xid], idle: threading.Condition, xid: Xid) -> None:
+        self._busy = busy
+        self._idle = idle
+        self._xid = xid
+
+    def __enter__(self) -> None:
+        with self._idle:
+            while self._xid in self._busy:
+                self._idle.wait()
+            self._busy.add(self._xid)
+
+    def __exit__(self, *_: object) -> None:
+        with self._idle:
+            self._busy.remove(self._xid)
+            self._idle.notify_all()
 
 
 class _translated:

@@ -113,7 +113,7 @@ def _described(manager: "ResourceManager", xid: str, *, must_exist: bool = False
 
 def _outcomes(manager: "ResourceManager") -> dict[str, str]:
     """Return the decisions of an administrator that are not forgotten, by xid."""
-    from spool.transactions.resolution import heuristic_outcomes
+    from spool.policies.heuristics import heuristic_outcomes
 
     return heuristic_outcomes(manager.space.engine.store)
 

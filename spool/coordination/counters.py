@@ -110,8 +110,11 @@ class Counters:
     def store_durable(self, number: int) -> None:
         self._store(_DURABLE, number)
 
-    def bump_prepared(self) -> None:
-        self._store(_PREPARED, self.read().prepared + 1)
+    def bump_prepared(self) -> int:
+        """Raise the version of the list of prepared branches; returns it. The caller holds the list's byte."""
+        version = self.read().prepared + 1
+        self._store(_PREPARED, version)
+        return version
 
     def bump_settings(self) -> None:
         self._store(_SETTINGS, self.read().settings + 1)

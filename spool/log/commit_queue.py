@@ -10,7 +10,7 @@ State and decisions only; ``group_commit`` does what there is to do.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from threading import get_ident
 from typing import Any
@@ -20,6 +20,7 @@ from spool.errors import NotOpen
 from spool.format.batch import CommitBatch, destinations_of
 from spool.log.quota import Usage, UsageByQueue, change_by
 from spool.model.position import PositionRanges
+from spool.model.xid import Xid
 from spool.store.store import Store
 
 # What may wait, and what one commit carries at most, in messages and bytes; a larger request goes alone.
@@ -50,6 +51,7 @@ class CommitRequest:
     """
 
     is_empty = False  # there is nothing to commit
+    adopts: Xid | None = None  # the prepared branch that it commits: under the number lock ``refusal`` is asked
     branch, first = "", 0  # of its messages, as hex; the ordinal of the first one in it
     number: int | None = None
     error: BaseException | None = None
@@ -73,6 +75,13 @@ class CommitRequest:
     def usage(self, _store: Store) -> UsageByQueue:
         """Return how it changes the usage of each queue."""
         return {}
+
+    def refusal(self, _store: Store, _others: Collection[Xid]) -> Exception | None:
+        """Return why it may not be committed. Every commit before it is applied.
+
+        ``others``: the branches that the same commit adopts already.
+        """
+        return None
 
     def append_to(self, batch: CommitBatch) -> None:
         """Add its content to a batch, behind what is there. Its messages have their ids then."""

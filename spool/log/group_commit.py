@@ -6,7 +6,8 @@ goes into the next commit. A failure concerns all requests in the file: before t
 file has its number all are rolled back, behind that the outcome is unknown, and each caller is told the ids of its own
 messages.
 
-A transaction that was streamed to its own file, and a commit that adopts prepared branches, are not joined with others.
+Decisions to commit prepared branches are joined like all others. A transaction that was streamed to its own file, and a
+forwarding round with its branches, are not.
 """
 
 import copy
@@ -25,6 +26,8 @@ from spool.log import quota
 from spool.log.commit import commit
 from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
 from spool.log.exit import commit_at_exit
+from spool.log.sequence import settle_all
+from spool.log.visibility import catch_up
 from spool.model.xid import Xid, new_local_xid
 from spool.runtime import calls
 from spool.store.settings import Settings
@@ -33,8 +36,8 @@ from spool.store.store import Store
 log = logging.getLogger("spool")
 
 
-class _NoRoomError(Exception):
-    """These requests do not fit into their quotas; each has its error."""
+class _RefusedError(Exception):
+    """These requests may not be committed as things are; each has its error."""
 
     def __init__(self, requests: list[CommitRequest]) -> None:
         self.requests = requests
@@ -201,7 +204,7 @@ class GroupCommit:
             for request in busy:
                 request.error = CommitUnknown(str(error), tuple(request.ids))
                 request.error.__cause__ = error.__cause__
-        except _NoRoomError as error:
+        except _RefusedError as error:
             return error.requests if len(error.requests) < len(busy) else []
         except Exception as error:
             failed = self._failed_alone(error, busy) or busy
@@ -225,7 +228,7 @@ class GroupCommit:
         """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
         batch = batch_of(requests)
-        check = partial(self._check_room, requests)
+        check = partial(self._check, requests)
         try:
             commit(self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room)
         except BaseException:
@@ -236,17 +239,39 @@ class GroupCommit:
                 for request in requests:
                     request.number = file.number
 
-    def _check_room(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
-        """Raise _NoRoomError for requests that do not fit into a quota. Caller holds the number lock."""
-        if not settings.config.has_limits:
-            return
+    def _check(self, requests: Sequence[CommitRequest], settings: Settings) -> None:
+        """Raise _RefusedError for requests that a quota, or a decision about their branch, refuses. Caller holds the
+        number lock."""
+        failed: list[CommitRequest] = []
+        for request in requests:
+            if request.adopts is not None:
+                failed = self._decided_meanwhile(requests)
+                break
+        if settings.config.has_limits:
+            failed += self._without_room([request for request in requests if request not in failed], settings)
+        if failed:
+            raise _RefusedError(failed)
+
+    def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+        """Return the requests whose branches are not there to be committed any more; each gets its error. Rule 5."""
+        store = self.store
+        catch_up(store, settle_all(store, store.deadline()))
+        failed, adopted = [], set[Xid]()
+        for request in requests:
+            if request.adopts is not None:
+                request.error = request.refusal(store, adopted)
+                adopted.add(request.adopts)
+                if request.error is not None:
+                    failed.append(request)
+        return failed
+
+    def _without_room(self, requests: Sequence[CommitRequest], settings: Settings) -> list[CommitRequest]:
+        """Return the requests that do not fit into a quota behind those that do; each gets its error."""
         quota.settle_and_catch_up(self.store, self.store.deadline())
         added: dict[str, quota.Usage] = {}
         with self.store.view.mutex:
             prepared = quota.prepared_usage(self.store.view.prepared)
-        failed = [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
-        if failed:
-            raise _NoRoomError(failed)
+        return [request for request in requests if not _fits(self.store, settings, request, added, prepared)]
 
     def _file_name(self) -> Xid:
         """Take a name in ``active/`` whose byte this process holds: a file there whose byte is free is removed (rule
@@ -295,6 +320,12 @@ def _fits(
 def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
     """Return one batch of all requests, in their order."""
     batch = CommitBatch()
+    adoptions: list[CommitRequest] = []
     for request in requests:
+        if request.adopts is not None:
+            adoptions.append(request)  # behind all messages of the file itself: theirs have the next ordinals
+        else:
+            request.append_to(batch)
+    for request in adoptions:
         request.append_to(batch)
     return batch

@@ -81,6 +81,14 @@ class PreparedBranches:
         self.branches = branches
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
+    def add(self, version: int, xid: Xid, contents: FileContents) -> None:
+        """Add the branch that made this version of the list, if the one before it is known."""
+        if version == self.version + 1:
+            self.version = version
+            self.branches[xid] = contents
+            for position in addressed_positions(contents):
+                self.held[position] = xid
+
     def forget(self, xid: Xid) -> None:
         """Forget a branch: a commit adopted it, and what it did is in the index now."""
         contents = self.branches.pop(xid, None)

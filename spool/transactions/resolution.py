@@ -12,24 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from spool.coordination.locks import LockFile, coordinator_byte
+from spool.engine import Engine
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import added_by
-from spool.log.visibility import catch_up, list_prepared, revalidate
+from spool.log.visibility import catch_up, list_prepared, prepared_contents, revalidate
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
+from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristic_fact, heuristic_outcome
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import View, addressed_positions
 from spool.store.store import Store
 from spool.transactions.two_phase import (
-    COMMITTED,
-    HEURISTIC_FACT,
-    ROLLED_BACK,
     UnknownBranch,
     commit_prepared,
-    fact_key,
     has_owner,
-    heuristic_fact,
     is_prepared,
     make_durable,
     move_adopted,
@@ -110,7 +107,7 @@ def in_doubt(store: Store, deadline: Deadline, *, known_votes: Collection[Xid] =
                 if has_owner(store.shared.xids, xid):
                     continue
                 raise
-        if is_prepared(store, xid):
+        if is_prepared(store, xid) and prepared_contents(store.files.disk, store.view.prepared, xid) is not None:
             found.append(xid)
     return found
 
@@ -155,31 +152,16 @@ def describe(store: Store, xid: Xid) -> InDoubt:
 # -- an administrator's decisions --------------------------------------------------------------------------------------
 
 
-def heuristic_outcome(store: Store, xid: Xid) -> str | None:
-    """Return what an administrator decided about the branch; None if nothing."""
-    catch_up(store)
-    return heuristic_fact(store.view.index, xid)
-
-
-def heuristic_outcomes(store: Store) -> dict[str, str]:
-    """Return what an administrator decided, by xid as text, as far as it was not forgotten."""
-    catch_up(store)
-    with store.view.mutex:
-        facts = store.view.index.facts
-        found = [(key, str(value)) for key, (_, value, _) in facts.items() if key.startswith(HEURISTIC_FACT)]
-    return {key.removeprefix(HEURISTIC_FACT): outcome for key, outcome in sorted(found)}
-
-
-def decide_heuristically(store: Store, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
+def decide_heuristically(engine: Engine, xid: Xid, deadline: Deadline, *, commit: bool) -> None:
     """Decide in the coordinator's place.
 
     The fact is the decision. A commit adopts the branch and has the fact in one file. A rollback is decided once the
     fact is published; if this process dies behind that, the next one that looks for orphans finishes it.
     """
-    batch = CommitBatch()
+    store, batch = engine.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
-        commit_prepared(store, xid, deadline, vote_known=False, facts=batch)
+        commit_prepared(engine, xid, deadline, vote_known=False, facts=batch)
         return
     undecided = still_prepared(store, [xid], [voted_contents(store, xid)], deadline)
     commit_batch(store, batch, deadline, flush=True, check=undecided)

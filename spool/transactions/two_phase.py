@@ -11,16 +11,17 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
+from spool.engine import Engine
 from spool.errors import CommitUnknown, SpoolError
 from spool.format.batch import CommitBatch
 from spool.format.reader import FileContents
 from spool.format.writer import CommitFileWriter
-from spool.index.index import Index
-from spool.log.commit import check_destinations, commit, own_file
+from spool.log.commit import check_destinations, commit
+from spool.log.commit_queue import CommitRequest
 from spool.log.quota import check_adoption, settle_and_catch_up
 from spool.log.sequence import copy_over, settle_all, with_number_lock
 from spool.log.visibility import catch_up, list_prepared, prepared_contents
@@ -28,6 +29,7 @@ from spool.model import layout
 from spool.model.position import Position
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.policies import retries
+from spool.policies.heuristics import heuristic_fact
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import Shared, addressed_positions
 from spool.store.settings import Settings
@@ -39,12 +41,8 @@ log = logging.getLogger("spool")
 class UnknownBranch(SpoolError):
     """There is no prepared branch with this xid. ``committed_by``: the commit that adopted it, or None."""
 
-    def __init__(self, xid: Xid, committed_by: int | None) -> None:
-        was = (
-            f"it was committed as number {committed_by}"
-            if committed_by is not None
-            else "it was rolled back, or never prepared"
-        )
+    def __init__(self, xid: Xid, committed_by: int | None, why: str = "it was rolled back, or never prepared") -> None:
+        was = why if committed_by is None else f"it was committed as number {committed_by}"
         super().__init__(f"there is no prepared branch {xid}: {was}")
         self.xid = xid
         self.committed_by = committed_by
@@ -86,8 +84,10 @@ def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
     store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
         check_destinations(store.settings.current(), file.tables)
-        store.shared.counters.bump_prepared()
+        version = store.shared.counters.bump_prepared()
         store.files.disk.rename_new(file.name, layout.prepared(xid))
+        with store.view.mutex:
+            store.view.prepared.add(version, xid, file.contents(0))
     finally:
         store.shared.control.unlock(PREPARED_LIST)
 
@@ -136,10 +136,40 @@ def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequen
     return commit(store, file, batch, seconds=deadline.seconds, check=check)
 
 
+class AdoptionRequest(CommitRequest):
+    """The commit of a prepared branch, with facts about it, if any. ``place``: its own among those adopted, from 1."""
+
+    place = 0
+
+    def __init__(self, xid: Xid, contents: FileContents, facts: CommitBatch | None = None) -> None:
+        super().__init__(None, 0, 0)
+        self.is_empty = False
+        self.adopts = self.xid = xid
+        self.contents = contents
+        self.facts = facts
+
+    def append_to(self, batch: CommitBatch) -> None:
+        batch.adopt(self.contents)
+        self.place = len(batch.adopts)
+        if self.facts is not None:
+            batch.append(self.facts)
+
+    def refusal(self, store: Store, others: Collection[Xid]) -> Exception | None:
+        if self.xid in others:
+            return UnknownBranch(self.xid, None, "another thread commits it at this moment")
+        # Read again: what lies there may be damaged, or another vote under the same xid.
+        found = prepared_contents(store.files.disk, store.view.prepared, self.xid)
+        if found is None or found.header.checksum != self.contents.header.checksum or _is_decided(store, self.xid):
+            return UnknownBranch(self.xid, store.view.index.adopted.get(self.xid))
+        return None
+
+
 def commit_prepared(
-    store: Store, xid: Xid, deadline: Deadline, *, vote_known: bool, facts: CommitBatch | None = None
+    engine: Engine, xid: Xid, deadline: Deadline, *, vote_known: bool, facts: CommitBatch | None = None
 ) -> int:
     """Commit one prepared branch, with facts about it if there are any; returns the number.
+
+    What is decided at the same time shares a flush.
 
     Args:
         vote_known: the caller was told the vote, so the branch is durable.
@@ -147,14 +177,15 @@ def commit_prepared(
     Raises:
         UnknownBranch: the branch is not there to be committed.
     """
+    store = engine.store
     if not vote_known:
         make_durable(store, xid, deadline)
-    batch = facts or CommitBatch()
-    with own_file(store.files.disk, store.shared.xids, deadline) as file:
-        batch.begin_branch(file.xid, file.xid.gtrid)
-        number = adopt(store, file, batch, [xid], deadline)
-    move_adopted(store, number, [(1, xid)])
-    return number
+    contents = store.view.prepared.branches.get(xid) if vote_known else None
+    request = AdoptionRequest(xid, contents or voted_contents(store, xid), facts)
+    engine.group_commit.commit(request)
+    assert request.number is not None
+    move_adopted(store, request.number, [(request.place, xid)])
+    return request.number
 
 
 def voted_contents(store: Store, xid: Xid) -> FileContents:
@@ -175,12 +206,16 @@ def still_prepared(
         settle_all(store, deadline)
         catch_up(store)
         for xid, contents in zip(xids, branches, strict=True):
-            found = prepared_contents(store.files.disk, store.view.prepared, xid)
-            decided = xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
-            if decided or found is None or found.header.checksum != contents.header.checksum:
-                raise UnknownBranch(xid, store.view.index.adopted.get(xid))
+            error = AdoptionRequest(xid, contents).refusal(store, ())
+            if error is not None:
+                raise error
 
     return check
+
+
+def _is_decided(store: Store, xid: Xid) -> bool:
+    """Whether a commit or an administrator has decided the branch, as far as commits are applied."""
+    return xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
@@ -293,20 +328,3 @@ def is_prepared(store: Store, xid: Xid) -> bool:
 def has_owner(xids: LockFile, xid: Xid) -> bool:
     """Whether a live process holds the xid: the branch is not prepared yet, or just being prepared."""
     return not xids.is_free(xid_byte(xid))
-
-
-# -- an administrator's decision: a fact until the coordinator forgets it ----------------------------------------------
-
-COMMITTED, ROLLED_BACK = "committed", "rolled back"
-HEURISTIC_FACT = "heuristic:"
-
-
-def fact_key(xid: Xid) -> str:
-    """Return the key of the fact that says what an administrator decided about a branch."""
-    return f"{HEURISTIC_FACT}{xid}"
-
-
-def heuristic_fact(index: Index, xid: Xid) -> str | None:
-    """Return what an administrator decided about the branch, by the index; None if nothing."""
-    found = index.facts.get(fact_key(xid))
-    return None if found is None else str(found[1])

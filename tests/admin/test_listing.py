@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import spool
 import xa
 from spool.maintenance.reclaim import reclaim
-from spool.transactions import resolution
+from spool.policies import heuristics
 from spool.transactions.transaction import Transaction
 from tests.compaction import small_compactions
 
@@ -146,7 +146,7 @@ def test_what_another_process_decided_for_a_coordinator_is_known(space: spool.Sp
         manager.end(XID)
         manager.prepare(XID)
         manager.decide_heuristically(XID, commit=True)
-        assert resolution.heuristic_outcomes(space._store) == {str(XID): "committed"}
+        assert heuristics.heuristic_outcomes(space._store) == {str(XID): "committed"}
 
 
 def flip_body(space: spool.Space, number: int) -> None:

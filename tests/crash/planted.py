@@ -10,6 +10,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from spool.coordination import locks
+from spool.format import writer
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
 from spool.store import mirror
@@ -49,6 +50,7 @@ def planted(bug: Bug) -> Iterator[None]:
 _LISTS = "page = list_prepared(store, page)"
 _LEFT = "page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1))"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
+_SETTLES_ALL = "    catch_up(store, settle_all(store, store.deadline()))\n"
 
 BUGS = (
     Bug("numbers issued without their lock", commit._issue,
@@ -59,8 +61,8 @@ BUGS = (
             ),
         ),
         "commits beside takes"),
-    Bug("a commit without its flush", commit._flush,
-        (("disk.make_durable(file.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
+    Bug("a commit without its flush", writer.CommitFileWriter.flush,
+        (("self.disk.make_durable(self.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,
         ((_LEFT, "False"),), "a commit that cannot be made visible"),
     Bug("a rebuild past the published", visibility._replay,
@@ -82,7 +84,7 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
      "who locked a message looks for a vote about it"),
-    (Bug("an adoption that does not settle", two_phase.still_prepared, ((_SETTLES, ""),),
+    (Bug("an adoption that does not settle", group_commit.GroupCommit._decided_meanwhile, ((_SETTLES_ALL, ""),),
          "commit, rollback and commit race"),
      "who waited for the number lock looks for a commit of his branch"),
 )  # fmt: skip
@@ -121,7 +123,7 @@ NO_SETTLING = Bug(
 
 _FORGET = "files.mirror.forget({number: len(adopted.get(number, ())) for number in batch})"
 _GIVEN = "    files.recycler.release(given)\n"
-_MIRRORS = "store.files.mirror.flush_both(number, partial(_flush, store.files.disk, file, flush=flush))"
+_MIRRORS = "store.files.mirror.flush_both(number, file.flush if flush else _nothing)"
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
@@ -141,7 +143,7 @@ OF_GROUPS_AND_MIRRORS = (
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,
-         ((_MIRRORS, "_flush(store.files.disk, file, flush=True)"),
+         ((_MIRRORS, "file.flush()"),
           ("flushed=flush)\n", "flushed=flush)\n        store.files.mirror.copy(number)\n")), "a group with a mirror"),
      2, _COMMITS),
     (Bug("a mirror has not what another finished", sequence.finish_dead_writer,

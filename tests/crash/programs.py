@@ -155,7 +155,7 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
             deed.outcomes |= {target}
         try:
             if outcome == "commit":
-                two_phase.commit_prepared(store, XID, store.deadline(), vote_known=told)
+                two_phase.commit_prepared(space.engine, XID, store.deadline(), vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:

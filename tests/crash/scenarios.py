@@ -15,7 +15,8 @@ from spool.intake import Intake
 from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
-from spool.transactions import remote_branch, resolution, two_phase
+from spool.policies import heuristics
+from spool.transactions import remote_branch, resolution
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
@@ -358,14 +359,14 @@ def _heuristic(stage: Stage) -> None:
             deed.outcomes |= {NOTHING}
         deed.may_return = True
         try:
-            resolution.decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
+            resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
         except UnknownBranch:
-            assert resolution.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
+            assert heuristics.heuristic_outcome(space._store, XID) is None, "nothing was decided, and a fact says so"
             return
         deed.may(NOTHING)
         deed.ended = True
         reclaim(space._store)
-        assert resolution.heuristic_outcome(space._store, XID) == two_phase.ROLLED_BACK
+        assert heuristics.heuristic_outcome(space._store, XID) == heuristics.ROLLED_BACK
 
     stage.process("H", administrator)
     stage.process("B", deciding(stage.book, "commit"))

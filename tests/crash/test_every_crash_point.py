@@ -110,7 +110,7 @@ def _administrator(space: spool.Space, ledger: Ledger) -> None:
     """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
     _prepare(space, ledger)
     with ledger.becoming(THREE):
-        decide_heuristically(space._store, XID, space._store.deadline(), commit=False)
+        decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
 
 
 # Its reply is held; what it would take is gone.

@@ -89,7 +89,7 @@ def test_a05_every_commit_is_in_both_when_it_is_heard_of(space: spool.Space, tmp
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()
-    two_phase.commit_prepared(space._store, XID, space._store.deadline(), vote_known=True)
+    two_phase.commit_prepared(space.engine, XID, space._store.deadline(), vote_known=True)
     assert any("-1" in name for name in files(tmp_path / "mirror"))
     expect_same(tmp_path)
     space.close()
@@ -167,7 +167,7 @@ def test_what_was_there_before_is_brought_over_by_who_opens_alone(tmp_path: Path
         tx = branch(space)
         tx.put("orders", "voted")
         tx.prepare()
-        two_phase.commit_prepared(space._store, XID, space._store.deadline(), vote_known=True)
+        two_phase.commit_prepared(space.engine, XID, space._store.deadline(), vote_known=True)
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / "0000000000000099.msgpack.tmp").write_bytes(b"torn")
     settings = tmp_path / "space" / "space.toml"

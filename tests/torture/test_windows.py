@@ -66,7 +66,9 @@ def test_two_phases_pass_the_vote_the_decision_and_the_move(tmp_path: Path) -> N
     branch = CoordinatedTransaction(watched.space.engine, xid=xid)
     branch.put("orders", b"one")
     assert watched.windows_of(branch.prepare) == [windows.PREPARE_TO_UNLOCK]
-    seen = watched.windows_of(lambda: two_phase.commit_prepared(store, xid, store.deadline(), vote_known=True))
+    seen = watched.windows_of(
+        lambda: two_phase.commit_prepared(watched.space.engine, xid, store.deadline(), vote_known=True)
+    )
     assert seen == [windows.RENAME_TO_PUBLICATION, windows.FLUSH_TO_PUBLICATION, windows.DECISION_TO_MOVE]
 
 

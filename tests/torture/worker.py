@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any
 
 import spool
+from spool.engine import Engine
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import Xid
-from spool.store.store import Store
 from spool.transactions import resolution, two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.torture import history
@@ -227,7 +227,7 @@ class XaWorker(Worker):
 
     def __init__(self, *args: object, past: Iterable[Record]) -> None:
         super().__init__(*args)
-        resolve(self.space._store, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
+        resolve(self.space.engine, self.log, list(past), self.rng, mine=f"{self.log.worker}.".encode())
 
     def step(self) -> None:
         with self.named(noted=True) as name:
@@ -240,7 +240,7 @@ class XaWorker(Worker):
             self.log.write("prepare")
             transaction.prepare()
             self.log.write("prepared")
-            finish(self.space._store, self.log, xid, commit=self.rng.random() < 0.8, told=True)
+            finish(self.space.engine, self.log, xid, commit=self.rng.random() < 0.8, told=True)
 
     def work(self, transaction: CoordinatedTransaction) -> bool:
         raise NotImplementedError
@@ -267,12 +267,13 @@ class XaMover(XaWorker):
         return True
 
 
-def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
+def finish(engine: Engine, log: Log, xid: Xid, *, commit: bool, told: bool) -> None:
     """Phase two, either way."""
+    store = engine.store
     log.write("commit" if commit else "rollback")
     try:
         if commit:
-            two_phase.commit_prepared(store, xid, store.deadline(), vote_known=told)
+            two_phase.commit_prepared(engine, xid, store.deadline(), vote_known=told)
             log.write("ack")
         else:
             two_phase.rollback_prepared(store, xid, store.deadline())
@@ -280,14 +281,14 @@ def finish(store: Store, log: Log, xid: Xid, *, commit: bool, told: bool) -> Non
         log.write("broken", what=f"{xid} was in doubt, and is gone though nobody decided it: {error}")
 
 
-def resolve(store: Store, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
+def resolve(engine: Engine, log: Log, past: list[Record], rng: random.Random, *, mine: bytes = b"") -> None:
     """Decide branches in doubt: as was decided before the death, else by lot."""
     decided = {record["tx"]: record["event"] for record in past if record["event"] in ("commit", "rollback")}
-    for xid in resolution.in_doubt(store, store.deadline()):
+    for xid in resolution.in_doubt(engine.store, engine.store.deadline()):
         if xid.gtrid.startswith(mine):
             log.tx = xid.gtrid.decode()
             was = decided.get(log.tx)
-            finish(store, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
+            finish(engine, log, xid, commit=rng.random() < 0.5 if was is None else was == "commit", told=False)
 
 
 KINDS: dict[str, Callable[..., Worker]] = {

@@ -8,6 +8,7 @@ import spool
 from spool.coordination.locks import coordinator_byte
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
+from spool.policies import heuristics
 from spool.transactions import resolution, two_phase
 from spool.transactions.two_phase import UnknownBranch
 from tests.meanwhile import XID, Processes, Watched, commit, prepare, rollback
@@ -115,8 +116,8 @@ def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, 
 
 def test_an_administrator_s_decision_is_known_in_every_process(space: spool.Space, other: spool.Space) -> None:
     prepare(space)
-    resolution.decide_heuristically(other._store, XID, other._store.deadline(), commit=True)
-    assert resolution.heuristic_outcome(space._store, XID) == two_phase.COMMITTED
+    resolution.decide_heuristically(other.engine, XID, other._store.deadline(), commit=True)
+    assert heuristics.heuristic_outcome(space._store, XID) == heuristics.COMMITTED
 
 
 # -- whose coordinator died -------------------------------------------------------------------------------------------

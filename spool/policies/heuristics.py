@@ -1,0 +1,38 @@
+"""What an administrator decided about a prepared branch: a fact, which is kept until its coordinator forgets it.
+
+Source: X/Open CAE Specification "Distributed Transaction Processing: The XA Specification", heuristic completion.
+"""
+
+from spool.index.index import Index
+from spool.log.visibility import catch_up
+from spool.model.xid import Xid
+from spool.store.store import Store
+
+COMMITTED, ROLLED_BACK = "committed", "rolled back"
+_HEURISTIC_FACT = "heuristic:"
+
+
+def fact_key(xid: Xid) -> str:
+    """Return the key of the fact that says what an administrator decided about a branch."""
+    return f"{_HEURISTIC_FACT}{xid}"
+
+
+def heuristic_fact(index: Index, xid: Xid) -> str | None:
+    """Return what an administrator decided about the branch, by the index; None if nothing."""
+    found = index.facts.get(fact_key(xid))
+    return None if found is None else str(found[1])
+
+
+def heuristic_outcome(store: Store, xid: Xid) -> str | None:
+    """Return what an administrator decided about the branch; None if nothing."""
+    catch_up(store)
+    return heuristic_fact(store.view.index, xid)
+
+
+def heuristic_outcomes(store: Store) -> dict[str, str]:
+    """Return what an administrator decided, by xid as text, as far as it was not forgotten."""
+    catch_up(store)
+    with store.view.mutex:
+        facts = store.view.index.facts
+        found = [(key, str(value)) for key, (_, value, _) in facts.items() if key.startswith(_HEURISTIC_FACT)]
+    return {key.removeprefix(_HEURISTIC_FACT): outcome for key, outcome in sorted(found)}
