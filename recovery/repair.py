@@ -99,6 +99,7 @@ def _write_number(store: Store, problem: Problem) -> str:
 def _replace_by_empty(store: Store, problem: Problem) -> str:
     moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
     write_empty(store, problem.number)
+    store.shared.feed.retract(problem.number)
     return f"moved to {moved}; its number is an empty commit now"
 
 
@@ -169,7 +170,7 @@ def _set_aside(store: Store, problem: Problem) -> str:
         if not claimed:
             continue
         try:
-            revalidate(store, deadline)
+            revalidate(store, [(position.number, position.ordinal, 1)], deadline)
             if store.view.index.messages.find(position) is None:
                 done += 1
             elif position not in store.view.prepared.held:

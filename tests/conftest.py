@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 
 import spool
+from spool.coordination import ring
 from spool.model import codecs
 from tests.held import Gathering
 from tests.meanwhile import Processes, Watched
@@ -28,6 +30,14 @@ settings.load_profile("xaspool")
 # vain, and so would the programs that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _small_ring() -> Iterator[None]:
+    """The feed of these processes has few slots: a simulated disk copies a file at each write, and a ring that is small
+    is overrun. (The programs that tests start have it as it is.)"""
+    with mock.patch.object(ring, "SLOTS", 6):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

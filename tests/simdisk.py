@@ -14,6 +14,7 @@ from unittest import mock
 
 from spool.disk import Disk
 from spool.disk.kernel import Unsupported
+from spool.disk.memory import SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -216,6 +217,10 @@ class SimulatedDisk(Disk):
             raise error_of(errno.EINVAL, str(handle))
         self.machine.truncate(self._handle(handle), length)
 
+    def map(self, handle: int, length: int) -> SharedBytes:
+        self._step("map", handle, length)
+        return SimulatedMemory(self, handle)
+
     def handle_identity(self, handle: int) -> FileIdentity:
         self._step("handle_identity", handle)
         return _identity(self._handle(handle))
@@ -335,6 +340,28 @@ class SimulatedDisk(Disk):
 
     def network_file_system(self) -> str | None:
         return None
+
+
+class SimulatedMemory:
+    """Bytes that processes share: looked at in one step, and written in two, so that others may see either half."""
+
+    def __init__(self, disk: SimulatedDisk, handle: int) -> None:
+        self._disk = disk
+        self._handle = handle
+
+    def __getitem__(self, place: slice) -> bytes:
+        self._disk._step("look", self._handle, place.start, place.stop - place.start)
+        return self._disk._handle(self._handle).data[place]
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        half = len(data) // 2
+        parts = [(place.start, data[:half]), (place.start + half, data[half:])]
+        for start, part in parts if len(data) % 2 else reversed(parts):
+            self._disk._step("store", self._handle, start, len(part))
+            self._disk.machine.write(self._disk._handle(self._handle, writing=True), start, part)
+
+    def close(self) -> None:
+        pass
 
 
 def _others(inode: Inode, wanted: Lock) -> list[Lock]:

@@ -4,6 +4,7 @@ import errno
 from typing import NoReturn
 
 from spool.disk import Disk
+from spool.disk.memory import ByCalls, SharedBytes
 from spool.model import layout
 
 
@@ -46,6 +47,9 @@ class LookingDisk(Disk):
 
     def truncate(self, handle: int, length: int) -> None:
         self._refuse("")
+
+    def map(self, handle: int, length: int) -> SharedBytes:
+        return ByCalls(self, handle)
 
     def names(self, directory: str) -> list[str]:
         """List a directory; a missing one is empty, because opening the space would make it."""

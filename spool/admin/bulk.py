@@ -175,7 +175,7 @@ def _act(store: Store, bulk: Bulk, wanted: PositionRanges, edit: Edit) -> int:
             claimed += [(number, *piece) for piece in store.shared.claims.claim(number, first, count)]
         if not claimed:
             return 0
-        revalidate(store, store.deadline())
+        revalidate(store, claimed)
         return _commit(store, claimed, edit, bulk)
     finally:
         claiming.release(store.shared.claims, claimed)

@@ -17,3 +17,10 @@ os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, aft
 def not_open() -> OSError:
     """Return the error of a call with a handle that is not open."""
     return OSError(errno.EBADF, "the space is closed, or was opened by this process's parent")
+
+
+class DisownedRoot:
+    """The root of a disk in a forked child: no path begins with it."""
+
+    def __format__(self, _: str) -> str:
+        raise not_open()

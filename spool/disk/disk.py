@@ -21,8 +21,9 @@ from typing import Any
 
 from spool.disk import kernel
 from spool.disk import stat as file_stat
-from spool.disk.descriptors import not_open, opening
+from spool.disk.descriptors import DisownedRoot, not_open, opening
 from spool.disk.kernel import AT_FDCWD, FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
+from spool.disk.memory import SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
@@ -41,13 +42,6 @@ class FlushFailed(OSError):
     """``fsync`` reported an error: what the disk holds is unknown, to every process."""
 
 
-class _Disowned:
-    """The root of a disk in a forked child: no path begins with it."""
-
-    def __format__(self, _: str) -> str:
-        raise not_open()
-
-
 class Disk:
     """The files of one space on a real file system, for one opening of it at a time.
 
@@ -59,8 +53,9 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._at: str | _Disowned = self.root  # what paths begin with
+        self._at: str | DisownedRoot = self.root  # what paths begin with
         self._handles: dict[int, None] = {}  # the open ones, in the order in which they were opened
+        self._memory: list[SharedBytes] = []
         self.flushes = 0
         there = os.path.isdir(self.root)
         self.ordered = there and file_stat.renames_are_ordered(self.root)
@@ -103,13 +98,15 @@ class Disk:
 
     def close_all(self) -> None:
         """Close what was opened last first; the kernel releases the locks."""
+        while self._memory:
+            self._memory.pop().close()
         for handle in reversed(list(self._handles)):
             with suppress(OSError):  # the number is free all the same (close(2))
                 self.close(handle)
 
     def disown(self) -> None:
         """Close the copies of descriptors in a forked child, without unlocking; later calls raise OSError (EBADF)."""
-        self._at = _Disowned()
+        self._at = DisownedRoot()
         self.close_all()
 
     # -- files by name ------------------------------------------------------------------------------------------
@@ -308,6 +305,11 @@ class Disk:
 
     def truncate(self, handle: int, length: int) -> None:
         os.ftruncate(self._checked(handle), length)
+
+    def map(self, handle: int, length: int) -> SharedBytes:
+        """Share the first ``length`` bytes of a file, which has as many, with all processes that do."""
+        self._memory += [share(self, self._checked(handle), length, in_place=file_stat.overwrites_in_place(self.root))]
+        return self._memory[-1]
 
     def handle_identity(self, handle: int) -> FileIdentity:
         return identity_of(os.fstat(self._checked(handle)))

@@ -60,6 +60,11 @@ def is_of_ext_kind(path: str) -> bool:
     return _magic(path) == _EXT
 
 
+def overwrites_in_place(path: str) -> bool:
+    """Whether bytes that a file has can be overwritten without room for new ones, even on a full disk."""
+    return _magic(path) in (_EXT, _XFS, _TMPFS)
+
+
 def _magic(path: str) -> int:
     """Return ``f_type`` of statfs(2)."""
     buffer = ctypes.create_string_buffer(256)

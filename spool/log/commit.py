@@ -33,7 +33,7 @@ from spool.format.header import stamp
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
-from spool.log.sequence import highest_issued, settle_all, settle_to, with_number_lock
+from spool.log.sequence import settle_all, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
 from spool.model.xid import new_local_xid
@@ -133,15 +133,11 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         if batch.supersedes:
             write(store, file, batch, page)
         # 4. Hold the byte of the next number.
-        number = page.issued + 1
-        if store.files.disk.exists(layout.COMMITTED_FILE % number):  # its writer died between steps 5 and 6
-            number = highest_issued(store.files.disk, page) + 1
-        if number > layout.MAX_NUMBER:
-            raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
-        if not store.shared.numbers.try_lock(number):
-            store.shared.numbers.lock(number, store.deadline(seconds), f"the number {number}")
+        number = _hold_number(store, page.issued + 1, seconds)
         try:
-            # 5. Rename the file to it. Until the file is stamped, too, it is nobody's commit.
+            # 5. Note in shared memory what it does, and rename the file. Until the file is stamped, too, it is nobody's
+            #    commit.
+            store.shared.feed.put(number, file.contents(number))
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             file.number = number
         except BaseException:
@@ -155,6 +151,27 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         return number
     finally:
         store.shared.control.unlock(NUMBER)
+
+
+def _hold_number(store: Store, number: int, seconds: float | None) -> int:
+    """Hold the byte of the next number, from this one on, that no file has; returns the number.
+
+    A file has it whose writer died before *issued* was stored. The look comes behind the lock: the process that had the
+    byte may have been finishing the number.
+    """
+    while number <= layout.MAX_NUMBER:
+        if not store.shared.numbers.try_lock(number):
+            store.shared.numbers.lock(number, store.deadline(seconds), f"the number {number}")
+        free = False
+        try:
+            free = not store.files.disk.exists(layout.COMMITTED_FILE % number)
+            if free:
+                return number
+        finally:
+            if not free:
+                store.shared.numbers.unlock(number)
+        number += 1
+    raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
 
 
 def _publish(store: Store, number: int, seconds: float | None, *, flushed: bool) -> None:

@@ -108,11 +108,33 @@ def finish_dead_writer(store: Store, number: int) -> None:
             write_empty(store, number)
         if store.files.mirror is not None:
             store.files.mirror.copy(number)
+        store.shared.feed.retract(number)  # it says what the dead writer meant to do
         page = store.shared.counters.read().check()
         store.shared.counters.store_published(number, durable=page.durable == number - 1)
     except FlushFailed:
         store.stop()
         raise
+
+
+def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
+    """Publish the next numbers as long as their writers are dead; wait for no writer that lives.
+
+    Args:
+        page: the counters, just read.
+
+    Returns:
+        The counters as they are then.
+    """
+    while page.issued > page.published:  # (beyond that no file has a stamp: it did nothing)
+        number = page.published + 1
+        if not store.shared.numbers.try_lock(number):
+            break
+        try:
+            finish_dead_writer(store, number)
+        finally:
+            store.shared.numbers.unlock(number)
+        page = store.shared.counters.read()
+    return page
 
 
 def _is_whole(disk: Disk, number: int) -> bool:

@@ -26,8 +26,9 @@ from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
 from spool.log.replay import Listing, name_absent_branches, read_commit
-from spool.log.sequence import settle_all
+from spool.log.sequence import highest_issued, settle_to
 from spool.model import layout
+from spool.model.position import PositionRanges
 from spool.model.xid import Xid
 from spool.runtime.clock import Deadline
 from spool.store.parts import Files, PreparedBranches, View
@@ -47,14 +48,21 @@ _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
 def revalidate(
-    store: Store, deadline: Deadline | None = None, page: CounterPage | None = None, seen: CounterPage | None = None
+    store: Store,
+    claimed: PositionRanges | None = None,
+    deadline: Deadline | None = None,
+    page: CounterPage | None = None,
+    seen: CounterPage | None = None,
 ) -> bool:
     """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
 
     One read of the counters answers all three questions: the process that held the message stored what it did before it
-    let go of it.
+    let go of it. A number that is not published yet is waited for only if the feed does not say that its commit leaves
+    the claimed messages alone: a writer that lives holds their claims until it is published, so this is one that died,
+    or whose commit is not in the feed.
 
     Args:
+        claimed: the messages; None: see all that was issued.
         page: the counters, if they have been read since the claim.
         seen: the counters of the first look, which was caught up with.
 
@@ -69,8 +77,11 @@ def revalidate(
         if page.prepared != store.view.prepared.version:
             page = list_prepared(store, page)
         page.check()
-    if page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1)):
-        page = settle_all(store, deadline or store.deadline(), page)  # a number was issued that is not published yet
+    last = highest_issued(store.files.disk, page)
+    while last > page.published and claimed is not None and not store.shared.feed.may_address(last, claimed):
+        last -= 1
+    if last > page.published:
+        page = settle_to(store, last, deadline or store.deadline(), page)
     elif page is seen:
         return False
     catch_up(store, page)
@@ -158,9 +169,9 @@ def apply_up_to(store: Store, published: int) -> None:
         return
     with store.view.mutex:
         while store.view.index.applied < published:
-            following = store.view.index.applied + 1
-            own = store.view.own_commits.pop(following, None)
-            commit = read_commit(store, following) if own is None else own()
+            number = store.view.index.applied + 1
+            own = store.view.own_commits.pop(number, None)
+            commit = own() if own is not None else store.shared.feed.commit(number) or read_commit(store, number)
             if commit is None:
                 _resume(store)
             elif not apply(store.files, store.view.prepared, store.view.index, commit):

@@ -12,8 +12,8 @@ ACTIVE, PREPARED, COMMITTED = "active", "prepared", "committed"
 DROP, QUARANTINE, FREE, RUN = "drop", "quarantine", "free", "run"
 DIRECTORIES = (ACTIVE, PREPARED, COMMITTED, DROP, QUARANTINE, FREE, RUN)
 
-CONTROL, COUNTERS, NUMBERS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
-    f"{RUN}/{name}" for name in ("control", "counters", "numbers", "xids", "reclaim.lock", "checkpoint")
+CONTROL, COUNTERS, FEED, NUMBERS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
+    f"{RUN}/{name}" for name in ("control", "counters", "feed", "numbers", "xids", "reclaim.lock", "checkpoint")
 )
 CLAIM_FILES = 64
 
@@ -94,7 +94,7 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
         name.startswith(CAPTURE_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
-    RUN: re.compile(r"control|counters|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,
+    RUN: re.compile(r"control|counters|feed|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,
 }
 
 

@@ -19,6 +19,7 @@ from spool.model import layout
 from spool.model.position import Position
 from spool.model.xid import Xid
 from spool.runtime.clock import Clock
+from spool.store.feed import Feed
 from spool.store.mirror import Mirror
 from spool.store.settings import Settings
 
@@ -39,7 +40,7 @@ class Files:
 class Shared:
     """What the processes that have the space open share: the locks on its directory, and the files of ``run/``."""
 
-    __slots__ = ("claims", "control", "counters", "notifier", "numbers", "open_lock", "xids")
+    __slots__ = ("claims", "control", "counters", "feed", "notifier", "numbers", "open_lock", "xids")
 
     def __init__(self, disk: Disk, clock: Clock, open_lock: OpenLock, *, make: bool) -> None:
         """Open the files of ``run/``.
@@ -57,6 +58,7 @@ class Shared:
             disk.make_directory(layout.RUN)
             disk.close(locks.open_shared(disk, layout.RECLAIM_LOCK, make=True))
         self.counters = Counters(disk, make=make)
+        self.feed = Feed(disk, make=make)
         self.control = locks.LockFile(disk, layout.CONTROL, make=make)
         self.numbers = locks.LockFile(disk, layout.NUMBERS, make=make)
         self.xids = locks.LockFile(disk, layout.XIDS, make=make)

@@ -171,7 +171,7 @@ def _confirm(
         page = store.shared.counters.read()
         if (page.owner > reaper.seen or reaper.others) and reaper.count_orphans_tries(got, page):
             page = store.shared.counters.read()
-        if not revalidate(store, page=page, seen=seen):
+        if not revalidate(store, got, page=page, seen=seen):
             return got
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)

@@ -16,7 +16,8 @@ from spool.engine import Engine
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.log.quota import added_by
-from spool.log.visibility import catch_up, list_prepared, prepared_contents, revalidate
+from spool.log.sequence import finish_dead_writers
+from spool.log.visibility import catch_up, list_prepared, prepared_contents
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, FORMATS_BOUND_TO_A_LIFE, Xid
 from spool.policies.heuristics import COMMITTED, ROLLED_BACK, fact_key, heuristic_fact, heuristic_outcome
@@ -45,7 +46,7 @@ def resolve_orphans(store: Store, deadline: Deadline) -> list[Xid]:
     roll back. The coordinator's lock is tested first, then its decision is looked for: the other way round, a
     coordinator that decides and ends in between would be taken for one that never decided.
     """
-    revalidate(store, deadline)
+    catch_up(store, finish_dead_writers(store, list_prepared(store).check()))
     done = []
     for xid in list(store.view.prepared.branches):
         reason = _rollback_reason(store.shared.xids, store.view, xid)

@@ -16,8 +16,8 @@ from tests.corruption.zoo import Zoo
 KINDS = (
     "totals", "one section", "other queue", "several sections", "partly taken", "removal", "try counted",
     "head of adopted branch", "adopted branch", "head of unmoved branch", "unmoved branch", "held", "in doubt",
-    "orphan", "claimed", "note", "active branch", "copy", "spare", "taken file", "counters", "control", "numbers",
-    "xids", "claim file",
+    "orphan", "claimed", "note", "active branch", "copy", "spare", "taken file", "counters", "control", "feed",
+    "numbers", "xids", "claim file",
 )  # fmt: skip
 LARGE_BYTES = 8_000
 OFTEN = ("one section", "head of unmoved branch")

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from spool.coordination import locks
+from spool.coordination import locks, ring
 from spool.format import writer
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
@@ -48,7 +48,7 @@ def planted(bug: Bug) -> Iterator[None]:
 
 
 _LISTS = "page = list_prepared(store, page)"
-_LEFT = "page.published < page.issued or store.files.disk.exists(layout.COMMITTED_FILE % (page.issued + 1))"
+_SETTLED = "page = settle_to(store, last, deadline or store.deadline(), page)"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
 _SETTLES_ALL = "    catch_up(store, settle_all(store, store.deadline()))\n"
 
@@ -60,11 +60,11 @@ BUGS = (
                 "store.shared.control._held.add(NUMBER)\n    if False:",
             ),
         ),
-        "commits beside takes"),
+        "commit, rollback and commit race"),
     Bug("a commit without its flush", writer.CommitFileWriter.flush,
         (("self.disk.make_durable(self.handle, layout.COMMITTED, new=True)", "pass"),), "commits beside looks"),
     Bug("a second look without settling", visibility.revalidate,
-        ((_LEFT, "False"),), "a commit that cannot be made visible"),
+        ((_SETTLED, "pass"),), "a commit that cannot be made visible"),
     Bug("a rebuild past the published", visibility._replay,
         (("index.applied < number <= last)", "index.applied < number)"),), "an opener beside a new number"),
     Bug("heads go before their branches", reclaim._remove,
@@ -73,6 +73,8 @@ BUGS = (
     Bug("removals go before what they remove", reclaim.next_to_go,
         (("        and all(target in going or target not in files for target in files[number].addressed)\n", ""),),
         "half of a commit is taken, and reclaim"),
+    Bug("a slot counts for the number before", ring.Ring.read, (("found != number or ", ""),),
+        "a ring that is overrun"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
 )  # fmt: skip
@@ -104,6 +106,21 @@ FINISHED_AS_IT_LIES = Bug(
 OUT_OF_ORDER = Bug(
     "numbers published out of order", commit._publish,
     (("page.published < number - 1", "False"),), "commits beside looks",
+)  # fmt: skip
+
+APPLIED_TOO_EARLY = Bug(
+    "what is not published yet is applied", visibility.catch_up,
+    (("published = (page or store.shared.counters.read()).check().published",
+      "published = (page or store.shared.counters.read()).check().issued"),), "commits beside looks",
+)  # fmt: skip
+
+_TRIES = "        if not store.shared.numbers.try_lock(number):"
+_IS_FREE = "not store.files.disk.exists(layout.COMMITTED_FILE % number)"
+NOT_LOOKED_AT = Bug(
+    "a number is looked at before its byte is there", commit._hold_number,
+    ((f"free = {_IS_FREE}", "free = True"),
+     (_TRIES, f"        if not ({_IS_FREE}):\n            number += 1\n            continue\n{_TRIES}")),
+    "a removal beside a get and a put",
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,

@@ -7,6 +7,7 @@ import errno
 from unittest import mock
 
 import spool
+from spool.coordination import ring
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
@@ -57,6 +58,14 @@ def _commits_and_looks(stage: Stage) -> None:
     stage.process("A", putting(stage.book, "A"))
     stage.process("B", putting(stage.book, "B"))
     stage.process("L", looking(stage.book, 2))
+
+
+def _ring_overrun(stage: Stage) -> None:
+    """More commits than the ring has slots, beside one who looks now and then, and one who opens the space."""
+    stage.process("A", putting(stage.book, "A", ring.SLOTS))
+    stage.process("B", one_after_the_other(putting(stage.book, "B", 2), getting(stage.book, "B", 2)))
+    stage.process("L", looking(stage.book, 3))
+    stage.newcomer("O", opening(getting(stage.book, "O")))
 
 
 def _claim_beside_removal(stage: Stage) -> None:
@@ -114,6 +123,13 @@ def _two_finish_a_number(stage: Stage) -> None:
     stage.process("W", putting(stage.book, "W"))
     stage.process("F", putting(stage.book, "F"))
     stage.process("G", one_after_the_other(getting(stage.book, "G", 2), reclaiming))
+
+
+def _removal_beside_a_get_and_a_put(stage: Stage) -> None:
+    """Who takes a message of a dead process finishes its number, which the next commit may take for a free one."""
+    stage.process("R", getting(stage.book, "R"))
+    stage.process("L", getting(stage.book, "L"))
+    stage.process("F", putting(stage.book, "F"))
 
 
 def _three_decide(stage: Stage) -> None:
@@ -448,6 +464,7 @@ SCENARIOS = (
     Scenario("compactions beside openers", _compaction_beside_openers, COMPACTED),
     Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
+    Scenario("a ring that is overrun", _ring_overrun, ("m0", "m1")),
     Scenario("a claim beside a removal", _claim_beside_removal, ("m0", "m1"), model="1b"),
     Scenario("prepare, commit by another, take", _prepare_and_commit, ("m0", "m1"), model="3"),
     Scenario("prepare, take, commit by another", _prepare_take_and_commit, ("m0", "m1"), model="3"),
@@ -457,6 +474,7 @@ SCENARIOS = (
     Scenario("a rollback beside takes", _rollback_beside_takes, ("m0", "m1"), _in_doubt),
     Scenario("an adopted branch is moved beside its head", _moved_while_unpublished, ("m0", "m1"), _in_doubt, "10c"),
     Scenario("two finish a dead writer's number", _two_finish_a_number, ("m0",), model="4"),
+    Scenario("a removal beside a get and a put", _removal_beside_a_get_and_a_put, ("m0",)),
     Scenario("commit, rollback and commit race", _three_decide, ("m0", "m1"), _in_doubt, "5 and 8"),
     Scenario("a late reader beside reclaim and recycling", _late_reader, ("m0", "m1", "m2"), model="6"),
     Scenario("adopt, take and reclaim by two", _adopt_take_and_reclaim, ("m0",), _in_doubt, "7"),

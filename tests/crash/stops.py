@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.crash.interleave import Interleaver
 from tests.crash.scenarios import SCENARIOS, Scenario
-from tests.crash.schedule import Cut, Kill, Schedule, Switch
+from tests.crash.schedule import Choice, Cut, Kill, Schedule, Switch
 from tests.survivors import Rules
 
 
@@ -101,13 +101,24 @@ def die_in_turn(explorer: Interleaver, victim: int, rescuer: int, described: str
             explorer.play((*plan, Kill(calls[-1], victim), Switch(calls[-1], rescuer)))
 
 
-def die_and_cut(explorer: Interleaver, victim: int, described: str, every: int = 4) -> None:
-    """The victim dies at such a call, and at some later step the power fails."""
+def die_and_cut(
+    explorer: Interleaver, victim: int, described: str, every: int = 4, *, witness: int | None = None
+) -> None:
+    """The victim dies at such a call, and at some later step the power fails. ``witness``: goes on when it dies."""
     explorer.per_cut = 20
     for step in calls_of(explorer.play((Switch(1, victim),)), victim, described):
-        plan = (Switch(1, victim), Kill(step, victim))
+        plan: tuple[Choice, ...] = (Switch(1, victim), Kill(step, victim))
+        plan += () if witness is None else (Switch(step, witness),)
         for later in range(step + 1, explorer.play(plan).steps, every):
             explorer.play((*plan, Cut(later)))
+
+
+def die_and_stop(explorer: Interleaver, victim: int, described: str, *, first: int, then: int) -> None:
+    """The victim dies at such a call. One goes on, and at each of its steps another does."""
+    for step in calls_of(explorer.play((Switch(1, victim),)), victim, described):
+        plan = (Switch(1, victim), Kill(step, victim), Switch(step, first))
+        for later in [n for n in calls_of(explorer.play(plan), first) if n > step]:
+            explorer.play((*plan, Switch(later, then)))
 
 
 def die_at_each_step(explorer: Interleaver, victim: int, described: str) -> None:

@@ -5,11 +5,13 @@ import pytest
 from tests.crash.book import Unexplained
 from tests.crash.interleave import Interleaver
 from tests.crash.planted import (
+    APPLIED_TOO_EARLY,
     AS_IT_LIES,
     BUGS,
     FINISHED_AS_IT_LIES,
     NO_LOOK_FOR_A_COMMIT,
     NO_SETTLING,
+    NOT_LOOKED_AT,
     OF_GROUPS_AND_MIRRORS,
     OF_NARROW_WINDOWS,
     OUT_OF_ORDER,
@@ -21,6 +23,7 @@ from tests.crash.stops import (
     CLAIM,
     STOPS,
     die_and_cut,
+    die_and_stop,
     die_at_each_step,
     die_in_turn,
     explorer_of,
@@ -81,6 +84,18 @@ def test_a_number_that_is_published_over_one_that_is_not_durable_is_missed() -> 
     explorer = explorer_of(OUT_OF_ORDER.noticed_by)
     with planted(OUT_OF_ORDER), pytest.raises(Unexplained):
         die_and_cut(explorer, 0, "flush")
+
+
+def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
+    explorer = explorer_of(APPLIED_TOO_EARLY.noticed_by)
+    with planted(APPLIED_TOO_EARLY), pytest.raises(Unexplained):
+        die_and_cut(explorer, 0, "flush", witness=2)
+
+
+def test_a_number_that_is_looked_at_before_its_byte_is_there_is_missed() -> None:
+    explorer = explorer_of(NOT_LOOKED_AT.noticed_by)
+    with planted(NOT_LOOKED_AT), pytest.raises(Unexplained):
+        die_and_stop(explorer, 0, "write_at", first=1, then=2)
 
 
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:

@@ -70,7 +70,7 @@ ANYWHERE = (
 )  # fmt: skip
 # A folder for dropped files, whoever made it, is one.
 WELCOME = (("drop/b", "directory"), ("active/drop.a.0123456789abcdef", "directory"))
-IN_RUN = ("run/control", "run/counters", "run/numbers", "run/xids", "run/claims-05", "run/reclaim.lock")
+IN_RUN = ("run/control", "run/counters", "run/feed", "run/numbers", "run/xids", "run/claims-05", "run/reclaim.lock")
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_run_deleted_while_closed_loses_nothing_whatever_was_killed_before(
 # -- while in use, in each order of the calls -------------------------------------------------------------------------
 
 TOLD = re.compile("was deleted while the space is in use.*close the space in every process, then open it again")
-FILES = ("control", "counters", "numbers", "xids", "claims-01", "claims-02", "all")
+FILES = ("control", "counters", "feed", "numbers", "xids", "claims-01", "claims-02", "all")
 
 
 def _explorer(file: str, worker: str) -> Interleaver:

@@ -7,6 +7,7 @@ import pytest
 import spool
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.store.feed import Feed
 from tests.machine import PowerCut
 from tests.meanwhile import Meanwhile, Processes
 from tests.shown import bodies
@@ -33,6 +34,12 @@ def _number(name: str) -> int:
     parsed = layout.parse_committed(name)
     assert parsed is not None
     return parsed.number
+
+
+@pytest.fixture
+def without_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every commit is read from its files."""
+    monkeypatch.setattr(Feed, "commit", lambda feed, number: None)
 
 
 def consumed_and_reclaimed(space: spool.Space, body: str) -> None:
@@ -71,6 +78,7 @@ def test_a_message_does_not_come_back_when_it_goes_while_the_files_are_listed(or
 
 
 @ORDERED
+@pytest.mark.usefixtures("without_feed")
 def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
     """More often than anybody would start anew."""
     there = Processes(ordered=ordered)
@@ -89,6 +97,7 @@ def test_who_is_overtaken_at_each_file_comes_to_an_end(ordered: bool) -> None:
     assert bodies(other) == [f"after turn {turn}" for turn in range(40)]
 
 
+@pytest.mark.usefixtures("without_feed")
 def test_a_name_that_leads_nowhere_is_one_clear_error_and_no_endless_search() -> None:
     """A directory that is damaged can list what cannot be opened."""
     there = Processes()

@@ -56,6 +56,9 @@ _STAND_INS = {
     "settle_all": _COUNTERS,
     "settle_to": _COUNTERS,
     "list_prepared": _COUNTERS,
+    "may_address": "False",
+    "finish_dead_writers": "{second}",
+    "retract": _NOTHING,
     "refresh": _NOTHING,
     "current": "{receiver}.known",  # settings
 }

@@ -1,0 +1,282 @@
+"""The feed says of a commit what its file says, or nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spool
+from spool.admin.findings import Kind
+from spool.coordination import ring
+from spool.coordination.ring import NOTE_BYTES
+from spool.log import commit as commit_steps
+from spool.log.replay import read_commit
+from spool.model import layout
+from spool.store import feed
+from spool.store.feed import addressed_in, decode
+from tests.at_once import AT_ONCE
+from tests.machine import PowerCut
+from tests.meanwhile import Processes, commit, prepare
+from tests.shown import bodies as shown
+
+Action = Callable[[spool.Space], object]
+
+bodies = st.lists(st.sampled_from(["", "short", "x" * 300, b"\xff" * 70_000]), min_size=1, max_size=40)
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "priority": st.integers(1, 100),
+        "delay": st.just(5),
+        "correlation_id": st.text("abcé", min_size=1, max_size=30),
+        "headers": st.dictionaries(st.sampled_from("xyz"), st.text("abcé", max_size=5)),
+        "deduplication_key": st.text("abcé", min_size=1, max_size=200),
+        "time_to_live": st.integers(50, 60),
+    },
+)  # fmt: skip
+
+
+def put(found: list[object], options: dict[str, object]) -> Action:
+    def act(space: spool.Space) -> None:
+        others = {name: value for name, value in options.items() if name != "deduplication_key"}
+        space.put_many("a", found, **others)  # type: ignore[arg-type]
+        space.put("b", "one", deduplication_key=options.get("deduplication_key"))  # type: ignore[arg-type]
+
+    return act
+
+
+def take(count: int) -> Action:
+    return lambda space: space.get_many("a", count) if space.stats("a").ready else None
+
+
+def give_back(count: int) -> Action:
+    def act(space: spool.Space) -> None:
+        with space.transaction() as transaction:
+            if space.stats("a").ready:
+                transaction.get_many("a", count)
+            transaction.rollback()
+
+    return act
+
+
+def forward(count: int) -> Action:
+    """Several branches of several queues in one file."""
+
+    def act(space: spool.Space) -> None:
+        with space.transaction() as transaction:
+            for place in range(count):
+                transaction.put("ab"[place % 2], f"n{place}", priority=1 + place)
+            if space.stats("a").ready:
+                transaction.get("a")
+
+    return act
+
+
+counts = st.integers(1, 30)
+actions = st.one_of(
+    st.builds(put, bodies, fields), counts.map(take), counts.map(give_back), counts.map(forward),
+    st.just(lambda space: space.purge("b")),
+)  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(st.lists(actions, max_size=6))
+def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action]) -> None:
+    with mock.patch.object(ring, "SLOTS", 64):
+        there = Processes()
+    space = there.space()
+    space.create_queue("a")
+    space.create_queue("b")
+    first = space._store.shared.counters.read().published + 1
+    for act in found:
+        act(space)
+        last = space._store.shared.counters.read().published
+        for number in range(first, last + 1):
+            there_is = read_commit(space._store, number)
+            assert there_is is not None
+            header, tables = there_is.parts[0].contents
+            noted = space._store.shared.feed.commit(number)
+            positions = [tuple(c[1:4]) for t in tables for c in t.commands if c[0] in ("remove", "update")]
+            note = space._store.shared.feed.ring.read(number)
+            assert note is not None
+            if noted is None:
+                assert sum(section.table_bytes for section in header.sections) > NOTE_BYTES / 2
+                assert addressed_in(note) == positions if note else len(positions) > 20
+            else:
+                contents = noted.parts[0].contents
+                assert contents == (header._replace(writer={}), tables)
+                assert noted._replace(parts=[]) == there_is._replace(parts=[])
+                assert [part._replace(contents=contents) for part in there_is.parts] == noted.parts
+                assert addressed_in(note) == positions
+        first = last + 1
+
+
+@given(st.binary(max_size=NOTE_BYTES))
+def test_whatever_bytes_a_note_has_it_is_none_or_a_commit(note: bytes) -> None:
+    assert decode(7, note) is None or decode(7, note).number == 7  # type: ignore[union-attr]
+    assert addressed_in(note) is None or isinstance(addressed_in(note), list)
+
+
+def test_who_follows_another_process_reads_none_of_its_files(tmp_path: Path) -> None:
+    there = Processes()
+    space, (other, disk) = there.space(), there.open()
+    opened: list[str] = []
+    inner = disk.open
+    disk.open = lambda name, *, write=False: opened.append(name) or inner(name, write=write)  # type: ignore[method-assign,func-returns-value]
+    for place in range(3):
+        space.put("orders", f"m{place}")
+        space.get("orders")
+        assert other.stats("orders").ready == 0
+    space.put("orders", "last")
+    assert other.stats("orders").ready == 1
+    assert not [name for name in opened if name.startswith("committed")]
+    assert other.get("orders").body == "last"
+    assert len([name for name in opened if name.startswith("committed")]) == 1, "its body"
+
+
+def test_what_adopts_is_read_from_its_files() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    prepare(space)
+    number = commit(space)
+    assert other._store.shared.feed.commit(number) is None
+    assert other._store.shared.feed.may_address(number, [(1, 0, 1)]), "nobody knows"
+    assert other.get("orders").body == "new"
+
+
+def test_what_does_not_fit_is_read_from_its_file_and_says_what_it_addresses() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    space.put_many("orders", range(1000))
+    many = space._store.shared.counters.read().published
+    assert other._store.shared.feed.commit(many) is None
+    assert not other._store.shared.feed.may_address(many, [(1, 0, 5)]), "it only puts"
+    assert len(other.get_many("orders", 1000)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ([(5, 0, 3)], False), ([(5, 3, 1)], True), ([(5, 4, 2)], True), ([(5, 5, 9)], False), ([(6, 3, 2)], False),
+        ([(4, 0, 9), (5, 0, 9)], True), ([], False),
+    ],
+)  # fmt: skip
+def test_a_commit_addresses_what_it_removes_or_changes(ranges: list[tuple[int, int, int]], expected: bool) -> None:
+    there = Processes()
+    shared = there.space()._store.shared.feed
+    shared.ring.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))
+    assert shared.may_address(9, ranges) is expected
+    assert shared.may_address(10, ranges), "it has no note"
+
+
+def test_a_commit_that_was_retracted_is_read_from_its_file() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    space.put("orders", "one")
+    number = space._store.shared.counters.read().published
+    space._store.shared.feed.retract(number)
+    assert other._store.shared.feed.commit(number) is None
+    assert other._store.shared.feed.may_address(number, [(1, 0, 1)])
+    assert other.get("orders").body == "one"
+
+
+# -- dead writers ------------------------------------------------------------------------------------------------------
+
+
+def dies_before_its_stamp(there: Processes, act: Action) -> None:
+    """A process dies when its commit has its number, and the feed says what it does; its file does not say it yet."""
+    doomed, disk = there.open()
+    with (
+        mock.patch.object(commit_steps, "stamp", side_effect=lambda number: disk.die()),
+        pytest.raises(PowerCut),
+    ):
+        act(doomed)
+
+
+def test_what_a_dead_writer_meant_to_put_is_not_there() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    dies_before_its_stamp(there, lambda doomed: doomed.put("orders", "one"))
+    assert shown(other) == []
+    space.put("orders", "two")
+    assert other.stats("orders").ready == space.stats("orders").ready == 1
+    assert shown(other) == ["two"]
+    assert other.check() == space.check() == []
+
+
+def test_what_a_dead_writer_meant_to_take_is_there() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    space.put_many("orders", ["one", "two"])
+    dies_before_its_stamp(there, lambda doomed: doomed.get("orders"))
+    assert other.get("orders").body == "one"
+    assert shown(space) == shown(other) == ["two"]
+
+
+def test_what_a_dead_writer_took_is_not_taken_again() -> None:
+    there = Processes()
+    space, (doomed, disk) = there.space(), there.open()
+    space.put_many("orders", ["one", "two"])
+    disk.dies_before("make_durable", lambda: doomed.get("orders"), layout.COMMITTED)
+    assert space.get("orders").body == "two"
+
+
+def test_what_was_replaced_by_an_empty_commit_is_gone_for_all() -> None:
+    there = Processes()
+    (space, disk), other = there.open(), there.space()
+    space.put("orders", "one")
+    number = space._store.shared.counters.read().published
+    disk.damage(layout.committed(number), 30)
+    disk.damage(layout.committed(number), 80)
+    assert [finding.kind for finding in space.check(repair=True)] == [Kind.DAMAGED]
+    space.put("orders", "two")
+    assert other.stats("orders").ready == 1
+    assert shown(other) == ["two"]
+    assert other.check() == []
+
+
+def test_a_get_that_finds_nothing_finishes_the_commits_of_dead_writers() -> None:
+    """Nobody else may come by to do it."""
+    there = Processes()
+    space = there.space()
+    there.lose_a_writer()
+    there.lose_a_writer()
+    assert [space.get("orders").body for _ in range(2)] == ["one", "one"]
+
+
+def test_a_get_that_finds_nothing_waits_for_no_commit_that_is_under_way() -> None:
+    there = Processes()
+    (space, disk), other = there.open(), there.space()
+
+    def look() -> None:
+        with pytest.raises(spool.Empty):
+            other.get("orders")
+
+    begun = there.machine.clock.time
+    disk.before("make_durable", look, layout.COMMITTED)
+    space.put("orders", "one")
+    assert not disk.waits_for("make_durable")
+    assert there.machine.clock.time == begun
+
+
+def test_a_claim_waits_for_no_commit_that_leaves_it_alone() -> None:
+    there = Processes()
+    (space, disk), other = there.open(), there.space()
+    space.put_many("orders", ["one", "two"])
+    transaction = other.transaction()
+    found: list[object] = []
+    begun = there.machine.clock.time
+    disk.before("make_durable", lambda: found.append(transaction.get("orders").body), layout.COMMITTED)
+    assert space.get("orders").body == "one"
+    assert found == ["two"]
+    assert there.machine.clock.time == begun
+    transaction.rollback()
+
+
+def test_the_ring_takes_no_more_than_a_megabyte(tmp_path: Path) -> None:
+    with mock.patch.object(ring, "SLOTS", 2048), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        space.create_queue("orders")
+        space.put("orders", "one")
+        assert (tmp_path / "space" / "run" / "feed").stat().st_size <= 1_100_000
