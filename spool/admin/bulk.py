@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.claims import Claims
-from spool.coordination.groups import GroupLocks
+from spool.coordination.claims import Claims, GroupLocks
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter, Slice

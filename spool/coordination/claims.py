@@ -4,11 +4,14 @@ The byte of message (number, ordinal) is ``number << 24 | ordinal`` in one of 64
 list in the kernel, and 20,000 scattered ones in one file take forty times longer. Number 0 has no messages; its bytes
 are the owners' (see ``claim_journal``): each claim file carries its owner's byte on the same descriptor, so the kernel
 drops both at once: a process that wins a dead owner's claim finds the owner's byte free.
+
+Of a group of messages one transaction at a time may have some: ``GroupLocks`` are those that it holds.
 """
 
 import threading
+from collections.abc import Collection
 
-from spool.coordination.locks import deleted_error, open_shared
+from spool.coordination.locks import LockFile, deleted_error, group_byte, open_shared
 from spool.disk.disk import Disk
 from spool.disk.stat import FileIdentity
 from spool.errors import SpaceStopped
@@ -17,6 +20,8 @@ from spool.model.layout import CLAIM_FILES, MAX_ORDINAL, ORDINAL_BITS
 from spool.model.position import Position, PositionRanges, positions
 
 _NAMES = tuple(map(layout.claim_file, range(CLAIM_FILES)))
+
+GroupName = tuple[str, str]  # queue, group
 
 
 class Claims:
@@ -148,3 +153,35 @@ class Claims:
             self._identities[index] = self.disk.handle_identity(handle)
             self._handles[index] = handle
         return handle
+
+
+class GroupLocks:
+    """The groups that one transaction holds. ``claims``: the list in which the transaction keeps its claims. (The
+    branch itself would be a reference cycle, which lives until Python's collector runs.)"""
+
+    __slots__ = ("_claims", "_held", "_locks", "names")
+
+    def __init__(self, locks: LockFile, claims: PositionRanges) -> None:
+        self._locks = locks
+        self._claims = claims
+        self._held: dict[GroupName, int] = {}
+        self.names: Collection[GroupName] = self._held
+
+    def claimed(self) -> set[Position]:
+        """Return the positions of all messages that the transaction has claimed."""
+        return set(positions(self._claims))
+
+    def acquire(self, name: GroupName) -> bool:
+        """Lock a group; False if another transaction holds it."""
+        if name in self._held:
+            return True
+        byte = group_byte(*name)
+        if not self._locks.try_lock(byte):
+            return False
+        self._held[name] = byte
+        return True
+
+    def release(self, but: Collection[GroupName] = ()) -> None:
+        """Unlock all groups but these."""
+        for name in [name for name in self._held if name not in but]:
+            self._locks.unlock(self._held.pop(name))

@@ -223,12 +223,9 @@ class CommitBatch:
         """Add a command that removes committed messages; neighbouring ranges are joined."""
         while count > (room := MOST_ADDRESSED - self._addressed):
             if room:
-                self._remove(number, first, room, why)
+                self.remove(number, first, room, why)
             first, count = first + room, count - room
             self.close_section()
-        self._remove(number, first, count, why)
-
-    def _remove(self, number: int, first: int, count: int, why: str) -> None:
         commands = self._table.commands
         if commands:
             last = commands[-1]

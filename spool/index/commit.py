@@ -124,22 +124,6 @@ def add_target(state: Retention, number: int) -> None:
     state.addressed.add(number)
 
 
-def count_messages(state: Retention, queue: str, what: int, count: int) -> None:
-    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
-    tally = state.tally
-    if not tally or (len(tally) == 1 and queue in tally):
-        counts = list(tally.get(queue, _NO_COUNTS))
-        counts[what] += count
-        state.tally = shared_tally(queue, *counts)
-        return
-    if not isinstance(tally, dict):  # it is shared
-        tally = state.tally = {name: list(counts) for name, counts in tally.items()}
-    tally.setdefault(queue, [0, 0, 0, 0])[what] += count
-
-
-_NO_COUNTS = (0, 0, 0, 0)
-
-
 @lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})

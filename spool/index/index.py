@@ -28,7 +28,6 @@ from spool.index.commit import (
     Retention,
     add_tallies,
     add_target,
-    count_messages,
     shared_tally,
 )
 from spool.index.lookup import MessageTable, Tables
@@ -138,7 +137,7 @@ class Index:
                 name, attributes, end = table.queues[queue_at], table.attributes[attributes_at], first + count
                 queue = messages.queues.get(name) or messages.queue(name)
                 if state.tally:
-                    count_messages(state, name, ENQUEUED, count)
+                    _count(state, name, ENQUEUED, count)
                 else:
                     state.tally = shared_tally(name, count, 0, 0, 0)
                 while first < end:
@@ -183,7 +182,7 @@ class Index:
                         add_target(state, file)
                     what = _COUNTED_AS.get(how)
                     if what is not None:
-                        count_messages(self.files[file], queue.name, what, stop - ordinal)
+                        _count(self.files[file], queue.name, what, stop - ordinal)
                     if what == DEQUEUED:
                         queue.served += stop - ordinal
             else:
@@ -239,8 +238,8 @@ class Index:
         state, size = self.files[run.file.number], run.bytes_of(ordinal, count)
         if queue is not old:
             if changes.get("failure_reason"):
-                count_messages(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
-            count_messages(state, queue.name, ENQUEUED, count)
+                _count(state, old.name, _COUNTED_AS.get(changes.get("why", ""), FAILED), count)
+            _count(state, queue.name, ENQUEUED, count)
         branch, in_branch = messages.branch_of(Position(run.number, ordinal))
         if run.first == ordinal and run.live > count:  # the new run may have this one's key: the rest gets its own
             rest = run.tail(ordinal + count)
@@ -460,6 +459,19 @@ class Index:
             if number not in covered:
                 add_tallies(sums, state.tally)
         return sums
+
+
+def _count(state: Retention, queue: str, what: int, count: int) -> None:
+    """Add to a queue's tally. ``what``: ENQUEUED, DEQUEUED, FAILED or EXPIRED."""
+    tally = state.tally
+    if not tally or (len(tally) == 1 and queue in tally):
+        counts = list(tally.get(queue, (0, 0, 0, 0)))
+        counts[what] += count
+        state.tally = shared_tally(queue, *counts)
+        return
+    if not isinstance(tally, dict):  # it is shared
+        tally = state.tally = {name: list(counts) for name, counts in tally.items()}
+    tally.setdefault(queue, [0, 0, 0, 0])[what] += count
 
 
 def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:
