@@ -27,7 +27,7 @@ class _Unflushed(Disk):
     def flush_directory(self, name: str) -> None:
         pass
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         pass
 
 

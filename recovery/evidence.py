@@ -11,8 +11,9 @@ from spool.admin.findings import LEFT_ALONE, Kind
 from spool.coordination.counters import Counters
 from spool.coordination.locks import LockFile, capture_byte, coordinator_byte, xid_byte
 from spool.disk.disk import Disk
+from spool.disk.recycler import consumed_number
 from spool.errors import CorruptedFile, NewerFormat
-from spool.format.reader import FileContents, contents_of, open_file, prove
+from spool.format.reader import FileContents, contents_of, open_file, prove, read_header
 from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
@@ -39,6 +40,7 @@ class Evidence:
     """What lies in the space. Names are relative to the space.
 
     alone: no other process has the space open.
+    unnamed: where each commit lies that has lost its name in a power cut, by its number (Rule 13).
     issued, published: the highest sequence numbers issued and published.
     unpublished: the state of each number between them, with the reason or the content in words.
     adoptions: for each adopted file, its branch (None if it is damaged) and what is wrong.
@@ -55,6 +57,7 @@ class Evidence:
     """
 
     alone: bool
+    unnamed: dict[int, str] = field(default_factory=dict)
     issued: int = 0
     published: int = 0
     unpublished: dict[int, tuple[Condition, str]] = field(default_factory=dict)
@@ -74,6 +77,7 @@ class Evidence:
 class Step(enum.Enum):
     """What is done about a file; the value says it in words, for a report."""
 
+    NAME = "given its name"
     FINISH = "made durable and published"
     QUARANTINE_NUMBER = "moved to quarantine; its number becomes an empty commit"
     FILL = "becomes an empty commit"
@@ -134,6 +138,7 @@ def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Ite
     numbers = {p.number for p in parsed if not p.adoption}
     page = counters.read()
     newest, mark = _newest_whole(disk, sorted(numbers, reverse=True))
+    _read_lost_names(disk, evidence, last_in_reach({p.number for p in parsed}, newest))
     seen = {*(p.number for p in parsed), *_quarantined_numbers(disk), page.issued}
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
@@ -142,6 +147,35 @@ def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Ite
         evidence.published = min(issued, max(mark, page.durable if page.is_stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
         evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "")
+
+
+def _read_lost_names(disk: Disk, evidence: Evidence, highest: int) -> None:
+    """Find the commits above the highest number that has a name, where they lay before they got theirs.
+
+    Whether their bytes are whole is asked of them as of any number that is not published.
+    """
+    places = [f"{layout.ACTIVE}/{name}" for name in disk.names(layout.ACTIVE) if layout.parse_xid(name) is not None]
+    places += [f"{layout.FREE}/{name}" for name in disk.names(layout.FREE)]
+    for place in sorted(places):
+        number = _stamped_number(disk, place)
+        if highest < number <= highest + _MAX_GAP and number != consumed_number(place.rpartition("/")[2]):
+            evidence.unnamed[number] = place
+
+
+def _stamped_number(disk: Disk, name: str) -> int:
+    """Return the number in a file's header; 0 if there is none, or -1."""
+    try:
+        handle = open_file(disk, name)
+    except CorruptedFile:
+        return 0
+    try:
+        return read_header(disk, handle).number
+    except NewerFormat as error:
+        raise NewerFormat(f"{disk.root}: {name}: {error}") from None
+    except CorruptedFile:
+        return 0
+    finally:
+        disk.close(handle)
 
 
 def last_in_reach(seen: Iterable[int], newest: int) -> int:
@@ -253,6 +287,8 @@ def _read_active(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
     for name in sorted(disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)
+        if path in evidence.unnamed.values():
+            continue
         if xid is not None and not _is_irregular(disk, path):
             evidence.active.append(xid)
             _read_locks(xids, evidence, xid)
@@ -280,7 +316,8 @@ def decide(
         adopted: the branches that are committed.
         refused: the branches that an administrator rolled back.
     """
-    decisions = [_about_number(number, *state) for number, state in evidence.unpublished.items()]
+    decisions = [_about_lost_name(*commit) for commit in sorted(evidence.unnamed.items())]
+    decisions += [_about_number(number, *state) for number, state in evidence.unpublished.items()]
     decisions += [d for name, state in evidence.adoptions.items() if (d := _about_adoption(evidence, name, *state))]
     committed = adopted | {xid for xids in evidence.adopted_by.values() for xid in xids}
     for xid, wrong in evidence.prepared.items():
@@ -296,6 +333,12 @@ def decide(
     decisions += [_about_captured(evidence, name) for name in evidence.captured]
     decisions += [Decision(Step.NOTHING, Kind.STRAY, name, "no file of a queue space") for name in evidence.strays]
     return decisions
+
+
+def _about_lost_name(number: int, place: str) -> Decision:
+    """In the order of the numbers: what an interrupted recovery leaves must be above the highest name again."""
+    detail = f"a power cut took the name of commit {number}"
+    return Decision(Step.NAME, Kind.MOVED, place, detail, number=CommittedName(number, 0))
 
 
 def _about_number(number: int, condition: Condition, detail: str) -> Decision:

@@ -1,5 +1,7 @@
 """The start-up scan: read the evidence, decide, do. It may be killed at any step and run again."""
 
+from collections.abc import Iterable
+
 from recovery.check import check, lost_queues, missing_files
 from recovery.evidence import Decision, Evidence, Step, decide, read
 from recovery.repair import repair
@@ -39,6 +41,10 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     begun = store.clock.monotonic()
     deadline = store.deadline(None if alone else 30.0)
     evidence = read(store.files.disk, store.shared, alone=alone)
+    named = [decision for decision in decide(evidence) if decision.step is Step.NAME] if evidence.unnamed else []
+    if named:  # before anything else is decided
+        _give_names(store, named)
+        evidence = read(store.files.disk, store.shared, alone=alone)
     if alone:
         page = store.shared.counters.read()
         same_boot = page.boot_id == store.files.disk.boot_id()
@@ -52,7 +58,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
         # Where renames are not ordered, a spare may also lie in committed/ after a power cut.
         store.files.recycler.clear(everything=not store.files.disk.ordered and not same_boot)
         _finish_numbers(store, evidence)
-    report = RecoveryReport(alone)
+    report = RecoveryReport(alone, [_finding(decision) for decision in named])
     decisions = decide(evidence)
     early = [d for d in decisions if d.step in (Step.RETURN, Step.QUARANTINE)]
     for decision in early:
@@ -98,6 +104,16 @@ def _refused(evidence: Evidence, index: Index) -> frozenset[Xid]:
 
 def _finding(decision: Decision) -> Finding:
     return Finding(decision.kind, decision.name, decision.detail, decision.step.value)
+
+
+def _give_names(store: Store, decisions: Iterable[Decision]) -> None:
+    """Give commits the names that a power cut took. Raises what the disk raises: nothing else may go on.
+
+    Without a flush: another power cut takes these names and no others, and leaves what it left now.
+    """
+    for decision in decisions:
+        assert decision.number is not None
+        store.files.disk.rename_new(decision.name, layout.committed(*decision.number))
 
 
 def _durable(disk: Disk, counters: Counters, published: int) -> int:
@@ -178,6 +194,7 @@ def _nothing(store: Store, decision: Decision, deadline: Deadline) -> None:
 
 
 _STEPS = {
+    Step.NAME: _nothing,  # done before all others
     Step.FINISH: _nothing,  # done before all others, in the order of the numbers
     Step.QUARANTINE_NUMBER: _nothing,
     Step.FILL: _nothing,

@@ -157,11 +157,13 @@ class Machine:
         boot: int = 1,
         ordered: bool = True,
         carries: bool = False,
+        follow: bool = False,
         front: "Machine | None" = None,
     ) -> None:
         self.boot = boot
         self.ordered = ordered
         self.flush_carries_name = ordered or carries
+        self.names_follow = follow
         self.clock = SimulatedClock(1_700_000_000.0 + 1000 * boot)
         self.root = Inode(1, directory=True)
         self.log: list[Operation] = []
@@ -182,7 +184,14 @@ class Machine:
 
     def add_disk(self, image: Image = NO_FILES) -> "Machine":
         """The one of its mirror."""
-        self.beside = Machine(image, boot=self.boot, ordered=self.ordered, carries=self.flush_carries_name, front=self)
+        self.beside = Machine(
+            image,
+            boot=self.boot,
+            ordered=self.ordered,
+            carries=self.flush_carries_name,
+            follow=self.names_follow,
+            front=self,
+        )
         return self.beside
 
     @property
@@ -360,12 +369,15 @@ class Machine:
         inode.changed += 1
         inode.version = inode.changed
 
-    def flush(self, inode: Inode) -> None:
-        """The inode's bytes or, of a directory, its names; and what a journal commits with it."""
+    def flush(self, inode: Inode, *, names: bool = True) -> None:
+        """The inode's bytes or, of a directory, its names; and what a journal commits with it, unless only bytes are
+        asked for."""
         if inode.flush_failed:
             self.flushed_again.append(inode)
         inode.flushed = inode.coming
         inode.pending.clear()
+        if not names:
+            return
         inode.names_flushed = len(self.log)
         inode.flushes.append(len(self.log))
         self.journaled = max(self.journaled, inode.touched)

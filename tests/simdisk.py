@@ -43,6 +43,7 @@ class SimulatedDisk(Disk):
         self.flushes = 0
         self.ordered = machine.ordered
         self.flush_carries_name = machine.flush_carries_name
+        self.names_follow = machine.names_follow
         self.machine = machine
         self.dead = False
         self.every_disk = [self]  # of this process: its own and the mirror's
@@ -232,12 +233,20 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         self.machine.flush(self._handle(handle))
 
+    def flush_bytes(self, handle: int) -> None:
+        self._step("flush", handle)
+        self.flushes += 1
+        self.machine.flush(self._handle(handle), names=False)
+
     def flush_directory(self, name: str) -> None:
         self._step("flush", name)
         self.flushes += 1
         self.machine.flush(self.machine.find(name, directory=True))
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
+        if stamped and self.names_follow:
+            self.flush_bytes(handle)
+            return
         self.flush(handle)
         if not self.ordered and not (new and self.flush_carries_name):
             self.flush_directory(directory)

@@ -4,6 +4,7 @@ Names, by the rules of
 
 * ``ORDERED``: ext4 with a journal, and xfs. Operations on names reach the disk in their order, so a prefix of them
   survives; a flush of a file or directory makes everything durable up to the last operation that changed its inode.
+* ``NAMES_FOLLOW``: ext4 with a journal, more closely: the same, but a flush of a file's bytes alone carries no name.
 * ``LOG_TREE``: btrfs. A flush makes durable what happened to the flushed file's (or directory's) own names; operations
   on other files survive each on its own, though never before an earlier one on the same file. A renamed file may be
   found under both names until the directory that it left is flushed (seen on btrfs).
@@ -47,6 +48,7 @@ class Rules(Enum):
     """Which file system it is; the engine is told whether its renames are ordered."""
 
     ORDERED = "ordered"
+    NAMES_FOLLOW = "names that follow"
     LOG_TREE = "log tree"
     STRICT = "strict"
     NEW_NAMES = "new names flushed with files"
@@ -54,7 +56,11 @@ class Rules(Enum):
     @property
     def told(self) -> dict[str, bool]:
         """What a machine with such a file system tells the engine."""
-        return {"ordered": self in (Rules.ORDERED, Rules.LOG_TREE), "carries": self is Rules.NEW_NAMES}
+        return {
+            "ordered": self in (Rules.ORDERED, Rules.NAMES_FOLLOW, Rules.LOG_TREE),
+            "carries": self is Rules.NEW_NAMES,
+            "follow": self is Rules.NAMES_FOLLOW,
+        }
 
 
 @dataclass(frozen=True)
@@ -297,6 +303,7 @@ def _in_both(machine: Machine, names: Names, lost: set[int]) -> Iterator[tuple[N
 
 _STATES_OF_NAMES: dict[Rules, Callable[[Machine], list[tuple[Names, str]]]] = {
     Rules.ORDERED: _ordered,
+    Rules.NAMES_FOLLOW: _ordered,
     Rules.LOG_TREE: _log_tree,
     Rules.STRICT: _strict,
     Rules.NEW_NAMES: _new_names,

@@ -12,7 +12,7 @@ class Kind(enum.StrEnum):
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
     RETURNED = "returned"  # an adopted branch whose commit did not survive: in doubt again
-    MOVED = "moved"  # an adopted branch under its prepared name
+    MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner is gone
     COUNTED = "counted"  # messages whose holder died: a try was counted
     ALIVE = "alive"  # a live process works on it

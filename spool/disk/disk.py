@@ -59,9 +59,9 @@ class Disk:
         self.flushes = 0
         there = os.path.isdir(self.root)
         self.ordered = there and file_stat.renames_are_ordered(self.root)
-        # (What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.)
         self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
         self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
+        self.names_follow = self.ordered and file_stat.is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
             self._owner = kernel.owner_of(self.root)
 
@@ -337,13 +337,13 @@ class Disk:
         finally:
             self._end_turn(handle)
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
-        """Flush the file's bytes, and its name in ``directory``.
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
+        """Flush the file's bytes, and its name in ``directory`` unless bytes tell it (``stamped``) and names follow.
 
         ``new``: this handle was open when the file was renamed to that name, and no other file had it before.
         """
         if self.ordered:
-            self._flush_once(os.fsync, handle)
+            self._flush_once(os.fdatasync if stamped and self.names_follow else os.fsync, handle)
             return
         names = self._begin_turn(directory)
         try:

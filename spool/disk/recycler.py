@@ -3,6 +3,9 @@
 No file system orders an overwrite in place before a rename, so after a power cut a recycled file can carry its new name
 and its old, perfectly checksummed bytes. The number inside is then not the name's, which is how they are told apart;
 hence only files that carry their own number and have one name are recycled.
+
+Where names follow (see ``Disk.names_follow``), a recycled file can also come back in ``free/`` with the new bytes of a
+commit, which counts. So its name here says which number it had: any other number in it is that of a commit (Rule 13).
 """
 
 import os
@@ -24,6 +27,7 @@ _MOST_DIGITS = 10
 _TRIES = 3
 _LOOK_AGAIN_AFTER_MISSES = 16
 _STOCK, _STOCK_BYTES = 2, 64 << 10
+_NUMBER = "%010x"
 
 
 class Recycler:
@@ -109,13 +113,16 @@ class Recycler:
 
     def stock(self) -> None:
         """Make two files for a full disk: one for a get, one for the reclaim that it needs. The caller is alone."""
-        for _ in range(_STOCK - self._count):
+        missing = _STOCK - self._count
+        for _ in range(missing):
             name = f"{layout.FREE}/{_STOCK_BYTES}-{os.urandom(8).hex()}"
             try:
                 write_new(self.disk, name, bytes(_STOCK_BYTES), durable=False)
             except OSError:
                 unlink_if_there(self.disk, name)
                 raise
+        if missing > 0 and self.disk.names_follow:  # a commit whose name is lost must at least be found here
+            self.disk.flush_directory(layout.FREE)
         self.refresh()
 
     # -- giving, by the reclaimer alone -----------------------------------------------------------------------------
@@ -129,7 +136,9 @@ class Recycler:
         identity = self.disk.identity(name)
         if identity is None or not identity.is_plain or identity.size > min(room, MAX_FILE_BYTES):
             return None
-        target = f"{identity.size}-{os.urandom(8).hex()}"
+        committed = layout.parse_committed(name.rpartition("/")[2])
+        number = _NUMBER % committed.number if committed is not None else os.urandom(8).hex()
+        target = f"{identity.size}-{number}"
         self.disk.rename(name, f"{layout.FREE}/{target}{_NEW_SUFFIX}")
         return target
 
@@ -156,6 +165,16 @@ class Recycler:
             if identity is not None and identity.is_regular and (everything or name.endswith(_NEW_SUFFIX)):
                 self.disk.unlink(f"{layout.FREE}/{name}")
         self.refresh()
+
+
+def consumed_number(name: str) -> int | None:
+    """Return the number of the commit that a file in ``free/`` was, by its name; None if that does not tell."""
+    tail = name.partition("-")[2].removesuffix(_NEW_SUFFIX)
+    try:
+        number = int(tail, 16)
+    except ValueError:
+        return None
+    return number if tail == _NUMBER % number else None
 
 
 def weight(name: str) -> int:

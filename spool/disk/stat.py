@@ -3,11 +3,15 @@
 Three kinds of file system:
 
 * ``ordered``: ext4 with a journal, xfs, btrfs. ``fsync(file)`` makes the file's bytes and every earlier rename durable.
+  On ext4 with a journal ``names_follow``: ``fdatasync`` of a file that is overwritten, and keeps its size and blocks,
+  makes its bytes durable alone; renames reach the disk later, in their order, with the journal.
 * not ordered, but ``flush_carries_name``: ext4 without a journal. Nothing orders renames, but a flush of a file whose
   name is new also writes the directory in which it has that name (``ext4_sync_parent``). A name that was another
   file's is not new: such a rename only changes what the entry points at.
 * anything else: the directory that the name moved to is flushed as well. The one that it left is not: at worst a
   power cut shows the file in both, and recovery then believes the later stage.
+
+What is no ext4 with a journal, and not known to be none, is flushed in the way that suits both.
 
 Without a journal ext4 writes a directory's blocks from a list that a flush takes for itself meanwhile. A second flush
 that comes just then finds nothing to write and returns, though its names are not on the disk (seen on Linux 6.18, by

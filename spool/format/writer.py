@@ -56,6 +56,7 @@ class CommitFileWriter:
         self.number: int | None = None
         self.tables: list[Table] = []
         self.streamed = False
+        self.recycled = False
         self._header: Header | None = None  # as it was encoded: its sections have no places
         self._encoded = b""
         self._entries: list[SectionEntry] = []
@@ -128,6 +129,7 @@ class CommitFileWriter:
         size += len(encoded)
         keep = 2 if batch.messages else 1 if batch.commands else 0  # on a full disk what removes must still be able to
         taken = None if pool is None else pool.take(self.name, size, keep=keep)
+        self.recycled = taken is not None
         if taken is None:
             self.handle = self.disk.create(self.name)
         else:
@@ -167,7 +169,7 @@ class CommitFileWriter:
     def flush(self) -> None:
         """Make the file durable under its number."""
         assert self.handle is not None
-        self.disk.make_durable(self.handle, layout.COMMITTED, new=True)
+        self.disk.make_durable(self.handle, layout.COMMITTED, new=True, stamped=self.recycled)
 
     def close(self) -> None:
         if self.handle is not None:

@@ -211,7 +211,7 @@ def write(
 
     Args:
         recycle: overwrite a consumed file, if there is one. Only a file that is flushed and gets a number may: by its
-            number it is told from its old content after a power cut.
+            number it is told from its old content after a power cut, and given its name again (Rule 13).
         page, flush, make_room: see ``commit``.
     """
     now, durable = store.clock.now(), (page or store.shared.counters.read()).durable

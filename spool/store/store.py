@@ -106,6 +106,7 @@ class _Opening:
         self.config = config = read_settings(disk)
         if config.flush != "auto":
             disk.ordered = disk.flush_carries_name = config.flush == "ordered"
+            disk.names_follow = False
         mirror = None if config.mirror is None else disk.sibling(config.mirror)
         if mirror is not None:
             life.include(mirror)

@@ -181,6 +181,7 @@ def forget(store: Store, xid: Xid, deadline: Deadline) -> bool:
         return False
     if outcome == ROLLED_BACK:
         _finish_rollback(store, xid, deadline)
+        store.files.disk.flush_directory(layout.PREPARED)  # a branch that is there again would be in doubt again
     batch = CommitBatch()
     batch.fact(fact_key(xid), None)
     commit_batch(store, batch, deadline, flush=True)

@@ -237,7 +237,7 @@ class Interleaver:
             self.count.survivors += 1
             self.count.kinds.update(kinds_of(machine.image(), survivor.image))
             try:
-                again = Machine(survivor.image, boot=3, ordered=machine.ordered, carries=machine.flush_carries_name)
+                again = Machine(survivor.image, boot=3, **self.rules.told)
                 self._look_at_mirror(survivor.image, book)
                 sight = self._open_and_look(again, book, after_cut=True)
                 self._open_again(again, sight)

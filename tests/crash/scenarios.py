@@ -328,11 +328,11 @@ def _getting_dropped(book: Book) -> Program:
 class FailingFlush(ScheduledDisk):
     """The first process of the schedule has a disk whose flushes fail: what it wrote never becomes durable."""
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps:
             self._step("flush", handle)
             raise FlushFailed(errno.EIO, "Input/output error")
-        super().make_durable(handle, directory, new=new)
+        super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class FailingCounters(ScheduledDisk):
@@ -340,8 +340,8 @@ class FailingCounters(ScheduledDisk):
 
     _flushed = _failed = False
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
-        super().make_durable(handle, directory, new=new)
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
+        super().make_durable(handle, directory, new=new, stamped=stamped)
         self._flushed = bool(self.schedule.actors and self is self.schedule.actors[0].disk and self.schedule.steps)
 
     def write_at(self, handle: int, offset: int, data: bytes) -> None:

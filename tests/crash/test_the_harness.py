@@ -18,15 +18,15 @@ BY_NAME = {history.name: history for history in HISTORIES}
 
 
 class _CommitIsNotFlushed(SimulatedDisk):
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if directory != layout.COMMITTED:
-            super().make_durable(handle, directory, new=new)
+            super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class _PrepareIsNotFlushed(SimulatedDisk):
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if directory != layout.PREPARED:
-            super().make_durable(handle, directory, new=new)
+            super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class _CopyIsNotFlushedAgain(SimulatedDisk):
@@ -41,30 +41,30 @@ class _CopyIsNotFlushedAgain(SimulatedDisk):
         if source.endswith(layout.COPY_SUFFIX):
             self._copies.add(target.partition("/")[0])
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if directory not in self._copies:
-            super().make_durable(handle, directory, new=new)
+            super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class _CopyIsNotFlushedFirst(SimulatedDisk):
     """A dead writer's number is copied over, and the bytes are flushed only after the copy has replaced the file."""
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if directory != layout.ACTIVE:
-            super().make_durable(handle, directory, new=new)
+            super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class _ReplacedCountsAsNew(SimulatedDisk):
     """A file's flush is taken to carry a name that was another file's."""
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
-        super().make_durable(handle, directory, new=True)
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
+        super().make_durable(handle, directory, new=True, stamped=stamped)
 
 
 class _DirectoryIsNotFlushed(SimulatedDisk):
     """As on a file system that orders its renames, or where a flush carries a name, on one of which neither is true."""
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         self.flush(handle)
 
 

@@ -31,10 +31,10 @@ _ROOM = 2000
 class Crowded(ScheduledDisk):
     """Before a commit's flush all other threads of the process come as far as they can: they are the next commit."""
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         if directory == layout.COMMITTED:
             self.schedule.let_siblings_come()
-        super().make_durable(handle, directory, new=new)
+        super().make_durable(handle, directory, new=new, stamped=stamped)
 
     @property
     def first(self) -> bool:
@@ -57,12 +57,12 @@ class SecondFlushFails(Crowded):
 
     _commits = 0
 
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         self._commits += self.first and directory == layout.COMMITTED
         if self._commits > 1:
             self._step("flush", handle)
             raise FlushFailed(errno.EIO, os.strerror(errno.EIO))
-        super().make_durable(handle, directory, new=new)
+        super().make_durable(handle, directory, new=new, stamped=stamped)
 
 
 class LateMirror(MirrorLast, Crowded):

@@ -69,6 +69,22 @@ def test_what_makes_a_name_durable_is_the_file_or_the_file_and_its_directory(
     assert asked == expected
 
 
+@pytest.mark.parametrize("follow", [True, False], ids=["names follow", "names do not follow"])
+@pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "not stamped"])
+def test_a_file_whose_bytes_tell_its_name_is_flushed_without_it_where_names_follow(
+    tmp_path: Path, follow: bool, stamped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for call in ("fsync", "fdatasync"):
+        monkeypatch.setattr(f"os.{call}", lambda handle, call=call: asked.append(call))
+    disk = Disk(str(tmp_path))
+    disk.ordered, disk.names_follow = True, follow
+    handle = disk.create("file")
+    disk.make_durable(handle, "", new=True, stamped=stamped)
+    disk.close(handle)
+    assert asked == ["fdatasync" if follow and stamped else "fsync"]
+
+
 def test_where_a_new_name_takes_two_steps_no_flush_carries_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without renameat2 a file has both its names for a moment, and the kernel may take the first for the file's."""
     disk = Disk(str(tmp_path))

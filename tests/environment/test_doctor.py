@@ -158,7 +158,7 @@ class NoFlush(Disk):
 
 
 class NothingDurable(Disk):
-    def make_durable(self, handle: int, directory: str, *, new: bool = False) -> None:
+    def make_durable(self, handle: int, directory: str, *, new: bool = False, stamped: bool = False) -> None:
         raise _no_flush()
 
 

@@ -38,9 +38,9 @@ class Tally:
     stopped: int = 0
 
 
-def base_of(history: History, *, ordered: bool = True, carries: bool = False) -> Image:
+def base_of(history: History, *, ordered: bool = True, carries: bool = False, follow: bool = False) -> Image:
     """The disk on which a history begins."""
-    machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries)
+    machine = Machine(NO_FILES, boot=1, ordered=ordered, carries=carries, follow=follow)
     with repeatable(1), spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
         for queue in reversed(QUEUES):  # one that another names comes first
             space.create_queue(queue, **history.options.get(queue, {}))
@@ -97,10 +97,10 @@ def is_unknown(step: Step, error: Exception) -> bool:
 class Faults:
     """All faults of one history on the simulated machine."""
 
-    def __init__(self, history: History, *, ordered: bool = True, carries: bool = False) -> None:
+    def __init__(self, history: History, *, ordered: bool = True, carries: bool = False, follow: bool = False) -> None:
         self.history = history
-        self.told = {"ordered": ordered, "carries": carries}
-        self.base = base_of(history, ordered=ordered, carries=carries)
+        self.told = {"ordered": ordered, "carries": carries, "follow": follow}
+        self.base = base_of(history, **self.told)
         self.tally = Tally()
         self._reopened: set[Hashable] = set()
 

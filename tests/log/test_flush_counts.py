@@ -200,6 +200,10 @@ def test_ext4_with_a_journal_needs_one_flush_a_commit_without_being_told(ext4_wi
     with new_space(ext4_with_a_journal / "space", "auto") as space:
         assert space._store.files.disk.ordered
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare, commit_prepared)] == [1] * 5
+        assert space._store.files.disk.names_follow
+    for flush in ("ordered", "strict"):
+        with new_space(ext4_with_a_journal / flush, flush) as space:
+            assert not space._store.files.disk.names_follow, "who asks for it has names flushed"
 
 
 @pytest.mark.root

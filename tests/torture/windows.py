@@ -26,7 +26,7 @@ WINDOWS = (
 )  # fmt: skip
 
 _MAX_STEP = 6
-_LAST_PUBLISHED_COPY = counters._CELLS_OFFSET + (counters._PUBLISHED + 1) * counters._CELL.size
+_LAST_PUBLISHED_COPY = counters._PUBLISHED.stop - counters._PAIR.size // 2
 _CLAIM_FILES = f"{layout.RUN}/claims-"
 _TAKEN = f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}"
 _FIRST_NAME = "/.first."  # of a file that was linked into its capture directory; it goes before the commit

@@ -1,0 +1,258 @@
+"""Where a flush of bytes alone carries no name, recovery gives commits the names that a power cut took (Rule 13).
+
+The histories here find enough consumed files to overwrite; each rule, left out, is missed by one of them.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from recovery import evidence, scan
+from spool.admin.findings import Kind
+from spool.disk.content import new_file
+from spool.disk.recycler import consumed_number
+from spool.format.header import stamp
+from spool.intake import Intake, capture
+from spool.log import commit
+from spool.maintenance import reclaim as reclaiming
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.transactions import resolution
+from tests.at_once import AT_ONCE
+from tests.crash.harness import Explorer, Violation
+from tests.crash.planted import Bug, planted
+from tests.crash.test_every_crash_point import record
+from tests.crash.worlds import EMPTY, QUEUES, XID, History, Ledger, World, branch, decide
+from tests.machine import NO_FILES, Image, Machine
+from tests.simdisk import ROOT, SimulatedDisk
+from tests.survivors import Rules, survivors
+
+# Larger than what takes them: so the file with their removals is the first to be overwritten.
+OLD = tuple(f"old {n}".ljust(3000) for n in range(5))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _with_spares(space: spool.Space) -> None:
+    """Consumed files, each with the number that it had, and two messages. Reclaim's last record does not name them."""
+    for body in OLD:
+        space.put("a", body)
+    space.get_many("a", len(OLD))
+    space.put_many("a", ["one", "two"])
+    assert reclaim(space._store) > len(OLD)
+    space.put("b", "passing")
+    space.get("b")
+    assert reclaim(space._store) > 0
+
+
+BEGIN: World = EMPTY.put("a", *OLD).got("a", len(OLD)).put("a", "one", "two").put("b", "passing").got("b")
+
+
+def _overwritten(space: spool.Space, ledger: Ledger) -> None:
+    """Puts and takes, a commit that adopts, and what was consumed is used again."""
+    with ledger.becoming(ledger.world.put("b", "three")):
+        space.put("b", "three")
+    with ledger.becoming(ledger.world.got("a")):
+        space.get("a")
+    with ledger.becoming(ledger.world.got("b")):
+        space.get("b")
+    space._store.files.recycler.clear(everything=True)  # so that what is reclaimed now is what is used again
+    assert reclaim(space._store) > 0
+    with ledger.becoming(ledger.world.put("b", "four")):
+        space.put("b", "four")
+    with ledger.becoming(ledger.world.got("a")):
+        space.get("a")
+
+
+IN_DOUBT = BEGIN.doubting("a", 1).doubting("b", 0, added=1)
+COMMITTED = BEGIN.got("a").put("b", "reply")
+
+
+def _adopted(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(IN_DOUBT):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "reply")
+        assert tx.prepare()
+    with ledger.becoming(COMMITTED):
+        decide(space, "commit", told=True)
+    with ledger.becoming(COMMITTED.got("a")):
+        space.get("a")
+
+
+def _decided_and_forgotten(space: spool.Space, ledger: Ledger) -> None:
+    """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
+    with ledger.becoming(IN_DOUBT):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "reply")
+        assert tx.prepare()
+    with ledger.becoming(BEGIN):
+        resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
+    assert resolution.forget(space._store, XID, space._store.deadline())
+
+
+DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": BEGIN}}
+OVERWRITTEN = History("overwritten", _with_spares, BEGIN, _overwritten)
+ADOPTED = History("adopted", _with_spares, BEGIN, _adopted, DECIDED)
+FORGOTTEN = History("decided by hand and forgotten", _with_spares, BEGIN, _decided_and_forgotten, DECIDED)
+
+
+def _spares_and_dropped(space: spool.Space) -> None:
+    _with_spares(space)
+    space.get_many("a", 2)
+    disk = space._store.files.disk
+    for name in ("one", "two"):
+        with new_file(disk, f"{layout.DROP}/a/{name}") as handle:
+            disk.write_at(handle, 0, name.encode())
+            disk.flush(handle)
+    disk.flush_directory(f"{layout.DROP}/a")
+
+
+TAKEN, OTHERWISE = (BEGIN.got("a", 2).put("a", *bodies) for bodies in (("b'one'", "b'two'"), ("b'two'", "b'one'")))
+
+
+def _take_in(space: spool.Space) -> None:
+    Intake(space).run(once=True)
+
+
+def _taken_in(space: spool.Space, ledger: Ledger) -> None:
+    """What a power cut puts back into drop/ must not have become messages."""
+    ledger.allowed |= {OTHERWISE}
+    _take_in(space)
+
+
+TAKEN_IN = History("taken in", _spares_and_dropped, TAKEN, _taken_in, finish=_take_in)
+HISTORIES = (OVERWRITTEN, ADOPTED, FORGOTTEN, TAKEN_IN)
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+def test_what_is_overwritten_survives_every_power_cut(history: History, record_property) -> None:
+    record(Explorer(history, Rules.NAMES_FOLLOW, per_cut=6, again=60).explore(), record_property)
+
+
+def test_a_live_process_takes_over_what_is_overwritten(record_property) -> None:
+    tally = Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=2).explore_takeovers()
+    record(tally, record_property)
+
+
+# -- each rule, left out ----------------------------------------------------------------------------------------------
+
+_ABOVE = "highest < number <= highest + _MAX_GAP"
+_CONSUMED = ' and number != consumed_number(place.rpartition("/")[2])'
+_MOVES_ARE_DURABLE = (
+    "            unlink_unless_gone(files.disk, name)\n    files.disk.flush_directory(layout.COMMITTED)\n"
+)
+
+BUGS = (
+    Bug("recovery believes names alone", evidence._read_lost_names, ((_ABOVE, "False"),), OVERWRITTEN.name),
+    Bug("any stamp counts", evidence._read_lost_names, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
+    Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
+        ((_MOVES_ARE_DURABLE, "            unlink_unless_gone(files.disk, name)\n"),), OVERWRITTEN.name),
+    Bug("names are given from the highest number down", evidence.decide,
+        (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
+    Bug("free/ is cleared before", scan.scan,
+        (("    begun = ", "    store.files.recycler.clear(everything=False)\n    begun = "),), OVERWRITTEN.name),
+    Bug("a dropped file's commit comes before its capture is durable", capture.Capture.make_durable,
+        (("self._disk.flush_directory(folder)", "pass"),), TAKEN_IN.name),
+    Bug("a decision is forgotten before its rollback is durable", resolution.forget,
+        (("store.files.disk.flush_directory(layout.PREPARED)", "pass"),), FORGOTTEN.name),
+)  # fmt: skip
+
+_RENAMES = "            store.files.disk.rename_new("
+STAMPED_BEFORE = Bug(
+    "a file is stamped before its rename", commit._issue,
+    ((_RENAMES, f"            store.files.disk.write_at(file.handle, *stamp(number))\n{_RENAMES}"),), OVERWRITTEN.name,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
+def test_a_rule_that_is_left_out_is_missed(bug: Bug, record_property) -> None:
+    record_property("planted bugs", 1)
+    (history,) = (history for history in HISTORIES if history.name == bug.noticed_by)
+    with planted(bug), pytest.raises(Violation):
+        for per_cut, again in ((8, 0), (4, 20)):
+            Explorer(history, Rules.NAMES_FOLLOW, per_cut=per_cut, again=again).explore()
+
+
+def test_a_stamp_before_the_rename_is_missed(record_property) -> None:
+    """A killed writer leaves a second file with the next writer's number."""
+    record_property("planted bugs", 1)
+    with planted(STAMPED_BEFORE), pytest.raises(Violation):
+        Explorer(OVERWRITTEN, Rules.NAMES_FOLLOW, per_recovery_cut=4).explore_takeovers()
+
+
+# -- what recovery finds ----------------------------------------------------------------------------------------------
+
+
+def _opened(image: Image) -> tuple[Machine, spool.Space]:
+    """After a start of the machine."""
+    machine = Machine(image, boot=2, **Rules.NAMES_FOLLOW.told)
+    return machine, spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+
+
+@pytest.fixture
+def opened() -> tuple[Machine, spool.Space]:
+    machine = Machine(NO_FILES, **Rules.NAMES_FOLLOW.told)
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock, defaults=AT_ONCE) as space:
+        for queue in QUEUES:
+            space.create_queue(queue)
+        _with_spares(space)
+    return _opened(machine.image())
+
+
+def _numbers(space: spool.Space) -> set[int]:
+    names = map(layout.parse_committed, space._store.files.disk.names(layout.COMMITTED))
+    return {name.number for name in names if name is not None}
+
+
+def test_a_commit_that_has_lost_its_name_is_told_of_and_found(opened: tuple[Machine, spool.Space]) -> None:
+    machine, space = opened
+    space.put("b", "three")
+    (*_, oldest) = survivors(machine, Rules.NAMES_FOLLOW, limit=1000)
+    lost = max(_numbers(space))
+    _, again = _opened(oldest.image)
+    (moved,) = (finding for finding in again.recovery.findings if finding.kind is Kind.MOVED)
+    assert moved.name.startswith(f"{layout.FREE}/"), "where it lay when the journal was committed last"
+    assert (moved.detail, moved.action) == (f"a power cut took the name of commit {lost}", "given its name")
+    assert [message.body for message in again.browse("b")] == ["three"]
+
+
+def test_a_dry_run_tells_of_a_commit_that_has_lost_its_name(opened: tuple[Machine, spool.Space]) -> None:
+    _, space = opened
+    name = space._store.files.disk.names(layout.FREE)[0]
+    handle = space._store.files.disk.open(f"{layout.FREE}/{name}", write=True)
+    space._store.files.disk.write_at(handle, *stamp(max(_numbers(space)) + 1))
+    report = scan.plan(space._store)
+    assert [finding.name for finding in report.findings if finding.kind is Kind.MOVED] == [f"{layout.FREE}/{name}"]
+
+
+def test_a_consumed_file_is_no_commit_though_the_newest_were_deleted_by_hand(
+    opened: tuple[Machine, spool.Space],
+) -> None:
+    """Its name says which number it had."""
+    machine, space = opened
+    disk = space._store.files.disk
+    consumed = {consumed_number(name) for name in disk.names(layout.FREE)}
+    for number in _numbers(space):
+        disk.unlink(layout.committed(number))
+    _, again = _opened(machine.image())
+    assert len(consumed) > 3
+    assert not consumed & _numbers(again)
+
+
+def test_what_was_made_for_a_full_disk_is_found_with_the_commit_in_it(opened: tuple[Machine, spool.Space]) -> None:
+    machine, space = opened
+    space._store.files.recycler.clear(everything=True)
+    space._store.files.recycler.stock()
+    assert space.get("a").body == "one"
+    for survivor in survivors(machine, Rules.NAMES_FOLLOW, limit=50):
+        _, again = _opened(survivor.image)
+        assert [message.body for message in again.browse("a")] == ["two"], survivor.story

@@ -1,0 +1,87 @@
+"""ext4 with a journal is shut down without flushing its log: commits that overwrote consumed files lose their names,
+are found by the numbers in them, and nothing is missing or there again."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import spool
+from spool.admin.findings import Kind
+from spool.maintenance.reclaim import reclaim
+from tests.at_once import AT_ONCE
+from tests.filesystems.volume import EXT4, Volume, boot_anew, missing
+
+
+@pytest.mark.timeout(3600)
+def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    if reason := missing(EXT4.make[0]):
+        pytest.skip(reason)
+    seed = random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    cuts = 320 if pytestconfig.getoption("--long") else 4
+    unnamed = calls = 0
+    with Volume(EXT4, tmp_path) as volume:
+        for _ in range(cuts):
+            volume.make().mount()
+            worker = Worker(volume.path / "space", rng)
+            worker.overwrite()
+            volume.cut()
+            calls += worker.calls
+            worker.space._store.files.disk.close_all()  # as its death would; nothing of it reaches the device
+            volume.unmount()
+            volume.mount()
+            boot_anew(volume.path / "space")
+            unnamed += worker.judge()
+            volume.unmount()
+    print(f"{cuts} cuts, {calls} commits since the last reclaim but one, {unnamed} found without their names")
+    assert unnamed > 0
+
+
+class Worker:
+    """One process, which knows what it was told."""
+
+    def __init__(self, path: Path, rng: random.Random) -> None:
+        self._path = path
+        self._rng = rng
+        self._waiting: list[str] = []
+        self._put = 0
+        self.calls = 0
+        self.space = spool.create(path, defaults=AT_ONCE)
+        self.space.create_queue("q")
+        assert self.space._store.files.disk.names_follow
+
+    def overwrite(self) -> None:
+        """Make consumed files, then commit into them; what is consumed then is used again."""
+        for _ in range(20):
+            self._put_one()
+        for _ in range(10):
+            self._get_one()
+        reclaim(self.space._store)
+        for _ in range(self._rng.randrange(1, 25)):
+            chance = self._rng.random()
+            if chance < 0.5 or not self._waiting:
+                self._put_one()
+            elif chance < 0.9:
+                self._get_one()
+            else:
+                reclaim(self.space._store)
+            self.calls += 1
+
+    def _put_one(self) -> None:
+        large = self._rng.random() < 0.2
+        body = f"{self._put}" + "x" * (self._rng.randrange(3000) if large else 0)
+        self._put += 1
+        self.space.put("q", body)
+        self._waiting.append(body)
+
+    def _get_one(self) -> None:
+        assert self.space.get("q").body == self._waiting.pop(0)
+
+    def judge(self) -> int:
+        """After the cut; returns how many commits had lost their names."""
+        with spool.open(self._path) as space:
+            assert [message.body for message in space.browse("q")] == self._waiting
+            assert [finding for finding in space.check() if finding.kind is Kind.DAMAGED] == []
+            return sum(finding.kind is Kind.MOVED for finding in space.recovery.findings)
