@@ -138,7 +138,7 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
 
 
 def _is_whole(disk: Disk, number: int) -> bool:
-    """Whether the number's file is there and is proven whole. If it is not, it goes to quarantine."""
+    """Whether the number's file is there and is proven whole. One that is damaged goes to quarantine."""
     name = layout.committed(number)
     identity = disk.identity(name)
     if identity is None:
@@ -151,11 +151,9 @@ def _is_whole(disk: Disk, number: int) -> bool:
             found = prove(disk, handle).header.number
         if found == number:
             return True
-        reason = (
-            f"it carries the number {found}: stale bytes of another commit, or a torn write"
-            if found
-            else "its writer died before it wrote the number into it"
-        )
+        if found == 0:
+            return False  # its writer died before it stamped the file: nothing in it was committed, and nothing is lost
+        reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
         reason = f"{error}; its writer died before the commit was acknowledged"
     quarantine(disk, name, reason)

@@ -129,7 +129,7 @@ class History:
         elif event == "claimed":
             tx.claimed.update(_range(record))
         elif event == "number":
-            if tx.last_decision == "commit":
+            if tx.last_decision in ("commit", "numbered"):
                 tx.number, tx.numbered, tx.last_decision = record["number"], True, "numbered"
         elif event in ("commit", "rollback"):
             tx.last_decision = event

@@ -80,9 +80,9 @@ def test_an_intake_commits_before_it_removes_the_dropped_file(tmp_path: Path) ->
     assert seen == expected
 
 
-def test_claims_and_numbers_are_written_down_before_they_happen(tmp_path: Path) -> None:
+def test_claims_and_names_are_written_down_before_they_happen_and_numbers_after(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.space.put("orders", b"one")
     watched.space.get("orders")
     events = [record["event"] for record in history.read(watched.log)]
-    assert events == ["number", "try", "claimed", "number"]
+    assert events == ["number", "number", "try", "claimed", "number", "number"]

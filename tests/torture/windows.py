@@ -26,6 +26,7 @@ WINDOWS = (
 )  # fmt: skip
 
 _MAX_STEP = 6
+_STAMP = b"\xa6number\xcf"  # what a stamp begins with; the number follows
 _LAST_PUBLISHED_COPY = counters._PUBLISHED.stop - counters._PAIR.size // 2
 _CLAIM_FILES = f"{layout.RUN}/claims-"
 _TAKEN = f"{layout.ACTIVE}/{layout.CAPTURE_PREFIX}"
@@ -163,14 +164,17 @@ class WindowDisk(Disk):
     def is_about_to(self, method: str, *args: Any) -> None:
         if method == "lock" and is_claim(args[0], args[1]):
             self._log.write("try", **_claim(*args[1:]))
-        elif method == "rename_new" and (number := number_of(args[1])):
-            self._log.write("number", number=number)
+        elif method == "rename_new" and number_of(args[1]):
+            # From now on it may be committed; if it is not stamped, a branch may be committed later, by another number.
+            self._log.write("number", number=None)
         self._recogniser.before(method, *args)
         self._step()
 
     def has_done(self, method: str, result: Any, *args: Any) -> None:
         if method == "lock" and result and is_claim(args[0], args[1]):
             self._log.write("claimed", **_claim(*args[1:]))
+        elif method == "write_at" and args[2].startswith(_STAMP):
+            self._log.write("number", number=int.from_bytes(args[2][len(_STAMP) :][:8], "big"))
         self._recogniser.after(method, result, *args)
         self._step()
 
