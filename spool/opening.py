@@ -229,7 +229,7 @@ def _recover(store: Store, scan: Scan, *, alone: bool) -> RecoveryReport:
         if alone:
             _stock(store.files)
             if store.files.mirror is not None:
-                store.files.mirror.catch_up()
+                store.files.mirror.catch_up(store.view.index.retired)
         store.shared.open_lock.finish_opening()
         return report
     except OSError as error:

@@ -7,7 +7,7 @@ the mirror up to date first.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
 from spool.disk.content import chunks, new_file, open_first, opened, read_start, unlink_if_there, write_chunks
@@ -61,21 +61,25 @@ class Mirror:
             error = found
         completion.release(error)
 
-    def copy(self, number: int) -> None:
-        """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed."""
+    def copy(self, number: int, *, retired: bool = False) -> None:
+        """Copy a commit's numbered file and the branches that it adopts, durable when this returns. FlushFailed.
+
+        Without its head, a branch is in doubt: it comes first. One of a ``retired`` commit was decided long ago, and
+        perhaps ``forget`` removed it: it comes behind its head, as it goes before it.
+        """
         name = layout.committed(number)
         try:
             with opened(self.source, name) as handle:
                 adopts = read_header(self.source, handle).adopts
-            for place, adoption in enumerate(adopts, 1):
-                there = layout.committed(number, place)
-                source = open_first(self.source, (layout.prepared(adoption.xid), there))
-                if source is not None:  # else it was reclaimed, and its head not yet
-                    self._copy(source, there)
-            if adopts:
-                self.disk.flush_directory("")
-            self._copy(self.source.open(name), name)
-            self.disk.flush_directory("")
+            branches = [(layout.prepared(one.xid), layout.committed(number, k)) for k, one in enumerate(adopts, 1)]
+            steps: list[list[tuple[str, ...]]] = [[*branches], [(name,)]]
+            for files in reversed(steps) if retired else steps:
+                for names in files:
+                    source = open_first(self.source, names)
+                    if source is not None:  # else it was reclaimed, and its head not yet
+                        self._copy(source, names[-1])
+                if files:
+                    self.disk.flush_directory("")
         except (OSError, CorruptedFile) as error:
             code = error.errno if isinstance(error, OSError) else None
             raise FlushFailed(code or 0, f"the mirror {self.disk.root} cannot take commit {number}: {error}") from error
@@ -117,8 +121,11 @@ class Mirror:
         if removed:
             self.disk.flush_directory("")
 
-    def catch_up(self) -> None:
+    def catch_up(self, retired: Set[int]) -> None:
         """Copy the commits that are not here, and remove files that are only here. No other process has the space open.
+
+        Args:
+            retired: the numbers that reclaim has recorded as going.
 
         Raises:
             InvalidArgument: this is the mirror of another space.
@@ -129,8 +136,11 @@ class Mirror:
         numbers = {int(name[:16]) for name in there - here}
         for number in sorted(numbers):
             if layout.committed(number).rpartition("/")[2] in there:
-                self.copy(number)
-        self._remove(name for name in sorted(here - there) if layout.parse_committed(name.removesuffix(_TEMPORARY)))
+                self.copy(number, retired=number in retired)
+        # A commit that only the mirror has was never reported: its head goes first, or half of the commit would stay.
+        only_here = sorted(here - there)
+        self._remove(name for name in only_here if (found := layout.parse_committed(name)) and not found.adoption)
+        self._remove(name for name in only_here if layout.parse_committed(name.removesuffix(_TEMPORARY)))
 
     def _check_ours(self, both: set[str]) -> None:
         """Raise InvalidArgument if the newest file that both have differs. ``both``: the names of such files."""

@@ -148,8 +148,11 @@ class Explorer:
         machine, _, _ = self._cut_at(None, machine)
         first = self._first_step
         calls = enumerate(machine.trace, 1)
-        changing = [n for n, (call, args) in calls if call in CHANGES and not _makes_lock_file(call, args)]
+        changing = [n for n, (call, args) in calls if self._is_cut(call, args) and not _makes_lock_file(call, args)]
         return [*(n for n in changing if n > first), len(machine.trace) + 1]
+
+    def _is_cut(self, call: str, args: tuple[object, ...]) -> bool:
+        return call in CHANGES
 
     def _cut_at(self, step: int | None, machine: Machine | None = None) -> tuple[Machine, Ledger, str]:
         """Run the history on a new machine (or that one) up to that step."""
@@ -207,7 +210,7 @@ class Explorer:
         whole = self._machine(survivor.image, boot)
         with repeatable(SEED + boot):
             shown = self._open_and_look(whole, allowed)
-        for step in [place for place, (call, _) in enumerate(whole.trace, 1) if call in CHANGES]:
+        for step in [place for place, (call, args) in enumerate(whole.trace, 1) if self._is_cut(call, args)]:
             machine = self._machine(survivor.image, boot)
             machine.crash_at(step)
             with repeatable(SEED + boot), suppress(PowerCut):

@@ -11,11 +11,11 @@ from tests.crash.test_every_crash_point import HISTORIES, record
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 
-# (A file that lies in drop/ is no commit, and no mirror has it.)
+# (A file that lies in drop/ is no commit, and no mirror has it: no history of an intake.)
 MIRRORED = {
     history.name: replace(history, name=f"mirrored: {history.name}", mirrored=True)
     for history in HISTORIES
-    if history.name != "intake"
+    if not history.name.startswith("intake")
 }
 SIDES = {"mirror first": SimulatedDisk, "mirror last": MirrorLast}
 # What a default run tries: of each so-manieth disk the recovery is cut, too (0: of none).
@@ -47,6 +47,28 @@ BY_SIDE = pytest.mark.parametrize("side", SIDES)
 def test_either_disk_is_enough_after_every_power_cut(name: str, rules: Rules, side: str, record_property) -> None:
     explorer = Explorer(MIRRORED[name], rules, per_cut=1, again=FEW[name], disk=SIDES[side])
     record(explorer.explore(), record_property, WITH_A_MIRROR)
+
+
+class CutsOfTheMirror(Explorer):
+    """Power cuts only where the mirror's names are flushed, of the history and of the recovery."""
+
+    def _is_cut(self, call: str, args: tuple[object, ...]) -> bool:
+        return (call, args) == ("flush", ("mirror", ""))
+
+
+@pytest.mark.parametrize(("name", "per_cut"), [("adoption", 8), ("adopted get and reclaimed", 1)])
+def test_either_disk_is_enough_when_what_brings_the_mirror_up_to_date_is_cut(
+    name: str, per_cut: int, record_property
+) -> None:
+    """What only the mirror has goes from it, head first; what reclaim had begun to remove comes back, head first."""
+    explorer = CutsOfTheMirror(MIRRORED[name], Rules.ORDERED, per_cut=per_cut, again=1)
+    record(explorer.explore(), record_property, WITH_A_MIRROR)
+
+
+@BY_NAME
+def test_all_that_a_history_begins_with_is_on_its_mirror(name: str) -> None:
+    explorer = Explorer(MIRRORED[name], Rules.ORDERED)
+    explorer._expect_of_mirror(explorer._set_up(), frozenset([MIRRORED[name].begin]))
 
 
 @pytest.mark.parametrize("name", ["put", "two-phase commit", "adopted get and reclaimed"])

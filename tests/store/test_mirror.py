@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+from collections.abc import Set
 from pathlib import Path
 from unittest import mock
 
@@ -188,6 +189,60 @@ def test_reclaim_takes_the_mirror_s_files_too(space: spool.Space, tmp_path: Path
     space.close()
 
 
+class Told(Disk):
+    """Tells which names appear and go, and when that is durable."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.did: list[str] = []
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.did.append(f"+{target}")
+
+    def unlink(self, name: str) -> None:
+        super().unlink(name)
+        self.did.append(f"-{name}")
+
+    def flush_directory(self, name: str) -> None:
+        super().flush_directory(name)
+        self.did.append("flush")
+
+
+@pytest.fixture
+def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
+    """A commit that adopted a branch: its number, and the mirror that nobody else uses now."""
+    tx = branch(space)
+    tx.put("orders", "voted")
+    tx.prepare()
+    two_phase.commit_prepared(space.engine, XID, space._store.deadline(), vote_known=True)
+    space.close()
+    (number,) = (int(name[:16]) for name in files(tmp_path / "mirror") if "-1." in name)
+    side = Told(str(tmp_path / "mirror"))
+    return number, Mirror(Disk(str(tmp_path / "space")), side), side
+
+
+def test_a_branch_comes_over_before_its_head_unless_reclaim_was_removing_it(adopted: tuple[int, Mirror, Told]) -> None:
+    number, mirror, side = adopted
+    head, its_branch = f"{number:016}.msgpack", f"{number:016}-1.msgpack"
+    for retired, first, second in ((set(), its_branch, head), ({number}, head, its_branch)):
+        mirror.forget({number: 1})
+        side.did.clear()
+        mirror.catch_up(retired)
+        assert side.did == [f"+{first}", "flush", f"+{second}", "flush"]
+
+
+def test_of_a_commit_that_only_the_mirror_has_the_head_goes_first(
+    adopted: tuple[int, Mirror, Told], tmp_path: Path
+) -> None:
+    _, mirror, side = adopted
+    for name in ("0000000000000099.msgpack", "0000000000000099-1.msgpack"):
+        (tmp_path / "mirror" / name).write_bytes(b"a commit")
+    mirror.catch_up(set())
+    assert side.did == ["-0000000000000099.msgpack", "flush", "-0000000000000099-1.msgpack", "flush"]
+    expect_same(tmp_path)
+
+
 def test_the_mirror_of_another_space_is_refused(space: spool.Space, tmp_path: Path) -> None:
     space.put("orders", "a")
     space.close()
@@ -210,7 +265,7 @@ def test_an_opening_that_fails_behind_the_lock_leaves_nothing_open(
     spool.create(tmp_path / "space", mirror=str(tmp_path / "mirror")).close()
     mirrors: list[Mirror] = []
 
-    def fails(mirror: Mirror) -> None:
+    def fails(mirror: Mirror, retired: Set[int]) -> None:
         mirror.disk.open_directory("")
         mirrors.append(mirror)
         raise KeyboardInterrupt
