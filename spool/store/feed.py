@@ -52,9 +52,9 @@ class Feed:
         note = self.ring.read(number)
         addressed = addressed_in(note) if note else None
         return addressed is None or any(
-            number == target and first < start + length and start < first + count
+            claimed == target and first < start + length and start < first + count
             for target, start, length in addressed
-            for number, first, count in ranges
+            for claimed, first, count in ranges
         )
 
 
