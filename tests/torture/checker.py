@@ -129,7 +129,8 @@ class History:
         elif event == "claimed":
             tx.claimed.update(_range(record))
         elif event == "number":
-            if tx.last_decision in ("commit", "numbered"):
+            # First that it may be committed, by a number that is not known yet, and then the number.
+            if tx.last_decision == "commit" or (tx.last_decision == "numbered" and tx.number is None):
                 tx.number, tx.numbered, tx.last_decision = record["number"], True, "numbered"
         elif event in ("commit", "rollback"):
             tx.last_decision = event
