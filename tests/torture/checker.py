@@ -52,6 +52,7 @@ class Tx:
     trying: set[Position] = field(default_factory=set)
     number: int | None = None
     numbered: bool = False
+    file: str | None = None  # in which it was committed, as it was named before
     ended_at: int | None = None
     events: set[str] = field(default_factory=set)
     last_decision: str = ""
@@ -129,9 +130,17 @@ class History:
         elif event == "claimed":
             tx.claimed.update(_range(record))
         elif event == "number":
-            # First that it may be committed, by a number that is not known yet, and then the number.
-            if tx.last_decision == "commit" or (tx.last_decision == "numbered" and tx.number is None):
-                tx.number, tx.numbered, tx.last_decision = record["number"], True, "numbered"
+            # First that the file may be committed, by a number that is not known yet, and then the file's number. (What
+            # the housekeeping thread commits in between has another file.)
+            if tx.last_decision == "commit":
+                tx.file, tx.number, tx.numbered, tx.last_decision = (
+                    record.get("file"),
+                    record["number"],
+                    True,
+                    "numbered",
+                )
+            elif tx.last_decision == "numbered" and tx.number is None and tx.file == record.get("file"):
+                tx.number = record["number"]
         elif event in ("commit", "rollback"):
             tx.last_decision = event
         if event in ("ack", "rollback"):

@@ -166,7 +166,7 @@ class WindowDisk(Disk):
             self._log.write("try", **_claim(*args[1:]))
         elif method == "rename_new" and number_of(args[1]):
             # From now on it may be committed; if it is not stamped, a branch may be committed later, by another number.
-            self._log.write("number", number=None)
+            self._log.write("number", number=None, file=args[0])
         self._recogniser.before(method, *args)
         self._step()
 
@@ -174,7 +174,7 @@ class WindowDisk(Disk):
         if method == "lock" and result and is_claim(args[0], args[1]):
             self._log.write("claimed", **_claim(*args[1:]))
         elif method == "write_at" and args[2].startswith(_STAMP):
-            self._log.write("number", number=int.from_bytes(args[2][len(_STAMP) :][:8], "big"))
+            self._log.write("number", number=int.from_bytes(args[2][len(_STAMP) :][:8], "big"), file=args[0])
         self._recogniser.after(method, result, *args)
         self._step()
 
