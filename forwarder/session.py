@@ -200,14 +200,18 @@ def without_broken_pipes(lines: Iterable[str]) -> Iterator[str]:
             left_out = _is_broken_pipe(block)
             yield from [] if left_out else block
             block = []
-    yield from block
+    # Spark kills its workers at the end, perhaps while one of them complains: half of that tells nothing.
+    if not _is_of_spark(block):
+        yield from block
 
 
 def _is_broken_pipe(block: list[str]) -> bool:
+    return _is_of_spark(block) and any(line.startswith(("BrokenPipeError", "ConnectionResetError")) for line in block)
+
+
+def _is_of_spark(block: list[str]) -> bool:
     places = [line for line in block if line.lstrip().startswith('File "')]
-    return all("/pyspark/" in place or "/socket.py" in place for place in places) and any(
-        line.startswith(("BrokenPipeError", "ConnectionResetError")) for line in block
-    )
+    return all("/pyspark/" in place or "/socket.py" in place for place in places)
 
 
 class _Bridge:

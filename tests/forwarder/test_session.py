@@ -277,6 +277,14 @@ class TestDecisions:
         printed = ["PySpark daemon failed to flush the output to the worker process:\n", *chained, start, worker, end]
         assert list(session.without_broken_pipes([*printed, "a word\n", "\n"])) == ["a word\n", "\n"]
 
+    def test_that_it_is_killed_while_it_complains_is_left_out_too(self) -> None:
+        start = "Traceback (most recent call last):\n"
+        spark = '  File "/site/pyspark.zip/pyspark/daemon.py", line 95, in worker\n'
+        own = '  File "/home/me/services.py", line 3, in book\n'
+        for printed in ([start], [start, spark]):
+            assert list(session.without_broken_pipes(["a word\n", *printed])) == ["a word\n"]
+        assert list(session.without_broken_pipes([start, spark, own])) == [start, spark, own]
+
 
 def children(pid: int, program: str | None = None) -> list[int]:
     columns = ["ps", "-eo", "pid=,ppid=,comm="]
