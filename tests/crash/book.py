@@ -26,8 +26,9 @@ NOTHING, DOUBT, DONE = Outcome
 
 @dataclass
 class Deed:
-    """``puts`` and ``takes``: (queue, body). ``from_queue``: it may have taken one message of this queue, nobody knows
-    which. ``may_return``: after a power cut it may be in doubt again."""
+    """``puts`` and ``takes``: (queue, body). ``from_queue``: it may have taken one message of this queue, and nothing
+    tells which. ``may_return``: after a power cut it may be in doubt again, although it was rolled back, and what it
+    took may have been taken by another since."""
 
     name: str
     puts: list[tuple[str, str]] = field(default_factory=list)
@@ -40,6 +41,10 @@ class Deed:
 
     def may(self, *outcomes: Outcome) -> None:
         self.outcomes = frozenset(outcomes)
+
+    def returns(self, after_cut: bool) -> bool:
+        """Whether it may be in doubt again after it was rolled back."""
+        return after_cut and self.may_return and NOTHING in self.outcomes
 
     def __str__(self) -> str:
         what = " ".join(["+" + body[:8] for _, body in self.puts] + ["-" + body[:8] for _, body in self.takes])
@@ -120,7 +125,7 @@ class Book:
         found[0].may(DONE)
 
     def _surely(self, queue: str) -> list[str]:
-        """Bodies that everybody must find now."""
+        """Bodies that every process must find now."""
         if any(not deed.ended and (_touches(deed, queue)) for deed in self.deeds):
             return []
         taken = {place for deed in self.deeds if deed.outcomes != {NOTHING} for place in deed.takes}
@@ -166,7 +171,7 @@ class Book:
                     taken += takes
                 elif outcome is DOUBT:
                     doubt.add(deed.xid)
-                    taken += [] if deed.may_return else takes
+                    taken += [] if deed.returns(after_cut) else takes
             hidden = {
                 place
                 for deed, (outcome, takes) in zip(self.deeds, choice, strict=True)
@@ -179,7 +184,7 @@ class Book:
     def _options(
         self, deed: Deed, everything: list[tuple[str, str]], after_cut: bool
     ) -> Iterator[tuple[Outcome, list[tuple[str, str]]]]:
-        outcomes = deed.outcomes | ({DOUBT} if after_cut and deed.may_return else set())
+        outcomes = deed.outcomes | ({DOUBT} if deed.returns(after_cut) else set())
         for outcome in outcomes:
             yield outcome, deed.takes
             if deed.from_queue is not None and outcome is not NOTHING:

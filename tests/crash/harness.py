@@ -106,7 +106,7 @@ class Explorer:
             return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
 
     def _take_over(self, machine: Machine, other: spool.Space, allowed: frozenset[World]) -> None:
-        """Whoever commits next finishes what the dead process left, and what is seen then stays."""
+        """The next commit finishes what the dead process left, and what is seen then stays."""
         in_doubt(other._store, deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")

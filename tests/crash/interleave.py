@@ -70,7 +70,7 @@ class Stage:
         self.schedule.actors.append(Actor(name, disk, lambda: context.run(run, *args)))
 
     def others_are_done(self) -> bool:
-        """For who comes after all others."""
+        """For a process that comes after all others."""
         return all(actor.done or actor.disk.dead for actor in self.schedule.actors[:-1])
 
 
@@ -78,7 +78,7 @@ class Stage:
 class Scenario:
     """``there``: bodies in queue a when the actors begin. ``setup``: what else happens before; ``cast``: puts the
     actors on the stage. ``model``: the scenario of the model checker that this is with the real code. ``afterwards``:
-    what the first who opens the space again does before he looks. ``mirrored``: the space has a mirror."""
+    what the first process that opens the space again does before it looks. ``mirrored``: the space has a mirror."""
 
     name: str
     cast: Callable[[Stage], None]

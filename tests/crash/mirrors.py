@@ -56,7 +56,7 @@ class MirrorLast(SimulatedDisk):
 
 
 class _Event(threading.Event):
-    """Whoever waits for the mirror's thread is that thread."""
+    """A thread that waits for the mirror's thread does its work."""
 
     def wait(self, timeout: float | None = None) -> bool:
         run, _put_off.run = getattr(_put_off, "run", None), None

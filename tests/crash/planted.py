@@ -83,13 +83,13 @@ BUGS = (
 # Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
 OF_NARROW_WINDOWS = (
     (Bug("no second look", visibility.revalidate, (("    page.check()", "    return False"),), "a vote beside a take"),
-     "who locked a message looks for a vote about it"),
+     "a claim looks for a vote about its message"),
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
-     "who locked a message looks for a vote about it"),
+     "a claim looks for a vote about its message"),
     (Bug("an adoption that does not settle", group_commit.GroupCommit._decided_meanwhile, ((_SETTLES_ALL, ""),),
          "commit, rollback and commit race"),
-     "who waited for the number lock looks for a commit of his branch"),
+     "after the number lock a commit looks whether its branch was committed meanwhile"),
 )  # fmt: skip
 
 WRONG_WAY_ROUND = Bug(
@@ -145,7 +145,7 @@ _MIRRORS = "store.files.mirror.flush_both(number, file.flush if flush else _noth
 _COMMITS = r"rename_new \S+ committed/"
 _GOES = r"rename committed/|unlink committed/"
 
-# Each with who dies, and from which call of its on (see ``stops``).
+# Each with the actor that dies, and from which call of its on (see ``stops``).
 OF_GROUPS_AND_MIRRORS = (
     (Bug("a group hears of its commit before it is durable", group_commit.GroupCommit._write,
          (("commit(self.store", "complete(requests); commit(self.store"),),
@@ -154,10 +154,10 @@ OF_GROUPS_AND_MIRRORS = (
          (("request.error = CommitUnknown(str(error), tuple(request.ids))", "return []"),),
          "the flush of a group fails"),
      1, _COMMITS),
-    (Bug("who found no room hears that all is well", group_commit.GroupCommit._try,
+    (Bug("a request that found no room hears that all is well", group_commit.GroupCommit._try,
          (("failed[0].error = error", "pass"),),
          "a group on a full disk"), 0, _COMMITS),
-    (Bug("who needs no room is thrown out with who found none", group_commit.GroupCommit._failed_alone,
+    (Bug("a request that needs no room fails with one that found none", group_commit.GroupCommit._failed_alone,
          (("[request for request in requests if request.messages] if full else []", "[]"),), "a group on a full disk"),
      0, _COMMITS),
     (Bug("a mirror has a commit after it was published", commit.commit,

@@ -133,7 +133,7 @@ def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
         return
     deed.outcomes |= {DOUBT}
     tx.prepare()
-    if deed.outcomes == {NOTHING, DOUBT}:  # else somebody is deciding it already
+    if deed.outcomes == {NOTHING, DOUBT}:  # else another process is deciding it already
         deed.may(DOUBT)
 
 
@@ -153,18 +153,19 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
         decided = deed.ended
         if not decided:
             deed.outcomes |= {target}
+        deed.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:
             if outcome == "commit":
                 two_phase.commit_prepared(space.engine, XID, store.deadline(), vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:
-            if deed.outcomes == {DOUBT, target} and not decided:  # nobody else decides, and nobody could
+            if deed.outcomes == {DOUBT, target} and not decided:  # no other process decides, and none could
                 deed.outcomes = frozenset([DOUBT, NOTHING, DONE])
             return
         assert deed.outcomes != {NOTHING if target is DONE else DONE}, f"{outcome} after the opposite was done"
         deed.may(target)
-        deed.ended, deed.may_return = True, deed.may_return or target is NOTHING
+        deed.ended = True
 
     return run
 
@@ -196,7 +197,7 @@ def until_stopped(program: Callable[P, None]) -> Callable[P, None]:
 
 
 def delete(disk: SimulatedDisk, *names: str) -> None:
-    """Files of run/, by somebody who believes that nobody needs them."""
+    """Files of run/, by a user to whom they look useless."""
     for name in names:
         disk.unlink(f"{layout.RUN}/{name}")
 

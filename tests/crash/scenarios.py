@@ -61,7 +61,7 @@ def _commits_and_looks(stage: Stage) -> None:
 
 
 def _ring_overrun(stage: Stage) -> None:
-    """More commits than the ring has slots, beside one who looks now and then, and one who opens the space."""
+    """More commits than the ring has slots, beside a process that looks now and then, and one that opens the space."""
     stage.process("A", putting(stage.book, "A", ring.SLOTS))
     stage.process("B", one_after_the_other(putting(stage.book, "B", 2), getting(stage.book, "B", 2)))
     stage.process("L", looking(stage.book, 3))
@@ -80,14 +80,14 @@ def _prepare_and_commit(stage: Stage) -> None:
 
 
 def _prepare_take_and_commit(stage: Stage) -> None:
-    """The same; whoever takes is at it when the decision comes."""
+    """The same; the taking process is at work when the decision comes."""
     stage.process("P", preparing(stage.book))
     stage.process("T", getting(stage.book, "T", 2))
     stage.process("D", deciding(stage.book, "commit", patience=5))
 
 
 def _open_beside_a_number(stage: Stage) -> None:
-    """A file that is not published yet is none of a reader's who rebuilds."""
+    """A reader that rebuilds its index leaves out a file that is not published yet."""
     stage.process("A", putting(stage.book, "A"))
     stage.newcomer("L", opening(replying(stage.book, "L")))
     stage.newcomer("N", opening(getting(stage.book, "N", 2, queue="b")))
@@ -126,7 +126,7 @@ def _two_finish_a_number(stage: Stage) -> None:
 
 
 def _removal_beside_a_get_and_a_put(stage: Stage) -> None:
-    """Who takes a message of a dead process finishes its number, which the next commit may take for a free one."""
+    """A get of a dead process's message finishes its number, which the next commit may take for a free one."""
     stage.process("R", getting(stage.book, "R"))
     stage.process("L", getting(stage.book, "L"))
     stage.process("F", putting(stage.book, "F"))
@@ -155,7 +155,7 @@ def _adopt_take_and_reclaim(stage: Stage) -> None:
 
 
 def _coordinator_ends(stage: Stage) -> None:
-    """Whoever meets the branch of a coordinator that may have decided looks at its lock first."""
+    """A process that meets the branch of a coordinator that may have decided looks at its lock first."""
     stage.process("D", _round(stage.book))
     stage.process("Z", lambda space: resolution.resolve_orphans(space._store, space._store.deadline()) and None)
 
@@ -228,7 +228,7 @@ def _run_deleted_while_closed(stage: Stage) -> None:
 
 
 def _run_deleted_while_in_use(stage: Stage) -> None:
-    """Whoever misses a file of ``run/`` stops; who comes is not let in, because the others are there."""
+    """A process that misses a file of ``run/`` stops; a newcomer is not let in, because the others are there."""
     stage.process("A", until_stopped(putting(stage.book, "A", 2)))
     stage.process("B", until_stopped(one_after_the_other(preparing(stage.book), deciding(stage.book, "commit"))))
     stage.process("C", until_stopped(getting(stage.book, "C", 2)))
@@ -353,7 +353,7 @@ class FailingCounters(ScheduledDisk):
 
 
 def _cannot_be_made_visible(stage: Stage) -> None:
-    """Its writer lives, and has let go of what it took: whoever claims that must finish the commit before it looks."""
+    """Its writer lives, and has let go of what it took: a claim of that finishes the commit before it looks."""
 
     def not_knowing(space: spool.Space) -> None:
         try:
@@ -367,7 +367,7 @@ def _cannot_be_made_visible(stage: Stage) -> None:
 
 
 def _heuristic(stage: Stage) -> None:
-    """An administrator decides in the coordinator's place, who comes back meanwhile; the fact outlives reclaim."""
+    """An administrator decides for the coordinator, which comes back meanwhile; the fact outlives reclaim."""
 
     def administrator(space: spool.Space) -> None:
         (deed,) = (deed for deed in stage.book.deeds if deed.xid == str(XID))

@@ -1,7 +1,7 @@
-"""Several processes of a simulated machine, one of which runs at a time; who runs changes at system calls only.
+"""Several processes of a simulated machine, one of which runs at a time; the running one changes at system calls only.
 
 Each actor is a thread that stops before every call of its disk that others could notice, and there the schedule says
-who goes on, who is killed, and whether the power fails. The same plan gives the same run, so a failure can be seen
+which goes on, which is killed, and whether the power fails. The same plan gives the same run, so a failure can be seen
 again. A waiting actor sleeps in simulated time: it goes on when all others wait or are done.
 """
 
@@ -23,7 +23,7 @@ _PRIVATE = frozenset(("close", "handle_identity", "truncate", "has_writer"))
 
 
 class Switch(NamedTuple):
-    """Before this step (counted from 1), that actor goes on instead of whoever is running."""
+    """Before this step (counted from 1), that actor goes on instead of the running one."""
 
     step: int
     actor: int
@@ -80,7 +80,7 @@ class Actor:
     done: bool = False
     process: SimulatedDisk | None = None
     error: BaseException | None = None
-    polite: int = 0  # the turn in which it goes on of those who let others come
+    polite: int = 0  # the turn in which it goes on, of those that let others come
     gate: Any = field(default_factory=_thread.allocate_lock)
     ident: int = 0
 
@@ -190,7 +190,7 @@ class Schedule:
         return victim
 
     def stop(self, actor: Actor) -> Actor:
-        """Who goes on instead."""
+        """Return the actor that goes on instead."""
         others = [one for one in self.actors if one is not actor]
         actor.blocked = lambda: any(not one.done for one in others)
         return self._pick([one for one in self.actors if not one.done])
@@ -275,7 +275,7 @@ class ScheduledDisk(SimulatedDisk):
 
 
 class ScheduledClock(SimulatedClock):
-    """The machine's time, which passes while everybody waits. ``wall_step``: seconds that the wall clock was put."""
+    """The machine's time, which passes while all wait. ``wall_step``: seconds that the wall clock was put."""
 
     def __init__(self, machine: Machine, schedule: Schedule) -> None:
         self._machine = machine

@@ -44,7 +44,7 @@ def _cut_at(step: int | None, rules: Rules) -> tuple[Machine, Answers]:
 
 
 def _is_usable(machine: Machine, answers: Answers) -> None:
-    """Open it, or, if nobody was told that it is there, create it; then it works."""
+    """Open it, or, if no caller was told that it is there, create it; then it works."""
     with repeatable(2):
         try:
             space = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)

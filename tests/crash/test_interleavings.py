@@ -1,4 +1,4 @@
-"""However the calls of several processes interleave, whoever is killed, whenever the power fails: nothing that was
+"""However the calls of several processes interleave, whichever is killed, whenever the power fails: nothing that was
 acknowledged is lost, nothing is delivered twice, and the order holds (E04, E11, X04)."""
 
 from collections import Counter

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.crash.harness import Explorer
+from tests.crash.histories import HISTORIES
 from tests.crash.mirrors import MirrorLast
-from tests.crash.test_every_crash_point import HISTORIES, record
+from tests.crash.test_every_crash_point import record
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 

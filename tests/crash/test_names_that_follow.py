@@ -3,9 +3,6 @@
 The histories here find enough consumed files to overwrite; each rule, left out, is missed by one of them.
 """
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 import spool
@@ -31,13 +28,6 @@ from tests.survivors import Rules, survivors
 
 # Larger than what takes them: so the file with their removals is the first to be overwritten.
 OLD = tuple(f"old {n}".ljust(3000) for n in range(5))
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def _with_spares(space: spool.Space) -> None:
@@ -75,12 +65,16 @@ IN_DOUBT = BEGIN.doubting("a", 1).doubting("b", 0, added=1)
 COMMITTED = BEGIN.got("a").put("b", "reply")
 
 
-def _adopted(space: spool.Space, ledger: Ledger) -> None:
+def _prepare(space: spool.Space, ledger: Ledger) -> None:
     with ledger.becoming(IN_DOUBT):
         tx = branch(space)
         tx.get("a")
         tx.put("b", "reply")
         assert tx.prepare()
+
+
+def _adopted(space: spool.Space, ledger: Ledger) -> None:
+    _prepare(space, ledger)
     with ledger.becoming(COMMITTED):
         decide(space, "commit", told=True)
     with ledger.becoming(COMMITTED.got("a")):
@@ -89,11 +83,7 @@ def _adopted(space: spool.Space, ledger: Ledger) -> None:
 
 def _decided_and_forgotten(space: spool.Space, ledger: Ledger) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
-    with ledger.becoming(IN_DOUBT):
-        tx = branch(space)
-        tx.get("a")
-        tx.put("b", "reply")
-        assert tx.prepare()
+    _prepare(space, ledger)
     with ledger.becoming(BEGIN):
         resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
     assert resolution.forget(space._store, XID, space._store.deadline())

@@ -1,4 +1,4 @@
-"""Who stops at the narrowest place of a step, however far another comes meanwhile, loses and doubles nothing."""
+"""A process that stops at the narrowest place of a step, however far others come, loses and doubles nothing."""
 
 import pytest
 

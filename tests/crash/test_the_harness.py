@@ -4,7 +4,7 @@ import pytest
 
 from spool.model import layout
 from tests.crash.harness import Explorer, Violation
-from tests.crash.test_every_crash_point import HISTORIES
+from tests.crash.histories import HISTORIES
 from tests.simdisk import SimulatedDisk
 from tests.survivors import Rules
 

@@ -20,6 +20,7 @@ from spool.model import layout
 from tests.at_once import AT_ONCE
 from tests.crash.book import Unexplained
 from tests.crash.harness import SEED, Explorer
+from tests.crash.histories import HISTORIES
 from tests.crash.interleave import Interleaver, Stage
 from tests.crash.planted import Bug, planted
 from tests.crash.programs import (
@@ -35,7 +36,7 @@ from tests.crash.programs import (
 )
 from tests.crash.scenarios import Scenario
 from tests.crash.schedule import Switch
-from tests.crash.test_every_crash_point import HISTORIES, History
+from tests.crash.worlds import History
 from tests.machine import Machine
 from tests.simdisk import SimulatedDisk, repeatable
 from tests.survivors import Rules

@@ -238,7 +238,7 @@ def test_what_was_replaced_by_an_empty_commit_is_gone_for_all() -> None:
 
 
 def test_a_get_that_finds_nothing_finishes_the_commits_of_dead_writers() -> None:
-    """Nobody else may come by to do it."""
+    """No other process may come by to do it."""
     there = Processes()
     space = there.space()
     there.lose_a_writer()

@@ -1,0 +1,401 @@
+"""What a process does to a space before the power is cut, and what may be there afterwards."""
+
+from dataclasses import replace
+from unittest import mock
+
+import spool
+from spool.format import batch
+from spool.intake import Intake
+from spool.log import checkpoint
+from spool.maintenance import compaction
+from spool.maintenance.reclaim import reclaim
+from spool.model import layout
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.resolution import decide_heuristically
+from tests.compaction import small_compactions
+from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
+from tests.held import committed_here
+from tests.machine import OF_ANOTHER
+
+
+def _nothing(space: spool.Space) -> None:
+    pass
+
+
+def _put(space: spool.Space, ledger: Ledger) -> None:
+    for body in ("one", "two"):
+        with ledger.becoming(ledger.world.put("a", body)):
+            space.put("a", body)
+
+
+def _put_many(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(ledger.world.put("a", "one", "two", "three")):
+        space.put_many("a", ["one", "two", "three"])
+
+
+def _three_messages(space: spool.Space) -> None:
+    space.put("a", "one")
+    space.put_many("a", ["two", "three"])
+
+
+THREE = EMPTY.put("a", "one", "two", "three")
+
+
+def _get(space: spool.Space, ledger: Ledger) -> None:
+    for body in ("one", "two"):
+        with ledger.becoming(ledger.world.got("a")):
+            assert space.get("a").body == body
+
+
+def _transaction(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(ledger.world.got("a").put("b", "reply")):
+        with space.transaction() as tx:
+            tx.put("b", f"reply to {tx.get('a').body}"[:5])
+
+
+def _rollback(space: spool.Space, ledger: Ledger) -> None:
+    tx = space.transaction()
+    tx.put("b", "reply")
+    assert tx.get("a").body == "one"
+    tx.rollback()
+    with ledger.becoming(ledger.world.put("b", "later")):
+        space.put("b", "later")
+
+
+IN_DOUBT = THREE.doubting("a", 1).doubting("b", 0, added=1)
+COMMITTED = THREE.got("a").put("b", "reply")
+DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": THREE}}
+
+
+def _prepare(space: spool.Space, ledger: Ledger) -> None:
+    with ledger.becoming(IN_DOUBT):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "reply")
+        assert tx.prepare()
+
+
+def _two_phase_commit(space: spool.Space, ledger: Ledger) -> None:
+    _prepare(space, ledger)
+    with ledger.becoming(COMMITTED):
+        decide(space, "commit", told=True)
+
+
+def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
+    """A rolled-back branch may be there again after a power cut; its coordinator rolls it back again."""
+    _prepare(space, ledger)
+    with ledger.becoming(THREE, surely=False):
+        decide(space, "rollback")
+
+
+def _administrator(space: spool.Space, ledger: Ledger) -> None:
+    """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
+    _prepare(space, ledger)
+    with ledger.becoming(THREE):
+        decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
+
+
+# Its reply is held; what it would take is gone.
+BACK_AFTER_TAKEN = THREE.got("a").doubting("b", 0, added=1)
+
+
+def _rolled_back_then_taken(space: spool.Space, ledger: Ledger) -> None:
+    """If the branch is back after a power cut, the message that it held stays taken."""
+    _two_phase_rollback(space, ledger)
+    with ledger.becoming(THREE.got("a"), or_else={IN_DOUBT, BACK_AFTER_TAKEN}):
+        assert space.get("a").body == "one"
+    ledger.allowed |= {BACK_AFTER_TAKEN}
+
+
+def _adoption(space: spool.Space, ledger: Ledger) -> None:
+    """A transaction commits a prepared branch together with its own messages."""
+    _prepare(space, ledger)
+    with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
+        tx = CoordinatedTransaction(space.engine)
+        tx.put("b", "own")
+        assert tx.get("a").body == "two"
+        tx.commit(adopt=[XID])
+
+
+def _adopted_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+    """The branch's file goes before its head."""
+    _two_phase_commit(space, ledger)
+    with ledger.becoming(ledger.world.got("b")):
+        assert space.get("b").body == "reply"
+    with ledger.becoming(ledger.world.got("a", 2)):
+        space.get_many("a", 2)
+    assert reclaim(space._store) > 0
+    with ledger.becoming(ledger.world.put("a", "last")):
+        space.put("a", "last")
+    reclaim(space._store)
+
+
+HELD = THREE.doubting("a", 1)
+
+
+def _adopted_get_and_reclaimed(space: spool.Space, ledger: Ledger) -> None:
+    """The same of a branch that only takes."""
+    with ledger.becoming(HELD):
+        tx = branch(space)
+        tx.get("a")
+        assert tx.prepare()
+    with ledger.becoming(THREE.got("a")):
+        decide(space, "commit", told=True)
+    with ledger.becoming(THREE.got("a", 3)):
+        space.get_many("a", 2)
+    assert reclaim(space._store) > 0
+    reclaim(space._store)
+
+
+def _consumed_messages(space: spool.Space) -> None:
+    _three_messages(space)
+    space.get_many("a", 3)
+    space.put("b", "stays")
+
+
+PAGES = "more than a page" + " " * 4096
+
+
+def _reclaim(space: spool.Space, ledger: Ledger) -> None:
+    """Removed files are overwritten by what comes next."""
+    assert reclaim(space._store) > 0
+    with ledger.becoming(ledger.world.got("b")):
+        space.get("b")
+    with ledger.becoming(ledger.world.put("b", PAGES)):
+        space.put("b", PAGES)
+    assert reclaim(space._store) > 0
+
+
+CONSUMED: World = THREE.got("a", 3).put("b", "stays")
+
+
+def _files_dropped(space: spool.Space) -> None:
+    """By another program: there before the space is used."""
+    _drop(space, {"one": b"one", "two": b"two"})
+
+
+def files_of_another_user(space: spool.Space) -> None:
+    """The kernel does not tell whether they have a writer, and they get no second name."""
+    _drop(space, {f"{OF_ANOTHER}-1": b"one", f"{OF_ANOTHER}-2": b"two"})
+
+
+def _drop(space: spool.Space, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        handle = space._store.files.disk.create(f"{layout.DROP}/a/{name}")
+        space._store.files.disk.write_at(handle, 0, data)
+        space._store.files.disk.flush(handle)
+        space._store.files.disk.flush_directory(f"{layout.DROP}/a")
+        space._store.files.disk.close(handle)
+
+
+TAKEN_IN = EMPTY.put("a", "b'one'", "b'two'")
+THE_OTHER_FIRST = EMPTY.put("a", "b'two'", "b'one'")  # one that a dead intake had taken comes when it is finished
+
+
+def _intake(space: spool.Space, ledger: Ledger) -> None:
+    """Whatever an intake left undone, the next one finishes: each file is one message, once."""
+    ledger.allowed |= {THE_OTHER_FIRST}
+    Intake(space).run(once=True)
+
+
+def _finish_intake(space: spool.Space) -> None:
+    Intake(space).run(once=True)
+
+
+def _finish_intake_and_look_later(space: spool.Space) -> None:
+    """What may still have a writer is looked at by a second intake, and goes: no time passes here between a file's last
+    change and a look, and yet it is long."""
+    for _ in range(2):
+        Intake(space).run(once=True)
+
+
+def _streamed(space: spool.Space, ledger: Ledger) -> None:
+    """A branch whose sections go to the disk while it is written: all of it or nothing."""
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2), ledger.becoming(THREE.got("a").put("b", *"1234567")):
+        with space.transaction() as tx:
+            tx.get("a")
+            for body in "1234567":
+                tx.put("b", body)
+
+
+def _streamed_and_rolled_back(space: spool.Space, ledger: Ledger) -> None:
+    with mock.patch.object(batch, "SECTION_MESSAGES", 2):
+        tx = space.transaction()
+        tx.put_many("b", list("1234567"))
+        tx.rollback()
+    with ledger.becoming(ledger.world.put("b", "later")):
+        space.put("b", "later")
+
+
+def _singles(space: spool.Space) -> None:
+    for body in "123456":
+        space.put("a", body)
+    assert space.get("a").body == "1"
+
+
+SINGLES = EMPTY.put("a", *"123456").got("a")
+
+
+def _compacted(space: spool.Space, ledger: Ledger) -> None:
+    """Messages move to another file, those of a compaction too; what they came from goes, and what takes them stays."""
+    with small_compactions():
+        assert space._housekeeper.compact() == 1
+        assert reclaim(space._store) > 0
+        with ledger.becoming(ledger.world.got("a", 4)):
+            space.get_many("a", 4)
+        with ledger.becoming(ledger.world.put("a", "last")):
+            space.put("a", "last")
+        with mock.patch.object(compaction, "MAX_WASTE", -1.0), mock.patch.object(compaction, "SEGMENT_BYTES", 2):
+            assert space._housekeeper.compact() > 0
+        reclaim(space._store)
+
+
+def _checkpoint(space: spool.Space, ledger: Ledger) -> None:
+    """An opener believes one that was written before or behind what it finds, or reads everything."""
+    for _ in range(2):
+        with small_compactions():
+            space._housekeeper.compact()
+        reclaim(space._store)
+        checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+    with ledger.becoming(ledger.world.put("a", "last")):
+        space.put("a", "last")
+    reclaim(space._store)
+    assert checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
+    reclaim(space._store)
+
+
+def _six_in_one(space: spool.Space) -> None:
+    space.put_many("a", list("123456"))
+
+
+SIX_IN_ONE = EMPTY.put("a", *"123456")
+
+
+def _tombstones_merged(space: spool.Space, ledger: Ledger) -> None:
+    """Removals are repeated in one file: the other files go, and what they removed does not come back."""
+    with small_compactions():
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+        with ledger.becoming(ledger.world.got("a")):
+            space.get("a")
+        assert space._housekeeper.compact() > 0
+        assert reclaim(space._store) > 0
+        with ledger.becoming(ledger.world.got("a", 2)):
+            space.get_many("a", 2)
+        space._housekeeper.compact()
+        reclaim(space._store)
+
+
+def _half_compacted(space: spool.Space, ledger: Ledger) -> None:
+    """What is claimed or in doubt stays where it is."""
+    with small_compactions():
+        with ledger.becoming(SINGLES_IN_DOUBT):
+            tx = branch(space)
+            tx.get("a")
+            assert tx.prepare()
+        with space.transaction() as held:
+            assert held.get("a").body == "3"
+            assert space._housekeeper.compact() == 1
+            reclaim(space._store)
+            with ledger.becoming(SINGLES_IN_DOUBT.got("a")):
+                held.commit()
+        with ledger.becoming(SINGLES.got("a", 2)):
+            decide(space, "commit", told=True)
+        reclaim(space._store)
+
+
+SINGLES_IN_DOUBT = SINGLES.doubting("a", 1)
+WITHOUT_THE_THIRD = replace(SINGLES.got("a"), queues=(tuple("2456"), (), ()))
+
+
+def _group(space: spool.Space, ledger: Ledger) -> None:
+    """Several branches and plain messages in one file: all of them, or none."""
+    acknowledged = spool.Transaction(space.engine, journaled=False)  # (without claim journals, for brevity)
+    forwarded = spool.Transaction(space.engine, journaled=False)
+    acknowledged.get("a")
+    forwarded.get("a")
+    forwarded.put("b", "reply")
+    with ledger.becoming(THREE.got("a", 2).put("a", "x", "z").put("b", "y", "reply")):
+        with committed_here(space):
+            futures = [space.submit("a", "x"), acknowledged.commit_async(), space.submit("b", "y")]
+            futures[2:2] = [forwarded.commit_async()]
+            futures += [space.submit("a", "z")]
+        for future in futures:
+            future.result(0)
+
+
+def _group_and_what_follows(space: spool.Space, ledger: Ledger) -> None:
+    """Its file is consumed, reclaimed and overwritten by another group."""
+    _put_together(space, ledger, "1", "2")
+    with ledger.becoming(ledger.world.got("b", 2)):
+        space.get_many("b", 2)
+    reclaim(space._store)
+    _put_together(space, ledger, "3", "4")
+
+
+def _put_together(space: spool.Space, ledger: Ledger, *bodies: str) -> None:
+    with ledger.becoming(ledger.world.put("b", *bodies)), committed_here(space):
+        for body in bodies:
+            space.submit("b", body)
+
+
+HISTORIES = (
+    History("put", _nothing, EMPTY, _put),
+    History("put_many", _nothing, EMPTY, _put_many),
+    History("get", _three_messages, THREE, _get),
+    History("transaction", _three_messages, THREE, _transaction),
+    History("rollback", _three_messages, THREE, _rollback),
+    History("prepare", _three_messages, THREE, _prepare, DECIDED),
+    History("two-phase commit", _three_messages, THREE, _two_phase_commit, DECIDED),
+    History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED, frozenset([IN_DOUBT])),
+    History(
+        "rolled back, then taken",
+        _three_messages,
+        THREE,
+        _rolled_back_then_taken,
+        {**DECIDED, BACK_AFTER_TAKEN: {"rollback": THREE.got("a")}},
+        frozenset([IN_DOUBT, BACK_AFTER_TAKEN]),
+    ),
+    History("an administrator's rollback", _three_messages, THREE, _administrator, DECIDED),
+    History("adoption", _three_messages, THREE, _adoption, DECIDED),
+    History("adopted and reclaimed", _three_messages, THREE, _adopted_and_reclaimed, DECIDED),
+    History(
+        "adopted get and reclaimed",
+        _three_messages,
+        THREE,
+        _adopted_get_and_reclaimed,
+        {HELD: {"commit": THREE.got("a"), "rollback": THREE}},
+    ),
+    History("reclaim", _consumed_messages, CONSUMED, _reclaim),
+    History("compaction", _singles, SINGLES, _compacted, survivors=1),
+    History("checkpoint", _singles, SINGLES, _checkpoint, survivors=1),
+    History("merged tombstones", _six_in_one, SIX_IN_ONE, _tombstones_merged, survivors=1),
+    History(
+        "compaction beside what is held",
+        _singles,
+        SINGLES,
+        _half_compacted,
+        {
+            SINGLES_IN_DOUBT: {"commit": SINGLES.got("a"), "rollback": SINGLES},
+            SINGLES_IN_DOUBT.got("a"): {
+                "commit": SINGLES.got("a", 2),
+                "rollback": WITHOUT_THE_THIRD,
+            },
+        },
+        survivors=1,
+    ),
+    History("intake", _files_dropped, TAKEN_IN, _intake, finish=_finish_intake),
+    History(
+        "intake of another user's files",
+        files_of_another_user,
+        TAKEN_IN,
+        _intake,
+        finish=_finish_intake_and_look_later,
+    ),
+    History("a branch that streams", _three_messages, THREE, _streamed),
+    History("a group of branches", _three_messages, THREE, _group),
+    History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_what_follows),
+    History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
+)
