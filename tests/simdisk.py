@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from spool.coordination import claims
 from spool.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.memory import SharedBytes
