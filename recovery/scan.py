@@ -48,7 +48,7 @@ def scan(store: Store, *, alone: bool) -> RecoveryReport:
     if alone:
         page = store.shared.counters.read()
         same_boot = page.boot_id == store.files.disk.boot_id()
-        store.shared.feed.ring.start()
+        store.shared.feed.start()
         store.shared.counters.start(
             issued=evidence.issued,
             published=evidence.published,

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import settings
 
 import spool
-from spool.coordination import ring
 from spool.model import codecs
+from spool.store import feed
 from tests.held import Gathering
 from tests.meanwhile import Processes, Watched
 
@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _small_ring() -> Iterator[None]:
     """The feed of these processes has few slots: a simulated disk copies a file at each write, and a ring that is small
     is overrun. (The programs that tests start have it as it is.)"""
-    with mock.patch.object(ring, "SLOTS", 6):
+    with mock.patch.object(feed, "SLOTS", 6):
         yield
 
 

@@ -1,61 +1,150 @@
 """The feed: what commits did, in shared memory, so that a process follows others without reading their files.
 
-A note in the ring says what the index needs of a commit: the positions that it removes or changes, and its content.
-A commit whose content does not fit into a slot has a note of the positions only; one that adopts branches, which are
-files of their own, or that addresses too many messages, has an empty note. What a note does not say is read from the
-commit's file.
+``run/feed`` is a ring of slots. The slot of number n is slot n modulo the number of slots, so a later number overwrites
+it. A slot says for which number it was written, in which life of the ring, and has a checksum: one that is torn,
+overwritten or older counts as none. So nothing may depend on a slot being there.
+
+A slot has a note, which says what the index needs of a commit: the positions that it removes or changes, and its
+content. A commit whose content does not fit into a slot has a note of the positions only; one that adopts branches,
+which are files of their own, or that addresses too many messages, has an empty note. What a note does not say is read
+from the commit's file.
 
 Until its number is published, a note is a hint: its writer may die, and the number end as an empty commit.
 """
 
-import sys
+import os
+import struct
+import zlib
 from array import array
 from typing import Any
 
 import msgpack
 
-from spool.coordination.ring import NOTE_BYTES, Ring
+from spool.coordination.locks import open_shared
+from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
+from spool.disk.memory import SharedBytes
+from spool.errors import NO_ROOM
 from spool.format.header import UNREADABLE, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
 from spool.format.table import Table
 from spool.index.commit import Commit, Part
+from spool.model.layout import FEED
 from spool.model.position import PositionRanges
 from spool.model.xid import FORMAT_LOCAL, Xid
 
-_NO_FIELDS: dict[str, Any] = {}  # what most messages have, once
+SLOTS = 2048
+SLOT_BYTES = 512
+_CHECKSUM = struct.Struct("<I")  # of all that follows, up to the end of the note
+_FRONT = struct.Struct("<I8sQ")  # bytes of the note, life, number
+_SLOT = struct.Struct(_CHECKSUM.format + _FRONT.format[1:])
+NOTE_BYTES = SLOT_BYTES - _SLOT.size
+_LIFE_BYTES = 8
+_SLOTS_AT = SLOT_BYTES  # the life stands in front, in the room of a slot
+
+_PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, once
 
 
 class Feed:
-    """The notes of commits. ``make``: see ``Ring``."""
+    """The notes of commits. Where the disk had no room for them when the first process opened the space, there are
+    none."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
-        self.ring = Ring(disk, make=make)
+        """Open the ring. ``make``: see ``open_shared``; the opener that is alone then calls ``start``."""
+        self.disk = disk
+        self._handle = open_shared(disk, FEED, make=make)
+        self._memory: SharedBytes | None = None
+        self._slots = 0
+        self._life = b""
+        if not make:
+            self._share()
+
+    def start(self) -> None:
+        """Begin a new life: no slot that was written before is there any more. Only an opener that is alone may.
+
+        What a power cut left of the file proves nothing, and a number may be given out again after it.
+        """
+        if self.disk.handle_identity(self._handle).size != _SLOTS_AT + SLOTS * SLOT_BYTES:
+            try:
+                self.disk.truncate(self._handle, 0)
+                self.disk.write_at(self._handle, 0, bytes(_SLOTS_AT + SLOTS * SLOT_BYTES))
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.disk.truncate(self._handle, 0)
+                return
+        self.disk.write_at(self._handle, 0, os.urandom(_LIFE_BYTES))
+        self._share()
+
+    def _share(self) -> None:
+        size = self.disk.handle_identity(self._handle).size
+        self._slots = (size - _SLOTS_AT) // SLOT_BYTES
+        if self._slots > 0:
+            self._memory = self.disk.map(self._handle, size)
+            self._life = self._memory[0:_LIFE_BYTES]
+
+    # -- of commits -------------------------------------------------------------------------------------------------
 
     def put(self, number: int, contents: FileContents) -> None:
         """Note what a commit does: the content of its file. Caller holds its number's byte, and no file has the number
         yet."""
-        self.ring.write(number, encode(contents))
+        self.write(number, encode(contents))
 
     def retract(self, number: int) -> None:
         """Empty the note of a commit: it is read from its file. Caller holds its number's byte, or it is published."""
-        self.ring.write(number, b"")
+        self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
         """Return a published commit as its file says; None if it is to be read from that."""
-        note = self.ring.read(number)
+        note = self.read(number)
         return decode(number, note) if note else None
 
     def may_address(self, number: int, ranges: PositionRanges) -> bool:
         """Return whether a commit, published or not, may remove or change one of these messages."""
-        note = self.ring.read(number)
+        note = self.read(number)
         addressed = addressed_in(note) if note else None
         return addressed is None or any(
             claimed == target and first < start + length and start < first + count
             for target, start, length in addressed
             for claimed, first, count in ranges
         )
+
+    # -- slots ------------------------------------------------------------------------------------------------------
+
+    def write(self, number: int, note: bytes) -> None:
+        """Write the note of a number. Caller holds the number's byte.
+
+        Raises OSError if that fails and an earlier note of the number may still be there.
+        """
+        if self._memory is None:
+            return
+        start = _SLOTS_AT + number % self._slots * SLOT_BYTES
+        proven = _FRONT.pack(len(note), self._life, number) + note
+        try:
+            self._memory[start : start + _CHECKSUM.size + len(proven)] = _CHECKSUM.pack(zlib.crc32(proven)) + proven
+        except ValueError:
+            raise not_open() from None
+        except OSError:
+            if self.read(number) is not None:
+                raise
+
+    def read(self, number: int) -> bytes | None:
+        """Return the note of a number; None if it is not there."""
+        if self._memory is None:
+            return None
+        start = _SLOTS_AT + number % self._slots * SLOT_BYTES
+        try:
+            slot = self._memory[start : start + SLOT_BYTES]
+            checksum, length, life, found = _SLOT.unpack_from(slot)
+        except ValueError:
+            raise not_open() from None
+        except struct.error:
+            return None  # it ends here
+        end = _SLOT.size + length
+        if found != number or life != self._life or length > NOTE_BYTES:
+            return None
+        return slot[_SLOT.size : end] if zlib.crc32(slot[_CHECKSUM.size : end]) == checksum else None
 
 
 def encode(contents: FileContents) -> bytes:
@@ -70,21 +159,21 @@ def encode(contents: FileContents) -> bytes:
     for branch in header.branches:
         local = branch.xid == (FORMAT_LOCAL, branch.id, b"")
         branches += ((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)),)
-    for entry, table in zip(header.sections, tables, strict=True):
+    for (_, *entry), table in zip(header.sections, tables, strict=True):
         for command in table.commands:
             if command[0] in ADDRESSING:
                 addressed += (command[1:4],)
-        size += entry.table_bytes
+        size += entry[0]
         if size < 2 * NOTE_BYTES:  # else it is surely too much
             sections += (
                 (
-                    entry[1:], table.queues, table.attributes, table.runs, table.lengths.tobytes(),
+                    entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
                     table.checksums.tobytes(), table.commands, table.facts,
                 ),
             )  # fmt: skip
     if not header.supersedes and size < 2 * NOTE_BYTES:
         content = header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections
-        note: bytes = msgpack.packb((addressed, content))
+        note: bytes = msgpack.Packer().pack((addressed, content))  # (as ``packb``, which makes a packer, too)
         if len(note) <= NOTE_BYTES:
             return note
     note = msgpack.packb((addressed, None))
@@ -105,28 +194,30 @@ def decode(number: int, note: bytes) -> Commit | None:
 
     Only the name of the writer is not in it.
     """
+    new = tuple.__new__  # (a named tuple's own is a function of Python)
     try:
         _, content = msgpack.unpackb(note, strict_map_key=False)
         if content is None:
             return None
         time, durable_mark, flushed, length, checksum, packed_branches, packed_sections = content
-        branches, first = [], 0
+        branches: list[BranchEntry] = []
+        first = 0
         for id_, count, *xid in packed_branches:
-            branches.append(BranchEntry(Xid.parse(*xid) if xid else Xid(FORMAT_LOCAL, id_, b""), id_, first, count))
+            named = Xid.parse(*xid) if xid else new(Xid, (FORMAT_LOCAL, id_, b""))
+            branches += (BranchEntry(named, id_, first, count),)
             first += count
-        sections, tables, size = [], [], length
+        sections: list[SectionEntry] = []
+        tables: list[Table] = []
+        size = length
         for entry, queues, attributes, runs, lengths, checksums, commands, facts in packed_sections:
-            sections.append(SectionEntry(size, *entry))
-            size += sections[-1].size
-            tables.append(
-                Table(
-                    [sys.intern(name) for name in queues], [fields or _NO_FIELDS for fields in attributes], runs,
-                    array("I", lengths), array("I", checksums), commands, facts,
-                )
-            )  # fmt: skip
+            table_bytes, table_checksum, bodies_bytes, messages = entry
+            sections += (new(SectionEntry, (size, table_bytes, table_checksum, bodies_bytes, messages)),)
+            size += table_bytes + bodies_bytes
+            if attributes == _PLAIN:
+                attributes = _PLAIN
+            tables += (Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts),)
     except UNREADABLE:
         return None
-    header = Header(
-        number, time, {}, tuple(branches), (), (), tuple(sections), durable_mark, flushed, length, size, checksum
-    )
-    return Commit(number, [Part(0, None, 0, FileContents(header, tuple(tables)))], [])
+    begun, places = tuple(branches), tuple(sections)
+    header = new(Header, (number, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum))
+    return new(Commit, (number, [new(Part, (0, None, 0, new(FileContents, (header, tuple(tables)))))], []))

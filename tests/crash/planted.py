@@ -9,11 +9,11 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from spool.coordination import locks, ring
+from spool.coordination import locks
 from spool.format import writer
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
-from spool.store import mirror
+from spool.store import feed, mirror
 from spool.transactions import two_phase
 
 _PACKAGES = ("spool", "xa", "recovery")
@@ -74,7 +74,7 @@ BUGS = (
     Bug("removals go before what they remove", reclaim.next_to_go,
         (("        and all(target in going or target not in files for target in files[number].addressed)\n", ""),),
         "half of a commit is taken, and reclaim"),
-    Bug("a slot counts for the number before", ring.Ring.read, (("found != number or ", ""),),
+    Bug("a slot counts for the number before", feed.Feed.read, (("found != number or ", ""),),
         "a ring that is overrun"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),

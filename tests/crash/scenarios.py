@@ -7,7 +7,6 @@ import errno
 from unittest import mock
 
 import spool
-from spool.coordination import ring
 from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
@@ -17,6 +16,7 @@ from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
+from spool.store import feed
 from spool.transactions import remote_branch, resolution
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
@@ -62,7 +62,7 @@ def _commits_and_looks(stage: Stage) -> None:
 
 def _ring_overrun(stage: Stage) -> None:
     """More commits than the ring has slots, beside a process that looks now and then, and one that opens the space."""
-    stage.process("A", putting(stage.book, "A", ring.SLOTS))
+    stage.process("A", putting(stage.book, "A", feed.SLOTS))
     stage.process("B", one_after_the_other(putting(stage.book, "B", 2), getting(stage.book, "B", 2)))
     stage.process("L", looking(stage.book, 3))
     stage.newcomer("O", opening(getting(stage.book, "O")))

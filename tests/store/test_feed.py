@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 import spool
 from spool.admin.findings import Kind
-from spool.coordination import ring
-from spool.coordination.ring import NOTE_BYTES
 from spool.log import commit as commit_steps
 from spool.log.replay import read_commit
 from spool.model import layout
 from spool.store import feed
-from spool.store.feed import addressed_in, decode
+from spool.store.feed import NOTE_BYTES, addressed_in, decode
 from tests.at_once import AT_ONCE
 from tests.machine import PowerCut
 from tests.meanwhile import Processes, commit, prepare
@@ -84,7 +82,7 @@ actions = st.one_of(
 @settings(max_examples=30)
 @given(st.lists(actions, max_size=6))
 def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action]) -> None:
-    with mock.patch.object(ring, "SLOTS", 64):
+    with mock.patch.object(feed, "SLOTS", 64):
         there = Processes()
     space = there.space()
     space.create_queue("a")
@@ -99,7 +97,7 @@ def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action
             header, tables = there_is.parts[0].contents
             noted = space._store.shared.feed.commit(number)
             positions = [tuple(c[1:4]) for t in tables for c in t.commands if c[0] in ("remove", "update")]
-            note = space._store.shared.feed.ring.read(number)
+            note = space._store.shared.feed.read(number)
             assert note is not None
             if noted is None:
                 assert sum(section.table_bytes for section in header.sections) > NOTE_BYTES / 2
@@ -166,7 +164,7 @@ def test_what_does_not_fit_is_read_from_its_file_and_says_what_it_addresses() ->
 def test_a_commit_addresses_what_it_removes_or_changes(ranges: list[tuple[int, int, int]], expected: bool) -> None:
     there = Processes()
     shared = there.space()._store.shared.feed
-    shared.ring.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))
+    shared.write(9, feed.msgpack.packb(([(5, 3, 2)], None)))
     assert shared.may_address(9, ranges) is expected
     assert shared.may_address(10, ranges), "it has no note"
 
@@ -276,7 +274,7 @@ def test_a_claim_waits_for_no_commit_that_leaves_it_alone() -> None:
 
 
 def test_the_ring_takes_no_more_than_a_megabyte(tmp_path: Path) -> None:
-    with mock.patch.object(ring, "SLOTS", 2048), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+    with mock.patch.object(feed, "SLOTS", 2048), spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
         space.create_queue("orders")
         space.put("orders", "one")
         assert (tmp_path / "space" / "run" / "feed").stat().st_size <= 1_100_000

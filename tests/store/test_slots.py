@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spool.coordination import ring
-from spool.coordination.ring import NOTE_BYTES, Ring
 from spool.disk import Disk
 from spool.disk import stat as file_stat
 from spool.errors import SpaceStopped
 from spool.model import layout
+from spool.store import feed
+from spool.store.feed import NOTE_BYTES, Feed
 
 SLOTS = 4
 notes = st.binary(max_size=NOTE_BYTES)
@@ -23,7 +23,7 @@ numbers = st.integers(1, 3 * SLOTS)
 
 @pytest.fixture(autouse=True)
 def _four_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "SLOTS", SLOTS)
+    monkeypatch.setattr(feed, "SLOTS", SLOTS)
 
 
 @pytest.fixture(params=["mapped", "by calls"])
@@ -34,14 +34,14 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return str(tmp_path)
 
 
-def started(root: str) -> Ring:
-    one = Ring(Disk(root), make=True)
+def started(root: str) -> Feed:
+    one = Feed(Disk(root), make=True)
     one.start()
     return one
 
 
 def test_a_note_is_there_for_all_until_a_later_number_has_its_slot(root: str) -> None:
-    with closing(started(root)) as ours, closing(Ring(Disk(root), make=False)) as theirs:
+    with closing(started(root)) as ours, closing(Feed(Disk(root), make=False)) as theirs:
 
         @given(st.lists(st.tuples(numbers, notes)))
         def holds(written: list[tuple[int, bytes]]) -> None:
@@ -74,11 +74,11 @@ def test_a_slot_that_is_half_written_is_none(root: str) -> None:
 def test_whatever_bytes_a_slot_has_it_is_what_was_written_or_none(root: str) -> None:
     with closing(started(root)) as one:
 
-        @given(notes, st.integers(0, ring.SLOT_BYTES - 1), st.binary(min_size=1, max_size=ring.SLOT_BYTES))
+        @given(notes, st.integers(0, feed.SLOT_BYTES - 1), st.binary(min_size=1, max_size=feed.SLOT_BYTES))
         def holds(note: bytes, place: int, planted: bytes) -> None:
             one.write(2, note)
             there = slot(root, 2)
-            overwrite(root, 2, (there[:place] + planted + there[place + len(planted) :])[: ring.SLOT_BYTES])
+            overwrite(root, 2, (there[:place] + planted + there[place + len(planted) :])[: feed.SLOT_BYTES])
             assert one.read(2) in (note, None)
 
         holds()
@@ -94,13 +94,13 @@ def test_nothing_of_an_earlier_life_is_there(root: str) -> None:
         assert again.read(1) == b"behind"
 
 
-@pytest.mark.parametrize("size", [0, 1, ring.SLOT_BYTES, 100_000])
+@pytest.mark.parametrize("size", [0, 1, feed.SLOT_BYTES, 100_000])
 def test_a_file_of_another_length_is_made_anew(root: str, size: int) -> None:
     Path(root, layout.FEED).write_bytes(b"\xff" * size)
     with closing(started(root)) as one:
         one.write(SLOTS - 1, b"last")
         assert one.read(SLOTS - 1) == b"last"
-    assert Path(root, layout.FEED).stat().st_size == (SLOTS + 1) * ring.SLOT_BYTES
+    assert Path(root, layout.FEED).stat().st_size == (SLOTS + 1) * feed.SLOT_BYTES
 
 
 def test_on_a_full_disk_there_are_no_slots_for_all(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_on_a_full_disk_there_are_no_slots_for_all(root: str, monkeypatch: pytes
     with monkeypatch.context() as patched:
         patched.setattr(Disk, "write_at", is_full)
         ours = started(root)
-    with closing(ours), closing(Ring(Disk(root), make=False)) as theirs:
+    with closing(ours), closing(Feed(Disk(root), make=False)) as theirs:
         for one in (ours, theirs):
             one.write(1, b"note")
             assert one.read(1) is None
@@ -151,7 +151,7 @@ def test_a_ring_that_is_gone_is_not_made_beside_others(root: str) -> None:
     with closing(started(root)):
         Path(root, layout.FEED).unlink()
         with pytest.raises(SpaceStopped, match="run/feed was deleted"):
-            Ring(Disk(root), make=False)
+            Feed(Disk(root), make=False)
 
 
 def test_a_closed_ring_says_so(root: str) -> None:
@@ -165,10 +165,10 @@ def test_a_closed_ring_says_so(root: str) -> None:
 class closing:
     """Close the ring's disk at the end."""
 
-    def __init__(self, one: Ring) -> None:
+    def __init__(self, one: Feed) -> None:
         self._one = one
 
-    def __enter__(self) -> Ring:
+    def __enter__(self) -> Feed:
         return self._one
 
     def __exit__(self, *_: object) -> None:
@@ -176,11 +176,11 @@ class closing:
 
 
 def slot(root: str, number: int) -> bytes:
-    start = (1 + number % SLOTS) * ring.SLOT_BYTES
-    return Path(root, layout.FEED).read_bytes()[start : start + ring.SLOT_BYTES]
+    start = (1 + number % SLOTS) * feed.SLOT_BYTES
+    return Path(root, layout.FEED).read_bytes()[start : start + feed.SLOT_BYTES]
 
 
 def overwrite(root: str, number: int, data: bytes) -> None:
     with Path(root, layout.FEED).open("r+b") as file:
-        file.seek((1 + number % SLOTS) * ring.SLOT_BYTES)
+        file.seek((1 + number % SLOTS) * feed.SLOT_BYTES)
         file.write(data)
