@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import wraps
@@ -14,7 +14,6 @@ from spool.admin.findings import Finding, RecoveryReport
 from spool.admin.stats import QueueStats
 from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
-from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
 from spool.model.message import Message
@@ -52,8 +51,8 @@ def joined_transaction(store: Store, chosen: Transaction | Join | None) -> Trans
     """The transaction that a call is part of: the one that was chosen, or the caller's, or None."""
     if chosen is JOIN:
         associated: Any = joined_by_caller.get()
-        found: Transaction | None = associated.get(id(store))  # the space's own transactions are all that join it
-        return found
+        # (the space's own transactions are all that join it)
+        return associated.get(id(store)) if associated else None
     if chosen is not None and getattr(chosen, "_store", None) is not store:
         path = store.files.disk.root
         raise InvalidArgument(f"transaction is JOIN, None, or one of this space, {path}, not {shown(chosen)}")
@@ -101,6 +100,7 @@ class Space:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
+    @public_call("committing")
     def put(
         self,
         queue: str,
@@ -122,7 +122,10 @@ class Space:
             Full: a limit of the queue or the space is reached.
             BadMessageId: the message to stand ``before`` is gone.
         """
-        return self._put(queue, [body], transaction, **options)[0]
+        joined = joined_transaction(self._store, transaction)
+        if joined is not None:
+            return joined.put(queue, body, **options)
+        return self._put(queue, (body,), **options)[0]
 
     def put_many(
         self,
@@ -134,24 +137,27 @@ class Space:
     ) -> list[str]:
         """Put messages with the same options, in one commit; returns their ids. Arguments and errors as of ``put``."""
         # An iterable is the caller's: what it raises is no failure of the space's disk.
-        return self._put(queue, body_list(bodies), transaction, **options)
+        return self._put_list(queue, body_list(bodies), transaction, **options)
 
     @public_call("committing")
-    def _put(
+    def _put_list(
         self, queue: str, bodies: list[Any], transaction: Transaction | Join | None, **options: Unpack[PutOptions]
     ) -> list[str]:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.put_many(queue, bodies, **options)
-        if options.get("deduplication_key") is not None:
+        return self._put(queue, bodies, **options)
+
+    def _put(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
+        """Put messages that are part of no transaction."""
+        request = None
+        if not options or options.get("deduplication_key") is None:
+            request = put_request(self._engine, queue, bodies, **options)
+        if request is None or request.is_large:
             ids = self._put_alone(queue, bodies, **options)
         else:
-            request = put_request(self._engine, queue, bodies, **options)
-            if is_large(request.messages, request.bytes):
-                ids = self._put_alone(queue, bodies, **options)
-            else:
-                self._engine.group_commit.commit(request)
-                ids = request.ids
+            self._engine.group_commit.commit(request)
+            ids = request.ids
         self._after_commit()
         return ids
 
@@ -161,7 +167,7 @@ class Space:
         if index.applied >= self._housekeeper.next_look or index.idle_bytes >= RECLAIM_BYTES or known.config.has_marks:
             self._housekeeper.committed()
 
-    def _put_alone(self, queue: str, bodies: list[Any], **options: Unpack[PutOptions]) -> list[str]:
+    def _put_alone(self, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> list[str]:
         """Put messages in a transaction of their own."""
         own = Transaction(self._engine)
         try:

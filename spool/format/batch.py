@@ -145,16 +145,17 @@ class CommitBatch:
 
     def put(self, queue: str, bodies: Sequence[bytes], attributes: Mapping[str, Any]) -> int:
         """Append messages with the same control fields; the first one's ordinal."""
-        first = self.messages
-        if first + len(bodies) > MAX_ORDINAL + 1:
+        first, count, left = self.messages, len(bodies), 0
+        if first + count > MAX_ORDINAL + 1:
             raise SystemFailure(f"a transaction holds at most {MAX_ORDINAL + 1} messages: commit it and begin another")
         piece, lengths = bodies, list(map(len, bodies))
-        size, count = sum(lengths), len(lengths)
+        size = sum(lengths)
         while count:
             if self._bytes + size >= SECTION_BYTES or len(self._bodies) + count > SECTION_MESSAGES:
                 piece = self._next_piece(bodies)
                 lengths = list(map(len, piece))
-                size, count = sum(lengths), len(lengths)
+                size, left = sum(lengths), count - len(piece)
+                count -= left
             table = self._table
             table.lengths.extend(lengths)
             table.checksums.extend(map(zlib.crc32, piece))
@@ -167,7 +168,7 @@ class CommitBatch:
                 table.queues, table.attributes, table.runs = [queue], [dict(attributes)], [[0, 0, count]]
                 self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
             bodies = bodies[count:]
-            size, count = SECTION_BYTES, len(bodies)  # what is left begins with a piece of its own
+            size, count, left = SECTION_BYTES, left, 0  # what is left begins with a piece of its own
         return first
 
     def _next_piece(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -295,11 +296,6 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
             if command[0] == "update" and "queue" in command[4]:
                 queues += (command[4]["queue"],)
     return queues
-
-
-def is_large(messages: int, size: int) -> bool:
-    """Whether bodies of so many bytes are to be written section by section."""
-    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
 
 
 def _table_bytes(carried: Any) -> int:

@@ -22,6 +22,7 @@ import signal
 import threading
 from collections.abc import Callable
 from functools import wraps
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -30,6 +31,7 @@ from spool.errors import NotOpen
 log = logging.getLogger("spool")
 
 _DELIVERED = "_xaspool_delivered"
+_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)  # as handlers
 _uninterruptible: set[CodeType] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,65 +48,38 @@ def uninterruptible(function: F) -> F:
 class _Deferral:
     """Holds SIGINT back while the main thread is inside a call, and hands it to its handler afterwards.
 
-    ``depth``: how many calls are one inside the other. ``noted``: signals that came meanwhile.
+    main: that thread. depth: how many of its calls are one inside the other. noted: signals that came meanwhile.
+    handler: the one that is there between calls. note: the one that is there during a call.
     """
 
     def __init__(self) -> None:
+        self.main = threading.main_thread().ident
         self.depth = 0
         self.noted = 0
         self.handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
-        self._note_it = self._note  # bound once, to be known again
-        self._main = threading.main_thread().ident
+        self.note = self._note  # bound once, to be known again
 
     @uninterruptible
-    def enter(self, thread: int) -> None:
-        """Begin a call of this thread: note SIGINT from now on."""
-        if thread != self._main:
-            return
-        if self.depth:
-            self.depth += 1
-            return
-        found = raw.getsignal(signal.SIGINT)
-        if found is not self._note_it:  # (else an exception kept ``leave`` from giving it back)
-            if not callable(found):
-                return
-            self.handler = found
-        self.noted = 0
-        try:
-            self.depth = 1
-            raw.signal(signal.SIGINT, self._note_it)
-        except ValueError:  # another interpreter's thread, which handles no signals
-            self.depth = 0
-        except BaseException:
-            self._give_back()
-            raise
-
-    @uninterruptible
-    def leave(self, thread: int) -> None:
-        """End a call of this thread: give the handler back, and let it handle what was noted."""
-        if not self.depth or thread != self._main:
-            return
+    def end(self) -> None:
+        """End a call of the main thread: give the handler back, and let it handle what was noted."""
         if self.depth > 1:
             self.depth -= 1
             return
         # First the handler is back, then what was noted is looked at: what comes in between finds the handler.
-        self._give_back()
-        if self.noted:
-            self._deliver()
-
-    def _give_back(self) -> None:
         self.depth = 0
         try:
             there = raw.signal(signal.SIGINT, self.handler)
         except BaseException:  # the handler's own, of a signal that came just now
             raw.signal(signal.SIGINT, self.handler)
             raise
-        if there is not self._note_it and there is not None:  # it was set to another one from inside the call
+        if there is not self.note and there is not None:  # it was set to another one from inside the call
             raw.signal(signal.SIGINT, there)
+        if self.noted:
+            self._deliver()
 
     def deliver_pending_signals(self) -> None:
         """Handle the signals that were noted, at a place where the call may be given up."""
-        if self.noted and threading.get_ident() == self._main:
+        if self.noted and get_ident() == self.main:
             try:
                 self._deliver()
             except BaseException as error:
@@ -128,10 +103,10 @@ class _Deferral:
     def forget(self) -> None:
         """Begin anew in a forked child: the thread that was in a call may not exist here, and its signals were for the
         parent."""
-        self._main = threading.main_thread().ident
+        self.main = threading.main_thread().ident
         if self.depth:
-            self.noted = 0
-            self._give_back()
+            self.depth, self.noted = 1, 0
+            self.end()
 
 
 _deferral = _Deferral()
@@ -142,33 +117,6 @@ os.register_at_fork(after_in_child=_deferral.forget)
 def is_deferred() -> bool:
     """Whether the main thread is inside a call, which an exception from another signal's handler would tear."""
     return _deferral.depth > 0
-
-
-class deferred:
-    """Hold SIGINT back outside of any open space.
-
-    ``undo``: called if an exception comes out, also an interrupt at the very end.
-    """
-
-    def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
-        self._undo = undo
-
-    @uninterruptible
-    def __enter__(self) -> None:
-        _deferral.enter(threading.get_ident())
-
-    @uninterruptible
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if error is not None:
-                self._undo()
-        finally:
-            try:
-                _deferral.leave(threading.get_ident())
-            except BaseException:
-                if error is None:
-                    self._undo()
-                raise
 
 
 def is_torn_by(error: BaseException) -> bool:
@@ -196,36 +144,51 @@ class CallGuard:
 
     @uninterruptible
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if me in self._inside:
-            self._inside[me] += 1
+        me, inside, deferral = get_ident(), self._inside, _deferral
+        if me in inside:
+            inside[me] += 1
             return
         if self.closed:
             self.check()
-        _deferral.enter(me)
-        self._inside[me] = 1
+        if me == deferral.main:
+            if deferral.depth:
+                deferral.depth += 1
+            elif (found := raw.getsignal(signal.SIGINT)) not in _NONE_OF_PYTHON:
+                if found is not deferral.note:  # (else an exception kept ``end`` from giving it back)
+                    deferral.handler = found
+                deferral.noted = 0
+                try:
+                    deferral.depth = 1
+                    raw.signal(signal.SIGINT, deferral.note)
+                except ValueError:  # another interpreter's thread, which handles no signals
+                    deferral.depth = 0
+                except BaseException:
+                    deferral.end()
+                    raise
+        inside[me] = 1
         if self.closed:  # since the look before
             self.__exit__(None, None, None)
             self.check()
 
     @uninterruptible
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        me = threading.get_ident()
-        depth = self._inside.get(me, 0)
-        if depth > 1:
-            self._inside[me] = depth - 1
+        me, inside = get_ident(), self._inside
+        is_inside = me in inside
+        if is_inside and inside[me] > 1:
+            inside[me] -= 1
             return
         try:
-            if depth:
+            if is_inside:
                 if error is not None and is_torn_by(error):
                     self._tear(error)
-                self._inside.pop(me, None)
+                del inside[me]
                 if self.closed:
                     self._shut_if_last()
             elif error is None or isinstance(error, Exception):  # a child that was forked inside a call
                 raise NotOpen(self.because) from error
         finally:
-            _deferral.leave(me)
+            if _deferral.depth and me == _deferral.main:
+                _deferral.end()
 
     def _tear(self, error: BaseException) -> None:
         if not self.closed:
@@ -236,7 +199,7 @@ class CallGuard:
     @property
     def is_alone(self) -> bool:
         """Whether no other thread is inside a call."""
-        return self._inside.keys() <= {threading.get_ident()}
+        return self._inside.keys() <= {get_ident()}
 
     def end(self) -> None:
         """Let no call begin any more."""
@@ -246,7 +209,7 @@ class CallGuard:
     def close(self) -> None:
         """Let no call begin any more, and wait for those inside; a thread that is inside itself does not wait."""
         self.end()
-        if threading.get_ident() not in self._inside:
+        if get_ident() not in self._inside:
             self._is_shut.wait()
 
     def close_at_once(self, because: str) -> None:
@@ -266,6 +229,36 @@ class CallGuard:
                 self._shut()
             finally:
                 self._is_shut.set()
+
+
+_outside = CallGuard(lambda: None)  # of what is done outside of any open space
+
+
+class deferred:
+    """Hold SIGINT back outside of any open space.
+
+    ``undo``: called if an exception comes out, also an interrupt at the very end.
+    """
+
+    def __init__(self, undo: Callable[[], None] = lambda: None) -> None:
+        self._undo = undo
+
+    @uninterruptible
+    def __enter__(self) -> None:
+        _outside.__enter__()
+
+    @uninterruptible
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None:
+                self._undo()
+        finally:
+            try:
+                _outside.__exit__(None, None, None)
+            except BaseException:
+                if error is None:
+                    self._undo()
+                raise
 
 
 class GuardedStore(Protocol):
@@ -297,11 +290,6 @@ def public_call(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             owner: PartOfSpace = args[0]  # type: ignore[assignment]
             store = owner._store
-            if threading.get_ident() in store.guard._inside:  # it is part of another call
-                try:
-                    return method(*args, **kwargs)
-                except OSError as error:
-                    store.fail(_filled(doing, method, args, kwargs), error)
             with store.guard:
                 try:
                     return method(*args, **kwargs)
