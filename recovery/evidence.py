@@ -205,12 +205,22 @@ def _quarantined_numbers(disk: Disk) -> list[int]:
 
 
 def _newest_whole(disk: Disk, numbers: Iterable[int]) -> tuple[int, int]:
-    """Return (number, durable mark) of the newest whole file, which has the highest mark; (0, 0) if none is whole."""
+    """Return the number of the newest whole file, and the highest number that a whole file calls durable; 0 for none.
+
+    The newest file may name an older mark than one before it: its writer read the counters before it waited for the
+    number lock. So each file above the mark is asked.
+
+    Args:
+        numbers: of the files in committed/, falling.
+    """
+    newest = mark = 0
     for number in numbers:
+        if number <= mark:
+            break
         contents = _contents(disk, layout.committed(number))
         if contents is not None and contents.header.number == number:
-            return number, contents.header.durable_mark
-    return 0, 0
+            newest, mark = newest or number, max(mark, contents.header.durable_mark)
+    return newest, mark
 
 
 def _condition(disk: Disk, number: int) -> tuple[Condition, str]:

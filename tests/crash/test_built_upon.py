@@ -120,6 +120,29 @@ def test_what_reclaim_counts_as_flushed_is(rules: Rules) -> None:
 
 
 @BY_RULES
+def test_what_was_reclaimed_stays_so_whichever_file_is_the_newest(rules: Rules) -> None:
+    """Its writer may have read the counters before all that was reclaimed: an older file says more."""
+    machine, space = _opened(_with_one(rules), rules, 1)
+    other = Meanwhile(machine)
+    late = spool.open(ROOT, disk=other, clock=machine.clock)
+
+    def much_happens() -> None:
+        for body in ("two", "three", "four"):
+            space.put("a", body)
+        _gone(space)
+
+    other.before("lock", much_happens, spare=1)  # the number lock: the file is written by then
+    late.put("a", "late")
+    newest = max(int(name[:16]) for name in other.names(layout.COMMITTED))
+    assert read_header(other, other.open(layout.committed(newest))).durable_mark == 1
+    for survivor in survivors(machine, rules, limit=50, seed=1):
+        _, again = _opened(survivor.image, rules, 2)
+        assert Kind.EMPTY_NUMBER not in {finding.kind for finding in again.recovery.findings}, survivor.story
+        assert again.recovery.damaged == [], survivor.story
+        assert _bodies(again) == ["newest", "late"], survivor.story
+
+
+@BY_RULES
 @pytest.mark.parametrize("lives", [True, False], ids=["its intake lives", "its intake has ended"])
 def test_a_dropped_file_is_gone_before_the_commit_that_took_it(rules: Rules, lives: bool) -> None:
     """Or it would come again."""
