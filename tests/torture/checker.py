@@ -54,6 +54,7 @@ class Tx:
     numbered: bool = False
     file: str | None = None  # in which it was committed, as it was named before
     ended_at: int | None = None
+    last_at: int = 0  # of its last record
     events: set[str] = field(default_factory=set)
     last_decision: str = ""
     outcome: Outcome = Outcome.ROLLED_BACK
@@ -112,6 +113,7 @@ class History:
             return
         tx = self.transactions.setdefault(record["tx"], Tx(record["tx"], record["worker"], record["at"]))
         tx.events.add(event)
+        tx.last_at = record["at"]
         tx.trying = set()
         if event == "begin":
             tx.noted, tx.ordered = record.get("noted", False), record.get("ordered", True)
@@ -164,13 +166,20 @@ class History:
         """A commit that was not acknowledged happened if one of its puts was seen, not if one of its gets came back."""
         shown = [place for place in tx.puts if self.deliveries[place] or place in self.seen]
         back = [got.place for got in tx.gots if any(d.at > got.at for d in self.deliveries[got.place])]
+        # What a plain get locked after it may have come back, and died with that get.
+        may_be_back = any(
+            got.position in other.touched and other.last_at > got.at
+            for got in tx.gots
+            for other in self.transactions.values()
+            if other.outcome is Outcome.MAYBE and not (other.puts or other.gots)
+        )
         if shown and back:
             self.broken.append(f"half of {tx.name} happened: it put {shown[0]}, and {back[0]} that it took came back")
         if shown:
             return Outcome.COMMITTED
         if not tx.numbered:
             return Outcome.ROLLED_BACK  # it died before its file could get a number
-        return Outcome.ROLLED_BACK if back or not tx.gots else Outcome.COMMITTED
+        return Outcome.ROLLED_BACK if back or may_be_back or not tx.gots else Outcome.COMMITTED
 
     def _taken(self, place: Place) -> list[Delivery]:
         """The deliveries that were final."""

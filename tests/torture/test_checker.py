@@ -212,6 +212,19 @@ def test_a_message_may_die_with_a_plain_get_after_another_died_before_it_could_c
     assert verdict(story) == ""
 
 
+def test_a_message_may_die_with_a_plain_get_after_another_died_before_its_file_was_stamped(story: Story) -> None:
+    story.put("p.1", 1, "a")
+    story.begin_get("m.1", 1)
+    story.got("m.1", "a", 1)
+    story.tell("m.1", "put", queue="out", keys=["a>m.1"])
+    story.end("m.1", "commit")
+    story.tell("m.1", "number", number=None, file="active/m")
+    assert "lost: ('out', 'a>m.1')" in verdict(story), "no other transaction can have taken the message"
+    story.begin_get("g.1", 1)
+    story.end("g.1", "commit")
+    assert verdict(story) == ""
+
+
 def test_a_vote_that_was_forgotten_is_found(story: Story) -> None:
     story.tell("p.1", "put", queue="in", keys=["a"])
     story.end("p.1", "prepare", "prepared")
