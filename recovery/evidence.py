@@ -308,7 +308,7 @@ def _read_active(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
                 evidence.busy_intakes.add(name)
         elif name.endswith(layout.COPY_SUFFIX):
             evidence.copies.append(path)
-        elif not name.endswith(layout.NOTE_SUFFIX) or _is_irregular(disk, path):
+        elif not name.endswith(layout.JOURNAL_SUFFIX) or _is_irregular(disk, path):
             evidence.strays.append(path)
     for xid in evidence.journals:
         _read_locks(xids, evidence, xid)

@@ -207,7 +207,7 @@ class Administration:
     def _look(self, queue: str) -> None:
         page = self._store.check_usable()
         check_queue(self._store.settings, queue, page)
-        self._store.view.has_readers = True
+        self._store.view.was_read = True
         catch_up(self._store, page)
         list_prepared(self._store)
         expire(self._store, queue, self._store.deadline())

@@ -82,7 +82,7 @@ def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> N
         MessageInUse: a transaction holds it.
     """
     page = store.check_usable()
-    store.view.has_readers = True
+    store.view.was_read = True
     catch_up(store, page)
     with store.view.mutex:
         position = store.view.index.messages.position_of(*parse_message_id(message_id))
@@ -128,7 +128,7 @@ def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
     """Apply ``edit`` to all messages that match and are not held; return how many."""
     page = store.check_usable()
     check_queue(store.settings, bulk.queue, page)
-    store.view.has_readers = True
+    store.view.was_read = True
     catch_up(store, page)
     list_prepared(store)
     cursor = Cursor(bulk.queue, bulk.wanted)

@@ -182,8 +182,8 @@ class Housekeeper:
         Consumers do, because their index is up to date anyway. If no consumer has the space open, one producer is
         elected by a lock, because it has to read all commits for this alone.
         """
-        control, follows = self._store.shared.control, self._store.view.has_readers
-        self._store.view.has_readers = False
+        control, follows = self._store.shared.control, self._store.view.was_read
+        self._store.view.was_read = False
         if follows:
             return control.is_held_here(FOLLOWING) or control.try_lock(FOLLOWING, shared=True)
         if control.is_held_here(FOLLOWING):

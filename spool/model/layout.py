@@ -18,7 +18,7 @@ CONTROL, COUNTERS, FEED, NUMBERS, XIDS, RECLAIM_LOCK, CHECKPOINT = (
 CLAIM_FILES = 64
 
 SUFFIX = ".msgpack"
-NOTE_SUFFIX = ".claims"
+JOURNAL_SUFFIX = ".claims"
 COMMITTED_FILE = f"{COMMITTED}/%016d{SUFFIX}"  # % a number: its commit's own file
 COPY_SUFFIX = ".copy"
 CAPTURE_PREFIX = "drop."
@@ -68,7 +68,7 @@ def active(xid: Xid) -> str:
 
 def claim_journal(xid: Xid) -> str:
     """Return the name of a transaction's journal of claims."""
-    return f"{ACTIVE}/{xid}{NOTE_SUFFIX}"
+    return f"{ACTIVE}/{xid}{JOURNAL_SUFFIX}"
 
 
 def copy(xid: Xid) -> str:
@@ -91,7 +91,8 @@ OWN_NAMES: dict[str, Callable[[str], object]] = {
     COMMITTED: parse_committed,
     PREPARED: parse_xid,
     ACTIVE: lambda name: (
-        name.startswith(CAPTURE_PREFIX) or any(parse_xid(name, suffix) for suffix in (SUFFIX, NOTE_SUFFIX, COPY_SUFFIX))
+        name.startswith(CAPTURE_PREFIX)
+        or any(parse_xid(name, suffix) for suffix in (SUFFIX, JOURNAL_SUFFIX, COPY_SUFFIX))
     ),
     FREE: re.compile(r"[0-9]{1,10}-[0-9a-f]+(\.new)?").fullmatch,
     RUN: re.compile(r"control|counters|feed|numbers|xids|reclaim\.lock|checkpoint(\.tmp)?|claims-[0-9]{2}").fullmatch,

@@ -148,7 +148,7 @@ def _journals_of(disk: Disk, owner: int) -> list[Xid]:
 
 def all_journals(disk: Disk) -> list[Xid]:
     """List the xids that have a journal. Only regular files count: a power cut may leave anything there."""
-    found = (layout.parse_xid(name, layout.NOTE_SUFFIX) for name in disk.names(layout.ACTIVE))
+    found = (layout.parse_xid(name, layout.JOURNAL_SUFFIX) for name in disk.names(layout.ACTIVE))
     return [xid for xid in found if xid is not None and _is_regular(disk, layout.claim_journal(xid))]
 
 

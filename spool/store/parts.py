@@ -114,12 +114,12 @@ class View:
     index: the queues, as of the commits that were applied; another object after ``rebuild``.
     settings: those by which the index sorts the messages of each queue.
     own_commits: by number, what makes the commits of this process that are not applied yet.
-    has_readers: whether a caller has looked for messages since the housekeeper asked last.
+    was_read: whether a caller looked for messages since the housekeeper asked last.
     decodes_bodies: whether bodies are delivered as they were put; False: as bytes, as they are stored.
     poll_locks: by queue, held by the one thread that looks for all threads that wait for its messages.
     """
 
-    __slots__ = ("decodes_bodies", "has_readers", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings")
+    __slots__ = ("decodes_bodies", "index", "mutex", "own_commits", "poll_locks", "prepared", "settings", "was_read")
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.mutex = threading.RLock()
@@ -127,7 +127,7 @@ class View:
         self.settings = settings
         self.prepared = PreparedBranches()
         self.own_commits: dict[int, Callable[[], Commit]] = {}
-        self.has_readers = False
+        self.was_read = False
         self.decodes_bodies = True
         self.poll_locks: dict[str, threading.Lock] = {}
 

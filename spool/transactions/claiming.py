@@ -105,7 +105,7 @@ def claim(
         MessageInUse: the message was asked for by id, and another transaction holds it.
     """
     view = store.view
-    view.has_readers = True
+    view.was_read = True
     if page.published > view.index.applied or view.settings is not store.settings.known:
         catch_up(store, page)
     if page.prepared != view.prepared.version:  # messages of a branch that was rolled back since would look held

@@ -132,7 +132,7 @@ def test_starting_is_measured_beside_a_program_that_does_nothing(tmp_path: Path)
     for outcome in run_once(tmp_path, ["start"]):
         (nothing,) = outcome.others
         assert nothing.who == "python -c pass"
-        assert 0 < min(nothing.median, outcome.ours.median)  # type: ignore[union-attr]
+        assert min(nothing.median, outcome.ours.median) > 0  # type: ignore[union-attr]
         assert re.fullmatch(r"-?\d+ ms", outcome.reached)  # (a difference, of one start each: noise may be larger)
         assert outcome.verdict is not Verdict.UNKNOWN
 

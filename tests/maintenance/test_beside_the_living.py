@@ -145,7 +145,7 @@ def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
     transaction.get("orders")
     transaction.get("orders")
     disk.die()
-    (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.NOTE_SUFFIX))
+    (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.JOURNAL_SUFFIX))
     processes.disk().damage(f"{layout.ACTIVE}/{name}")
     reap_orphans(space._store, space._store.deadline())
     assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
