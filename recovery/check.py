@@ -14,7 +14,7 @@ from spool.disk.quarantine import REASON_SUFFIX, is_quarantined
 from spool.format.schema import TOTALS_FACT
 from spool.index import Index
 from spool.log.replay import is_being_reclaimed
-from spool.log.sequence import highest_issued
+from spool.log.sequence import highest_number
 from spool.log.visibility import catch_up, is_branch_file
 from spool.maintenance.reclaim import digest_mismatch
 from spool.model import layout
@@ -220,7 +220,7 @@ def _strays(disk: Disk, counters: Counters) -> Iterator[Problem]:
     """Find entries of the space's own directories that are none of its files."""
     for directory, is_ours in layout.OWN_NAMES.items():
         entries = sorted(disk.names(directory))
-        last = highest_issued(disk, counters.read())  # after the names: other processes commit meanwhile
+        last = highest_number(disk, counters.read())  # after the names: other processes commit meanwhile
         for entry in entries:
             name = f"{directory}/{entry}"
             identity = disk.identity(name)

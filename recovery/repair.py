@@ -18,7 +18,7 @@ from spool.disk.quarantine import keep_copy, quarantine, quarantine_bytes
 from spool.errors import SpoolError, SystemFailure
 from spool.format.header import stamp
 from spool.format.reader import read_header
-from spool.log.sequence import highest_issued, settle_all, with_number_lock, write_empty
+from spool.log.sequence import highest_number, settle_all, with_number_lock, write_empty
 from spool.log.visibility import catch_up, rebuild, revalidate
 from spool.maintenance.reclaim import reset_retired_digest
 from spool.model import layout
@@ -125,7 +125,7 @@ def _quarantine_number(store: Store, problem: Problem) -> str:
     """Move a file whose sequence number is not issued yet, unless it has been issued meanwhile."""
     with_number_lock(store.shared.control, store.deadline())
     try:
-        if problem.number <= highest_issued(store.files.disk, store.shared.counters.read()):
+        if problem.number <= highest_number(store.files.disk, store.shared.counters.read()):
             return ""
         return f"moved to {quarantine(store.files.disk, problem.finding.name, problem.finding.detail)}"
     finally:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 
-from spool.disk.content import chunks, write_chunks
+from spool.disk.content import chunks, unlink_unless_gone, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
@@ -182,6 +182,6 @@ class CommitFileWriter:
         if self.handle is not None:
             self.close()
             try:
-                self.disk.unlink(self.name)
+                unlink_unless_gone(self.disk, self.name)
             except OSError as error:
                 log.warning("%s stays behind: %s", self.name, error)

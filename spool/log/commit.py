@@ -7,11 +7,13 @@ issued before (``sequence.finish_dead_writer``).
 
 Invariants. The rules are those of docs/architecture.md, "The rules that keep processes apart":
 
-1. Until a file has its number nothing has happened: whatever fails before, the file is removed.
-2. Once it has its number it is never removed or written again: whatever fails then, the outcome is unknown, and the
-   caller is told so (CommitUnknown).
+1. Until a file's number is stored as issued nothing has happened: whatever fails before, the file is removed, or, if it
+   has its name by then, it ends as an empty commit.
+2. Behind that it is never removed or written again: whatever fails then, the outcome is unknown, and the caller is told
+   so (CommitUnknown).
 3. A number is given out under the number lock, in this order: hold its byte, rename the file without replacing, store
-   *issued* (rule 1). The file is stamped with it behind that: no two files ever carry one number.
+   *issued* (rule 1). The file is stamped with it behind that: no two files ever carry one number, and what is not
+   issued did nothing.
 4. What ``check`` has seen is still so when the file gets its number: both happen under one hold of the number lock
    (rule 5).
 5. A number is published behind its flush and behind all earlier numbers; only then does the caller hear of it (rule 2).
@@ -139,15 +141,13 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
             #    commit.
             store.shared.feed.put(number, file.contents(number))
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
+            # 6. Store it as issued. A file that is not issued is never stamped: if this fails, the number ends as an
+            #    empty commit.
+            store.shared.counters.store_issued(number)
             file.number = number
         except BaseException:
             store.shared.numbers.unlock(number)
             raise
-        # 6. Store it as issued.
-        try:
-            store.shared.counters.store_issued(number)
-        except OSError:
-            pass  # the file itself says that the number is given out; the next store writes both copies
         return number
     finally:
         store.shared.control.unlock(NUMBER)

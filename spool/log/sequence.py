@@ -35,11 +35,11 @@ def with_number_lock(control: LockFile, deadline: Deadline) -> None:
         raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
 
 
-def highest_issued(disk: Disk, page: CounterPage) -> int:
-    """Return the highest sequence number that any process has issued.
+def highest_number(disk: Disk, page: CounterPage) -> int:
+    """Return the highest sequence number that is not free.
 
-    A writer may have died between the rename and the store of *issued*, so files beyond the counter count. Exact if the
-    caller holds the number lock; otherwise a lower bound that includes every number this process has seen.
+    A writer may have died between the rename and the store of *issued*, so files beyond the counter count. They did
+    nothing: they are not stamped. Exact if the caller holds the number lock.
 
     Args:
         page: the counters, just read.
@@ -88,7 +88,7 @@ def settle_all(store: Store, deadline: Deadline, page: CounterPage | None = None
         page: the counters, if they have been read since the caller's look began.
     """
     page = page or store.shared.counters.read()
-    return settle_to(store, highest_issued(store.files.disk, page), deadline, page)
+    return settle_to(store, page.issued, deadline, page)
 
 
 def finish_dead_writer(store: Store, number: int) -> None:
@@ -125,7 +125,7 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
     Returns:
         The counters as they are then.
     """
-    while page.issued > page.published:  # (beyond that no file has a stamp: it did nothing)
+    while page.issued > page.published:
         number = page.published + 1
         if not store.shared.numbers.try_lock(number):
             break

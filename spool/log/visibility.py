@@ -26,7 +26,7 @@ from spool.index.commit import Commit
 from spool.index.index import Index
 from spool.log import checkpoint
 from spool.log.replay import Listing, name_absent_branches, read_commit
-from spool.log.sequence import highest_issued, settle_to
+from spool.log.sequence import settle_to
 from spool.model import layout
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -77,7 +77,7 @@ def revalidate(
         if page.prepared != store.view.prepared.version:
             page = list_prepared(store, page)
         page.check()
-    last = highest_issued(store.files.disk, page)
+    last = page.issued
     while last > page.published and claimed is not None and not store.shared.feed.may_address(last, claimed):
         last -= 1
     if last > page.published:

@@ -171,6 +171,8 @@ def test_a_file_with_the_next_number_to_come_when_it_is_mended_is_a_dead_writers
     disk.before("names", lambda: space.put("orders", "two"), layout.QUARANTINE)
     repairing.check(repair=True)
     assert not disk.waits_for("names")
+    assert space.quarantined() == []
+    space.put("orders", "three")
     assert ["its writer died" in finding.detail for finding in space.quarantined()] == [True]
 
 

@@ -12,6 +12,7 @@ from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
 from spool.transactions import two_phase
 from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.transaction import Transaction
 from spool.transactions.two_phase import UnknownBranch
 from tests.crash.book import DONE, DOUBT, NOTHING, Book, Deed, text
 from tests.crash.interleave import Stage
@@ -21,6 +22,7 @@ XID = Xid(4711, b"foreign", b"1")
 ROUND = Xid(FORMAT_ROUND, b"round-of-tests", b"1")
 
 Program = Callable[[spool.Space], None]
+Begin = Callable[[spool.Space], Transaction]
 P = ParamSpec("P")
 
 
@@ -55,9 +57,14 @@ def _nothing(space: spool.Space) -> None:
     pass
 
 
-def replying(book: Book, letter: str, before: Program = _nothing) -> Program:
+def replying(book: Book, letter: str, before: Program = _nothing, begin: Begin = spool.Space.transaction) -> Program:
     """Take from a, put into b, in one commit. ``before``: what is done when only that is left."""
-    return _in_one_commit(book, f"{letter} replies", partial(_take_and_reply, letter=letter), before)
+    return _in_one_commit(book, f"{letter} replies", partial(_take_and_reply, letter=letter), before, begin)
+
+
+def unjournaled(space: spool.Space) -> Transaction:
+    """A transaction whose claims are in no journal, as those of a round are: nothing looks for its death."""
+    return Transaction(space.engine, journaled=False)
 
 
 def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
@@ -66,11 +73,15 @@ def acknowledging(book: Book, name: str, before: Program = _nothing) -> Program:
 
 
 def _in_one_commit(
-    book: Book, name: str, work: Callable[[Book, Deed, CoordinatedTransaction], object], before: Program
+    book: Book,
+    name: str,
+    work: Callable[[Book, Deed, Transaction], object],
+    before: Program,
+    begin: Begin = spool.Space.transaction,
 ) -> Program:
     def run(space: spool.Space) -> None:
         deed = book.begin(name, from_queue="a")
-        tx = space.transaction()
+        tx = begin(space)
         try:
             work(book, deed, tx)
         except spool.Empty:
@@ -100,14 +111,14 @@ def rolling_back(book: Book, name: str) -> Program:
     return run
 
 
-def _take(book: Book, deed: Deed, tx: CoordinatedTransaction) -> str:
+def _take(book: Book, deed: Deed, tx: Transaction) -> str:
     body = text(tx.get("a"))
     book.saw("a", body)
     deed.takes, deed.from_queue = [("a", body)], None
     return body
 
 
-def _take_and_reply(book: Book, deed: Deed, tx: CoordinatedTransaction, letter: str) -> None:
+def _take_and_reply(book: Book, deed: Deed, tx: Transaction, letter: str) -> None:
     body = _take(book, deed, tx)
     deed.puts = [("b", f"{letter}{body}")]
     tx.put("b", f"{letter}{body}")

@@ -40,6 +40,7 @@ from tests.crash.programs import (
     reclaiming,
     replying,
     rolling_back,
+    unjournaled,
     until_stopped,
 )
 from tests.crash.schedule import ScheduledDisk
@@ -126,8 +127,8 @@ def _two_finish_a_number(stage: Stage) -> None:
 
 
 def _removal_beside_a_get_and_a_put(stage: Stage) -> None:
-    """A get of a dead process's message finishes its number, which the next commit may take for a free one."""
-    stage.process("R", getting(stage.book, "R"))
+    """Whether a dead process took its message is decided by the get of it, or by the next commit, for both alike."""
+    stage.process("R", replying(stage.book, "R", begin=unjournaled))
     stage.process("L", getting(stage.book, "L"))
     stage.process("F", putting(stage.book, "F"))
 

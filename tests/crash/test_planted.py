@@ -1,13 +1,7 @@
 """Rules of the protocol, each broken on purpose, are missed by the scenarios that should miss them."""
 
-from unittest import mock
-
 import pytest
 
-from spool.disk import Disk
-from spool.disk.quarantine import quarantine
-from spool.log import sequence
-from spool.model import layout
 from tests.crash.book import Unexplained
 from tests.crash.interleave import Interleaver
 from tests.crash.planted import (
@@ -17,10 +11,10 @@ from tests.crash.planted import (
     FINISHED_AS_IT_LIES,
     NO_LOOK_FOR_A_COMMIT,
     NO_SETTLING,
-    NOT_LOOKED_AT,
     OF_GROUPS_AND_MIRRORS,
     OF_NARROW_WINDOWS,
     OUT_OF_ORDER,
+    STAMPED_TOO_EARLY,
     WRONG_WAY_ROUND,
     Bug,
     planted,
@@ -98,22 +92,10 @@ def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
         die_and_cut(explorer, 0, "flush", witness=2)
 
 
-def test_a_number_that_is_looked_at_before_its_byte_is_there_is_missed() -> None:
-    """Where what a dead writer left goes to quarantine, as a damaged file does: for a moment its number has no file."""
-    explorer = explorer_of(NOT_LOOKED_AT.noticed_by)
-    is_whole = sequence._is_whole
-
-    def set_aside(disk: Disk, number: int) -> bool:
-        if is_whole(disk, number):
-            return True
-        if disk.exists(layout.committed(number)):
-            quarantine(disk, layout.committed(number), "as a damaged file")
-        return False
-
-    with mock.patch.object(sequence, "_is_whole", set_aside):
+def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
+    explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
+    with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
         die_and_stop(explorer, 0, "write_at", first=1, then=2)
-        with planted(NOT_LOOKED_AT), pytest.raises(Unexplained):
-            die_and_stop(explorer, 0, "write_at", first=1, then=2)
 
 
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:

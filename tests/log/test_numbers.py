@@ -8,37 +8,43 @@ import pytest
 import spool
 from spool.admin.findings import Kind
 from spool.coordination.locks import NUMBER
-from spool.errors import CommitUnknown, TransactionTimeout
+from spool.errors import CommitUnknown, DiskFailure, TransactionTimeout
 from spool.log.sequence import settle_all
 from spool.model import layout
 from spool.runtime.clock import WaitExpired
 from tests.machine import PowerCut
-from tests.meanwhile import Meanwhile, Processes, Watched
+from tests.meanwhile import Processes, Watched
 from tests.shown import bodies
 
 # -- given out --------------------------------------------------------------------------------------------------------
 
 
-def dies_behind_its_stamp(disk: Meanwhile, step: Callable[[], object]) -> None:
-    """The file is whole, and the counters do not say that its number was given out: that could not be written."""
-
-    def cannot() -> None:
-        disk.before("make_durable", disk.die)
-        raise OSError(errno.EIO, "it fails")
-
-    disk.before("rename_new", lambda: disk.before("write_at", cannot), layout.ACTIVE)
-    with pytest.raises(PowerCut):
-        step()
-
-
-def test_a_number_that_was_given_out_and_not_stored_is_not_given_out_again(
+def test_a_number_whose_file_has_its_name_and_is_not_issued_is_not_given_out(
     space: spool.Space, watched: Watched
 ) -> None:
     doomed, disk = watched
-    dies_behind_its_stamp(disk, lambda: doomed.put("orders", "one"))
+    disk.before("rename_new", lambda: disk.before("write_at", disk.die), layout.ACTIVE)
+    with pytest.raises(PowerCut):
+        doomed.put("orders", "one")
     assert space.check() == [], "its file is no stray"
     space.put("orders", "two")
-    assert bodies(space) == ["one", "two"]
+    assert bodies(space) == ["two"]
+
+
+def test_what_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched: Watched) -> None:
+    space.put("orders", "one")
+    unlucky, disk = watched
+
+    def cannot() -> None:
+        raise OSError(errno.EIO, "it fails")
+
+    disk.before("rename_new", lambda: disk.before("write_at", cannot), layout.ACTIVE)
+    with pytest.raises(DiskFailure):
+        unlucky.get("orders")
+    assert space.get("orders").body == "one"
+    space.put("orders", "two")
+    assert bodies(space) == bodies(unlucky) == ["two"]
+    assert space.check() == []
 
 
 @pytest.mark.parametrize("call", ["write_at", "unlock", "make_durable"])
@@ -63,14 +69,6 @@ def test_a_commit_waits_for_a_process_that_is_at_its_number(space: spool.Space, 
     with pytest.raises((TransactionTimeout, WaitExpired)):
         space.put("orders", "one")
     assert bodies(space) == []
-
-
-def test_a_removal_whose_number_is_not_stored_counts(space: spool.Space, watched: Watched) -> None:
-    space.put("orders", "one")
-    doomed, disk = watched
-    dies_behind_its_stamp(disk, lambda: doomed.get("orders"))
-    with pytest.raises(spool.Empty):
-        space.get("orders")
 
 
 @pytest.mark.parametrize("copy", [0, 1])

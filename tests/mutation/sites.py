@@ -52,7 +52,7 @@ _STAND_INS = {
     "revalidate": _NOTHING,
     "catch_up": _NOTHING,
     "apply_up_to": _NOTHING,
-    "highest_issued": "{second}.issued",
+    "highest_number": "{second}.issued",
     "settle_all": _COUNTERS,
     "settle_to": _COUNTERS,
     "list_prepared": _COUNTERS,
