@@ -36,32 +36,32 @@ _STEP_FILES = 4
 _MODULUS = 2**64  # msgpack's largest integers; far above any difference of two digests
 
 
-def next_to_go(
-    files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int, going: Set[int] = frozenset()
-) -> list[int]:
-    """Return the numbers whose files are not needed any more.
+def next_to_go(files: Mapping[int, Retention], idle: Iterable[int], published: int, durable: int) -> list[list[int]]:
+    """Return the numbers whose files are not needed any more, level by level: a level needs those before it.
 
-    Only numbers at or below ``durable`` go: what was removed must not be deleted before its removal is durable, nor
-    what was compacted before the compaction is.
+    What a commit removes or supersedes has a lower number than it, so one look at each number is enough. Only numbers
+    at or below ``durable`` go: what was removed must not be deleted before its removal is durable, nor what was
+    compacted before the compaction is.
 
     Args:
-        idle: the numbers of which no message lives.
+        idle: numbers of which no message lives, in order.
         published: the newest published number, which stays.
-        going: numbers that are gone durably by then, like all that are not in ``files``.
     """
-    return sorted(
-        number
-        for number in idle
-        if number < published
-        and number <= durable
-        and number not in going
-        and not files[number].facts
-        and not files[number].captured
-        and all(target in going or target not in files for target in files[number].addressed)
-        and not any(old in files and old not in going for old in files[number].supersedes or ())
-        and files[number].superseded_by <= durable
-        and not files[number].pinned_by
-    )
+    levels: list[list[int]] = []
+    level_of: dict[int, int] = {}
+    for number in idle:
+        state = files[number]
+        if number >= published or number > durable:
+            break
+        if state.facts or state.captured or state.superseded_by > durable or state.pinned_by:
+            continue
+        needs = [target for target in (*state.addressed, *(state.supersedes or ())) if target in files]
+        if not level_of.keys() >= set(needs):
+            continue
+        level_of[number] = level = 1 + max(map(level_of.__getitem__, needs), default=-1)
+        levels += [[]] if level == len(levels) else []
+        levels[level].append(number)
+    return levels
 
 
 def note_pins(number: int, state: Retention, claimed: Set[int]) -> None:
@@ -100,14 +100,9 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
             _flush_unflushed(store.files.disk, store.shared.counters)
             catch_up(store)
             _forget_captured(store.files.disk, store.view)
-            newest = store.view.index.applied - behind
-            while levels := _plan(
-                store.shared, store.view, store.clock, newest if behind else store.view.index.applied
-            ):
-                _record_totals(store, [number for level in levels for number in level])
-                for level in levels:
-                    _remove(store.files, store.view, level, pause)
-                    removed += len(level)
+            newest = store.view.index.applied - behind if behind else None
+            while gone := _remove_idle(store, newest, pause):
+                removed += gone
     except FlushFailed:
         store.stop()
     except NotOpen:
@@ -127,28 +122,40 @@ def _must_wait(disk: Disk, counters: Counters) -> bool:
     return not disk.ordered and counters.read().is_suspect
 
 
-def _plan(shared: Shared, view: View, clock: Clock, newest: int) -> list[list[int]]:
-    """Choose which of the numbers below ``newest`` can go, level by level.
+def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) -> int:
+    """Remove what can go below ``newest`` (None: the newest published number), in one pass over all that is idle.
 
-    All levels share one record: a full disk may have room for one, and not for one a level.
+    Returns how many numbers went. What their going lets go in turn, e.g. the file of an older record, is for the next
+    pass. All levels of a batch share one record: a full disk may have room for one, and not for one a level.
     """
-    levels: list[list[int]] = []
-    going: set[int] = set()
+    removed = 0
+    with store.view.mutex:
+        idle = sorted(store.view.index.idle)
+    for begin in range(0, len(idle), _BATCH_FILES):
+        levels = _plan(store.shared, store.view, store.clock, idle[begin : begin + _BATCH_FILES], newest)
+        if levels:
+            _record_totals(store, [number for level in levels for number in level])
+        for level in levels:
+            _remove(store.files, store.view, level, pause)
+            removed += len(level)
+    return removed
+
+
+def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest: int | None) -> list[list[int]]:
+    """Choose which numbers of a batch can go, level by level; arguments as of ``_remove_idle``."""
     durable = shared.counters.read().durable
     with view.mutex:
         index = view.index
         index.forget_expired(clock.now())
-        superseded = [number for number in index.idle if index.files[number].superseded_by]
+        idle = [number for number in batch if number in index.idle]
+        superseded = [number for number in idle if index.files[number].superseded_by]
         claimed = shared.claims.numbers() if superseded else set()
         for number in superseded:
             note_pins(number, index.files[number], claimed)
-        while len(going) < _BATCH_FILES and (
-            level := next_to_go(index.files, index.idle, newest, durable, going)[:_BATCH_FILES]
-        ):
-            levels.append(level)
-            going.update(level)
-            newest += newest == index.applied  # the record of the first level will be
-    return levels
+        if newest is not None:
+            return next_to_go(index.files, idle, newest, durable)
+        levels = next_to_go(index.files, idle, index.applied + 1, durable)
+        return [] if levels == [[index.applied]] else levels  # the newest goes if the record of the others is newer
 
 
 def _flush_unflushed(disk: Disk, counters: Counters) -> None:

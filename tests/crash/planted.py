@@ -72,7 +72,7 @@ BUGS = (
         (("for name in (layout.prepared(xid), layout.committed(number, place)):",
           "for name in (layout.committed(number),):"),), "adopt, take and reclaim by two"),
     Bug("removals go before what they remove", reclaim.next_to_go,
-        (("        and all(target in going or target not in files for target in files[number].addressed)\n", ""),),
+        (("*state.addressed", "*()"),),
         "half of a commit is taken, and reclaim"),
     Bug("a slot counts for the number before", feed.Feed.read, (("found != number or ", ""),),
         "a ring that is overrun"),

@@ -453,7 +453,7 @@ def test_a_superseded_file_waits_for_those_who_had_claimed_before_and_for_nobody
     assert state.pinned_by == {4, 6}
     note_pins(8, state, {4, 5})
     assert state.pinned_by == {4}
-    assert next_to_go({8: state}, {8}, 10, 10) == []
+    assert next_to_go({8: state}, [8], 10, 10) == []
     note_pins(8, state, {5, 6})
-    assert next_to_go({8: state}, {8}, 10, 8) == [], "the compaction is not durable"
-    assert next_to_go({8: state}, {8}, 10, 10) == [8]
+    assert next_to_go({8: state}, [8], 10, 8) == [], "the compaction is not durable"
+    assert next_to_go({8: state}, [8], 10, 10) == [[8]]

@@ -1,0 +1,46 @@
+"""Which files go, in which order, and how often each is looked at."""
+
+from array import array
+
+import pytest
+
+from spool.index.commit import Retention
+from spool.maintenance import reclaim
+from spool.maintenance.reclaim import next_to_go
+from tests.meanwhile import Processes
+
+
+def test_what_a_commit_removes_goes_before_it_and_what_nothing_needs_goes_first() -> None:
+    files = {
+        1: Retention(),
+        2: Retention(addressed={1}),
+        3: Retention(addressed={2, 1}),
+        4: Retention(),
+        5: Retention(live=1),
+        6: Retention(addressed={5}),
+        7: Retention(addressed={6}),
+        8: Retention(supersedes=array("Q", [4])),
+        9: Retention(),
+    }
+    idle = [number for number in files if number != 5]
+    assert next_to_go(files, idle, 9, 9) == [[1, 4], [2, 8], [3]]
+    assert next_to_go(files, idle, 10, 2) == [[1], [2]], "what is not durable stays"
+
+
+def test_each_of_many_files_is_looked_at_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the time for a million files would grow with their square."""
+    space = Processes().space()
+    for turn in range(100):
+        space.put("orders", turn)
+        space.get("orders")
+    looked: list[int] = []
+    plan = reclaim._plan
+
+    def counted(*args: object) -> list[list[int]]:
+        looked.extend(args[3])  # type: ignore[arg-type]
+        return plan(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reclaim, "_plan", counted)
+    monkeypatch.setattr(reclaim, "_BATCH_FILES", 10)
+    assert reclaim.reclaim(space._store) >= 199
+    assert len(looked) < 300
