@@ -13,7 +13,7 @@ from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import decide_heuristically
 from tests.compaction import small_compactions
-from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide
+from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide, in_doubt, prepare
 from tests.held import committed_here
 from tests.machine import OF_ANOTHER
 
@@ -62,35 +62,27 @@ def _rollback(space: spool.Space, ledger: Ledger) -> None:
         space.put("b", "later")
 
 
-IN_DOUBT = THREE.doubting("a", 1).doubting("b", 0, added=1)
+IN_DOUBT = in_doubt(THREE)
 COMMITTED = THREE.got("a").put("b", "reply")
 DECIDED = {IN_DOUBT: {"commit": COMMITTED, "rollback": THREE}}
 
 
-def _prepare(space: spool.Space, ledger: Ledger) -> None:
-    with ledger.becoming(IN_DOUBT):
-        tx = branch(space)
-        tx.get("a")
-        tx.put("b", "reply")
-        assert tx.prepare()
-
-
 def _two_phase_commit(space: spool.Space, ledger: Ledger) -> None:
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(COMMITTED):
         decide(space, "commit", told=True)
 
 
 def _two_phase_rollback(space: spool.Space, ledger: Ledger) -> None:
     """A rolled-back branch may be there again after a power cut; its coordinator rolls it back again."""
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(THREE, surely=False):
         decide(space, "rollback")
 
 
 def _administrator(space: spool.Space, ledger: Ledger) -> None:
     """Rolled back in the coordinator's place: once that is told, no power cut brings the branch back."""
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(THREE):
         decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
 
@@ -109,7 +101,7 @@ def _rolled_back_then_taken(space: spool.Space, ledger: Ledger) -> None:
 
 def _adoption(space: spool.Space, ledger: Ledger) -> None:
     """A transaction commits a prepared branch together with its own messages."""
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(THREE.got("a", 2).put("b", "own", "reply")):
         tx = CoordinatedTransaction(space.engine)
         tx.put("b", "own")
@@ -347,7 +339,7 @@ HISTORIES = (
     History("get", _three_messages, THREE, _get),
     History("transaction", _three_messages, THREE, _transaction),
     History("rollback", _three_messages, THREE, _rollback),
-    History("prepare", _three_messages, THREE, _prepare, DECIDED),
+    History("prepare", _three_messages, THREE, prepare, DECIDED),
     History("two-phase commit", _three_messages, THREE, _two_phase_commit, DECIDED),
     History("two-phase rollback", _three_messages, THREE, _two_phase_rollback, DECIDED, frozenset([IN_DOUBT])),
     History(

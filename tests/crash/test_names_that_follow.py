@@ -21,7 +21,7 @@ from tests.at_once import AT_ONCE
 from tests.crash.harness import Explorer, Violation
 from tests.crash.planted import Bug, planted
 from tests.crash.test_every_crash_point import record
-from tests.crash.worlds import EMPTY, QUEUES, XID, History, Ledger, World, branch, decide
+from tests.crash.worlds import EMPTY, QUEUES, XID, History, Ledger, World, decide, in_doubt, prepare
 from tests.machine import NO_FILES, Image, Machine
 from tests.simdisk import ROOT, SimulatedDisk
 from tests.survivors import Rules, survivors
@@ -61,20 +61,12 @@ def _overwritten(space: spool.Space, ledger: Ledger) -> None:
         space.get("a")
 
 
-IN_DOUBT = BEGIN.doubting("a", 1).doubting("b", 0, added=1)
+IN_DOUBT = in_doubt(BEGIN)
 COMMITTED = BEGIN.got("a").put("b", "reply")
 
 
-def _prepare(space: spool.Space, ledger: Ledger) -> None:
-    with ledger.becoming(IN_DOUBT):
-        tx = branch(space)
-        tx.get("a")
-        tx.put("b", "reply")
-        assert tx.prepare()
-
-
 def _adopted(space: spool.Space, ledger: Ledger) -> None:
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(COMMITTED):
         decide(space, "commit", told=True)
     with ledger.becoming(COMMITTED.got("a")):
@@ -83,7 +75,7 @@ def _adopted(space: spool.Space, ledger: Ledger) -> None:
 
 def _decided_and_forgotten(space: spool.Space, ledger: Ledger) -> None:
     """Once the decision is forgotten nothing says that a branch that comes back was rolled back."""
-    _prepare(space, ledger)
+    prepare(space, ledger)
     with ledger.becoming(BEGIN):
         resolution.decide_heuristically(space.engine, XID, space._store.deadline(), commit=False)
     assert resolution.forget(space._store, XID, space._store.deadline())

@@ -132,6 +132,20 @@ def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
         rollback_prepared(store, XID, deadline(space))
 
 
+def in_doubt(before: World) -> World:
+    """What is there once a branch is prepared that takes a message of queue a and puts a reply into b."""
+    return before.doubting("a", 1).doubting("b", 0, added=1)
+
+
+def prepare(space: spool.Space, ledger: Ledger) -> None:
+    """Prepare such a branch."""
+    with ledger.becoming(in_doubt(ledger.world)):
+        tx = branch(space)
+        tx.get("a")
+        tx.put("b", "reply")
+        assert tx.prepare()
+
+
 def deadline(space: spool.Space) -> Deadline:
     return space._store.deadline()
 

@@ -203,7 +203,7 @@ def test_ext4_with_a_journal_needs_one_flush_a_commit_without_being_told(ext4_wi
         assert space._store.files.disk.names_follow
     for flush in ("ordered", "strict"):
         with new_space(ext4_with_a_journal / flush, flush) as space:
-            assert not space._store.files.disk.names_follow, "who asks for it has names flushed"
+            assert not space._store.files.disk.names_follow, "a space that asks for it has names flushed"
 
 
 @pytest.mark.root
@@ -222,4 +222,4 @@ def test_ext4_without_a_journal_needs_one_flush_a_commit_and_a_vote_without_bein
         assert not space._store.files.disk.ordered
         assert [flushes_of(step, space) for step in (put, get, put_a_hundred, prepare)] == [1] * 4
     with new_space(ext4_without_a_journal / "strict", "strict") as space:
-        assert flushes_of(put, space) == 2, "who asks for it gets the longer way"
+        assert flushes_of(put, space) == 2, "a space that asks for it goes the longer way"

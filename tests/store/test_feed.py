@@ -140,7 +140,7 @@ def test_what_adopts_is_read_from_its_files() -> None:
     prepare(space)
     number = commit(space)
     assert other._store.shared.feed.commit(number) is None
-    assert other._store.shared.feed.may_address(number, [(1, 0, 1)]), "nobody knows"
+    assert other._store.shared.feed.may_address(number, [(1, 0, 1)]), "no note tells"
     assert other.get("orders").body == "new"
 
 

@@ -211,7 +211,7 @@ class Told(Disk):
 
 @pytest.fixture
 def adopted(space: spool.Space, tmp_path: Path) -> tuple[int, Mirror, Told]:
-    """A commit that adopted a branch: its number, and the mirror that nobody else uses now."""
+    """A commit that adopted a branch: its number, and the mirror, which no other process uses now."""
     tx = branch(space)
     tx.put("orders", "voted")
     tx.prepare()

@@ -131,11 +131,11 @@ def test_other_errors_of_the_disk_are_told(root: str, monkeypatch: pytest.Monkey
 def test_a_note_that_cannot_be_written_is_none_but_never_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others would read of the number's last writer, who died before its file had its name, is not the truth."""
+    """The note of a number's last writer, which died before its file had its name, is not the truth."""
     monkeypatch.setattr(file_stat, "overwrites_in_place", lambda path: False)
     (tmp_path / layout.RUN).mkdir()
     with closing(started(str(tmp_path))) as one:
-        one.write(1, b"of who died")
+        one.write(1, b"of the dead")
 
         def is_full(disk: Disk, handle: int, offset: int, data: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
