@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from spool.coordination import claims
+from spool.coordination import locks
 from spool.disk import Disk
 from spool.disk.kernel import Unsupported
 from spool.disk.memory import SharedBytes
@@ -33,7 +33,7 @@ def repeatable(seed: int) -> Iterator[None]:
     """The same random ids in each run, so that a step's number means the same call; and few claim files, or most of the
     steps of an opening would be theirs."""
     numbers = random.Random(seed)
-    with mock.patch("os.urandom", numbers.randbytes), mock.patch.object(claims, "CLAIM_FILES", 4):
+    with mock.patch("os.urandom", numbers.randbytes), mock.patch.object(locks, "CLAIM_FILES", 4):
         yield
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spool.coordination.claims import Claims, GroupLocks
+from spool.coordination.locks import Claims, GroupLocks
 from spool.errors import BadMessageId
 from spool.format.batch import CommitBatch
 from spool.index.browse import Cursor, Filter, Slice

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spool.coordination.claims import Claims
+from spool.coordination.locks import Claims
 from spool.index.commit import DEQUEUED, ENQUEUED, EXPIRED, FAILED
 from spool.index.queue import Queue
 from spool.index.run import Run

@@ -8,7 +8,7 @@ flushed: after a power cut the message is there again, expired as before.
 import logging
 from itertools import islice
 
-from spool.coordination.claims import Claims
+from spool.coordination.locks import Claims
 from spool.errors import QueueNotFound
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch

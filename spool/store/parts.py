@@ -4,9 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from spool.coordination import locks
-from spool.coordination.claims import Claims
 from spool.coordination.counters import Counters
-from spool.coordination.locks import OpenLock
+from spool.coordination.locks import Claims, OpenLock
 from spool.coordination.wakeup import CommitNotifier
 from spool.disk import Disk
 from spool.disk.recycler import Recycler

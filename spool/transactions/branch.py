@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from spool.coordination.claims import GroupLocks
 from spool.coordination.counters import CounterPage
-from spool.coordination.locks import xid_byte
+from spool.coordination.locks import GroupLocks, xid_byte
 from spool.errors import NotOpen, SpoolError, TransactionTimeout
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter

@@ -13,8 +13,8 @@ order, but never while another transaction holds its group.
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from spool.coordination.claims import Claims, GroupLocks, GroupName
 from spool.coordination.counters import CounterPage
+from spool.coordination.locks import Claims, GroupLocks, GroupName
 from spool.errors import InvalidArgument, MessageInUse
 from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate

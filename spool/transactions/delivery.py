@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from spool.coordination.claims import GroupLocks
 from spool.coordination.counters import CounterPage
+from spool.coordination.locks import GroupLocks
 from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from spool.coordination.claims import GroupLocks
+from spool.coordination.locks import GroupLocks
 from spool.model.position import PositionRanges
 from spool.runtime import calls
 from spool.runtime.clock import Clock, Deadline

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spool
-from spool.coordination.claims import Claims
+from spool.coordination.locks import Claims
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
 from spool.policies.claim_journal import reap_orphans

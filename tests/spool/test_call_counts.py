@@ -7,6 +7,7 @@ raises one.
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -28,20 +29,34 @@ MOST = {
 }
 
 
+MOST_MODULES = {"put": 15, "get": 20}
+
+
+class Counted(NamedTuple):
+    modules: int
+    frames: int
+    c_calls: int
+
+
 @pytest.fixture(scope="module")
-def counted() -> dict[str, tuple[int, int]]:
+def counted() -> dict[str, Counted]:
     """As a program of its own prints them: what other tests leave behind in this process is not counted."""
     printed = subprocess.run([sys.executable, "-m", "bench.walk"], capture_output=True, text=True, check=True, cwd=ROOT)
-    rows = [line.split(" | ") for line in printed.stdout.splitlines()[2:]]
-    return {name.removeprefix("| "): (int(frames), int(c_calls)) for name, _, _, _, _, frames, c_calls, _ in rows}
+    rows = [line.removeprefix("| ").split(" | ") for line in printed.stdout.splitlines()[2:]]
+    return {name: Counted(*map(int, (entered, *calls))) for name, entered, _, _, _, *calls, _ in rows}
 
 
-def test_every_step_has_a_ceiling(counted: dict[str, tuple[int, int]]) -> None:
+def test_every_step_has_a_ceiling(counted: dict[str, Counted]) -> None:
     assert set(counted) == set(MOST)
 
 
+@pytest.mark.parametrize("step", MOST_MODULES)
+def test_a_step_enters_few_modules(counted: dict[str, Counted], step: str) -> None:
+    assert 1 < counted[step].modules <= MOST_MODULES[step]
+
+
 @pytest.mark.parametrize("step", MOST)
-def test_a_step_makes_no_more_calls_than_it_did(counted: dict[str, tuple[int, int]], step: str) -> None:
+def test_a_step_makes_no_more_calls_than_it_did(counted: dict[str, Counted], step: str) -> None:
     frames, c_calls = MOST[step]
-    assert 1 < counted[step][0] <= ALLOWED * frames
-    assert 1 < counted[step][1] <= ALLOWED * c_calls
+    assert 1 < counted[step].frames <= ALLOWED * frames
+    assert 1 < counted[step].c_calls <= ALLOWED * c_calls

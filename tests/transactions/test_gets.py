@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import spool
-from spool.coordination.claims import Claims
+from spool.coordination.locks import Claims
 from spool.disk.disk import FlushFailed
 from spool.errors import CorruptedFile
 from spool.maintenance import schedule
