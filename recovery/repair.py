@@ -150,7 +150,7 @@ def _quarantine_vote(store: Store, problem: Problem, xid: Xid) -> str:
                 return ""
             store.shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
             try:
-                store.shared.counters.bump_prepared()
+                store.shared.counters.bump_prepared(store.shared.counters.read())
                 moved = quarantine(store.files.disk, problem.finding.name, problem.finding.detail)
             finally:
                 store.shared.control.unlock(PREPARED_LIST)

@@ -25,7 +25,7 @@ def prepare(space: spool.Space, xid: Xid = XID, *, queue: str = "orders", take: 
 
 
 def commit(space: spool.Space, *, told: bool = True) -> int:
-    return two_phase.commit_prepared(space.engine, XID, space._store.deadline(), vote_known=told)
+    return two_phase.commit_prepared(space.engine, XID, vote_known=told)
 
 
 def rollback(space: spool.Space) -> None:

@@ -12,6 +12,8 @@ from xa.codes import XAER_PROTO, XAError
 class BranchState(enum.Enum):
     """Where a branch stands; the X/Open state is in brackets."""
 
+    __hash__ = object.__hash__  # (that of Enum is a function of Python)
+
     ACTIVE = "active (S1)"
     SUSPENDED = "suspended (S1, T2)"
     IDLE = "idle (S2)"
@@ -22,6 +24,8 @@ class BranchState(enum.Enum):
 
 class Call(enum.Enum):
     """What a transaction manager asks for."""
+
+    __hash__ = object.__hash__
 
     JOIN = "xa_start(TMJOIN)"
     RESUME = "xa_start(TMRESUME)"

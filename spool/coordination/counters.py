@@ -110,9 +110,10 @@ class Counters:
     def store_durable(self, number: int) -> None:
         self._store(_DURABLE, number)
 
-    def bump_prepared(self) -> int:
-        """Raise the version of the list of prepared branches; returns it. The caller holds the list's byte."""
-        version = self.read().prepared + 1
+    def bump_prepared(self, page: CounterPage) -> int:
+        """Raise the version of the list of prepared branches; returns it. The caller holds the list's byte, and has
+        read the page under it."""
+        version = page.prepared + 1
         self._store(_PREPARED, version)
         return version
 
@@ -139,7 +140,7 @@ class Counters:
         self.store_issued(issued)
         self.store_published(published, durable=False)
         self.store_durable(durable)
-        self.bump_prepared()
+        self.bump_prepared(self.read())
         self.bump_settings()
         self.store_owner(0)
         self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))

@@ -135,10 +135,10 @@ class CommitBatch:
     def adopt(self, contents: FileContents) -> None:
         """Commit a prepared branch as well; its messages come behind all that is here by now."""
         header, last = contents.header, self.adopts[-1] if self.adopts else None
-        first = self.messages if last is None else last.first + last.count
-        self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, header.messages))
+        first, count = self.messages if last is None else last.first + last.count, header.messages
+        self.adopts.append(Adoption(header.branches[0].xid, header.size, header.checksum, first, count))
         self.adopted.append(contents)
-        if first + header.messages > MAX_ORDINAL + 1:
+        if first + count > MAX_ORDINAL + 1:
             raise SystemFailure(f"one commit holds at most {MAX_ORDINAL + 1} messages: commit fewer branches")
 
     # -- messages, commands, facts ------------------------------------------------------------------------------------

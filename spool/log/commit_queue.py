@@ -78,10 +78,11 @@ class CommitRequest:
         """Return how it changes the usage of each queue."""
         return {}
 
-    def refusal(self, _store: Store, _others: Collection[Xid]) -> Exception | None:
+    def refusal(self, _store: Store, _page: CounterPage, _others: Collection[Xid]) -> Exception | None:
         """Return why it may not be committed. Every commit before it is applied.
 
-        ``others``: the branches that the same commit adopts already.
+        ``page``: the counters, read under the number lock. ``others``: the branches that the same commit adopts
+        already.
         """
         return None
 

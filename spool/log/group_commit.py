@@ -255,11 +255,12 @@ class GroupCommit:
     def _decided_meanwhile(self, requests: Sequence[CommitRequest]) -> list[CommitRequest]:
         """Return the requests whose branches are not there to be committed any more; each gets its error. Rule 5."""
         store = self.store
-        catch_up(store, settle_all(store, store.deadline()))
+        page = settle_all(store, store.deadline())
+        catch_up(store, page)
         failed, adopted = [], set[Xid]()
         for request in requests:
             if request.adopts is not None:
-                request.error = request.refusal(store, adopted)
+                request.error = request.refusal(store, page, adopted)
                 adopted.add(request.adopts)
                 if request.error is not None:
                     failed.append(request)

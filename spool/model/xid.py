@@ -8,6 +8,7 @@ import base64
 import binascii
 import os
 import re
+from binascii import b2a_base64
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
 FORMAT_ROUND = 0x58500002  # a forwarding round: gtrid = round, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([A-Za-z0-9_-]{2,86})\.([A-Za-z0-9_-]{0,86})")
 
 
@@ -48,7 +50,7 @@ class Xid(NamedTuple):
             raise ValueError(f"an xid's gtrid is 1 to {MAX_GTRID_BYTES} bytes, not {gtrid!r}")
         if not isinstance(bqual, bytes) or len(bqual) > MAX_BQUAL_BYTES:
             raise ValueError(f"an xid's bqual is at most {MAX_BQUAL_BYTES} bytes, not {bqual!r}")
-        return cls(format_id, gtrid, bqual)
+        return tuple.__new__(cls, (format_id, gtrid, bqual))  # (a named tuple's own is a function of Python)
 
     @classmethod
     def parse(cls, text: str) -> "Xid":
@@ -67,16 +69,13 @@ class Xid(NamedTuple):
 
 @lru_cache(maxsize=256)  # a branch's text is asked for half a dozen times on its way through a commit
 def _text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
-    return f"{format_id}.{_encode(gtrid)}.{_encode(bqual)}"
+    text = b"%d.%s.%s" % (format_id, b2a_base64(gtrid, newline=False), b2a_base64(bqual, newline=False))
+    return text.translate(_URL_SAFE, b"=").decode("ascii")
 
 
 def new_local_xid() -> Xid:
     """Return an xid for a transaction that stays in this process."""
     return Xid(FORMAT_LOCAL, os.urandom(12), b"")
-
-
-def _encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def _decode(text: str) -> bytes:

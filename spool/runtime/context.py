@@ -28,8 +28,11 @@ def associated(store: object) -> Joinable | None:
 
 def associate(store: object, transaction: Joinable | None) -> Association:
     """Make the caller's puts and gets join a transaction (or none any more); the token undoes it."""
-    others = {key: value for key, value in joined_by_caller.get().items() if key != id(store)}
-    return joined_by_caller.set(others if transaction is None else {**others, id(store): transaction})
+    joined = dict(joined_by_caller.get())
+    joined.pop(id(store), None)
+    if transaction is not None:
+        joined[id(store)] = transaction
+    return joined_by_caller.set(joined)
 
 
 def dissociate(association: Association) -> None:

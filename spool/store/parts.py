@@ -83,18 +83,19 @@ class PreparedBranches:
         self.held = {position: xid for xid, contents in branches.items() for position in addressed_positions(contents)}
 
     def add(self, version: int, xid: Xid, contents: FileContents) -> None:
-        """Add the branch that made this version of the list, if the one before it is known."""
+        """Add the branch that made this version of the list, which is known then if the one before it was."""
         if version == self.version + 1:
             self.version = version
-            self.branches[xid] = contents
-            for position in addressed_positions(contents):
-                self.held[position] = xid
+        self.branches[xid] = contents
+        for position in addressed_positions(contents):
+            self.held[position] = xid
 
     def forget(self, xid: Xid) -> None:
         """Forget a branch: a commit adopted it, and what it did is in the index now."""
         contents = self.branches.pop(xid, None)
-        for position in addressed_positions(contents) if contents is not None else ():
-            self.held.pop(position, None)
+        if contents is not None and self.held:
+            for position in addressed_positions(contents):
+                self.held.pop(position, None)
 
 
 def addressed_positions(contents: FileContents) -> Iterator[Position]:

@@ -52,7 +52,7 @@ class Branch:
         self._store = store
         self._journaled = journaled
         self._journal = ClaimJournal(store, self.xid)
-        self._locked = False
+        self._byte: int | None = None  # of the xid, while it is locked
         self._left = False  # to the next process that opens the space
 
     @property
@@ -69,17 +69,20 @@ class Branch:
         Raises:
             TransactionTimeout: another process did not let go of it in time.
         """
-        if not self._locked:
+        if self._byte is None:
+            byte = xid_byte(self.xid)
             try:
-                self._store.shared.xids.lock(xid_byte(self.xid), self._store.deadline(), f"the branch {self.xid}")
+                self._store.shared.xids.lock(byte, self._store.deadline(), f"the branch {self.xid}")
             except WaitExpired as error:
                 raise TransactionTimeout(str(error)) from None
-            self._locked = True
+            self._byte = byte
 
     def lock_xid_now(self) -> bool:
-        """Lock the xid's byte if it is free; False if another process has this xid."""
-        self._locked = self._locked or self._store.shared.xids.try_lock(xid_byte(self.xid))
-        return self._locked
+        """Lock the xid's byte, which this branch has not locked, if it is free; False if another process has it."""
+        byte = xid_byte(self.xid)
+        if self._store.shared.xids.try_lock(byte):
+            self._byte = byte
+        return self._byte is not None
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +158,7 @@ class Branch:
     def record_claims(self, ranges: PositionRanges) -> None:
         """Record claims in the journal, before a message is delivered."""
         if self._journaled:
-            if not self._locked:
+            if self._byte is None:
                 self.lock_xid()
             self._journal.add(ranges)
 
@@ -186,16 +189,17 @@ class Branch:
             self._journal.remove()
         except OSError as error:
             log.warning("a journal of claims stays behind: %s", error)
-        claims = self.claims[:]
-        self.claims.clear()
-        claiming.release(self._store.shared.claims, claims)
+        if self.claims:
+            claims = self.claims[:]
+            self.claims.clear()
+            claiming.release(self._store.shared.claims, claims)
         if self.groups.names:
             self.groups.release()
         if self._keys is not None:
             self._keys.release()
-        if self._locked:
-            self._locked = False
-            self._store.shared.xids.unlock(xid_byte(self.xid))
+        if self._byte is not None:
+            byte, self._byte = self._byte, None
+            self._store.shared.xids.unlock(byte)
 
 
 # -- a transaction that is dropped -------------------------------------------------------------------------------------

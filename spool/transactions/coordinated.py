@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from spool.coordination.counters import CounterPage
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
@@ -45,9 +44,8 @@ class CoordinatedTransaction(Transaction):
         """What was lost in it: its next call rolls it back for that, or did so."""
         return self._lost
 
-    @public_call("looking for the branch")
     def lock_xid_now(self) -> bool:
-        """Lock the xid of a coordinator's branch; False if another process has it."""
+        """Lock the xid of a coordinator's new branch; False if another process has it. Called inside a public call."""
         return self._branch.lock_xid_now()
 
     @public_call("taking from queue {queue}")
@@ -136,21 +134,17 @@ class CoordinatedTransaction(Transaction):
                 if self._branch.is_empty:
                     self._end(TransactionState.COMMITTED)
                     return False
-                self._vote(page)
+                self._branch.lock_xid()
+                file = self._branch.write_vote(page)
+                settings = self._store.settings.current(page)
+                check = None
+                if settings.config.has_limits:  # or the vote needs no number lock
+                    check = partial(room_for(self._store, lambda: file.tables), settings)
+                two_phase.vote(self._store, file, self._branch.xid, check=check)
                 self._end(TransactionState.PREPARED)
                 return True
             except BaseException as error:
                 self._fail("preparing", error)
-
-    def _vote(self, page: CounterPage) -> None:
-        store = self._store
-        self._branch.lock_xid()
-        file = self._branch.write_vote(page)
-        settings = store.settings.current()
-        check = None
-        if settings.config.has_limits:  # or the vote needs no number lock
-            check = partial(room_for(store, lambda: file.tables), settings)
-        two_phase.vote(store, file, self.xid, check=check)
 
     @public_call("committing")
     def commit(self, adopt: Sequence[Xid] = ()) -> None:

@@ -162,7 +162,7 @@ def decide_heuristically(engine: Engine, xid: Xid, deadline: Deadline, *, commit
     store, batch = engine.store, CommitBatch()
     batch.fact(fact_key(xid), COMMITTED if commit else ROLLED_BACK)
     if commit:
-        commit_prepared(engine, xid, deadline, vote_known=False, facts=batch)
+        commit_prepared(engine, xid, vote_known=False, facts=batch)
         return
     undecided = still_prepared(store, [xid], [voted_contents(store, xid)], deadline)
     commit_batch(store, batch, deadline, flush=True, check=undecided)

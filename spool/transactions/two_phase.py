@@ -13,6 +13,7 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, PREPARED_LIST, LockFile, xid_byte
 from spool.disk.disk import Disk, FlushFailed
 from spool.engine import Engine
@@ -83,8 +84,9 @@ def vote(store: Store, file: CommitFileWriter, xid: Xid, check: Callable[[], Non
 def _list_as_prepared(store: Store, file: CommitFileWriter, xid: Xid) -> None:
     store.shared.control.lock(PREPARED_LIST, store.deadline(), "the list of prepared branches")
     try:
-        check_destinations(store.settings.current(), file.tables)
-        version = store.shared.counters.bump_prepared()
+        page = store.shared.counters.read()
+        check_destinations(store.settings.current(page), file.tables)
+        version = store.shared.counters.bump_prepared(page)
         store.files.disk.rename_new(file.name, layout.prepared(xid))
         with store.view.mutex:
             store.view.prepared.add(version, xid, file.contents(0))
@@ -104,7 +106,7 @@ def _withdraw(store: Store, xid: Xid, why: OSError) -> None:
 def _unlist(disk: Disk, shared: Shared, xid: Xid, deadline: Deadline) -> None:
     shared.control.lock(PREPARED_LIST, deadline, "the list of prepared branches")
     try:
-        shared.counters.bump_prepared()
+        shared.counters.bump_prepared(shared.counters.read())
         disk.unlink(layout.prepared(xid))
     finally:
         shared.control.unlock(PREPARED_LIST)
@@ -142,8 +144,7 @@ class AdoptionRequest(CommitRequest):
     place = 0
 
     def __init__(self, xid: Xid, contents: FileContents, facts: CommitBatch | None = None) -> None:
-        super().__init__(None, 0, 0)
-        self.is_empty = False
+        self.page, self.messages, self.bytes = None, 0, 0
         self.adopts = self.xid = xid
         self.contents = contents
         self.facts = facts
@@ -154,19 +155,26 @@ class AdoptionRequest(CommitRequest):
         if self.facts is not None:
             batch.append(self.facts)
 
-    def refusal(self, store: Store, others: Collection[Xid]) -> Exception | None:
+    def refusal(self, store: Store, page: CounterPage, others: Collection[Xid]) -> Exception | None:
         if self.xid in others:
             return UnknownBranch(self.xid, None, "another thread commits it at this moment")
-        # Read again: what lies there may be damaged, or another vote under the same xid.
-        found = prepared_contents(store.files.disk, store.view.prepared, self.xid)
-        if found is None or found.header.checksum != self.contents.header.checksum or _is_decided(store, self.xid):
-            return UnknownBranch(self.xid, store.view.index.adopted.get(self.xid))
+        index = store.view.index
+        if self.xid in index.adopted or heuristic_fact(index, self.xid) is not None or not self._is_there(store, page):
+            return UnknownBranch(self.xid, index.adopted.get(self.xid))
         return None
 
+    def _is_there(self, store: Store, page: CounterPage) -> bool:
+        """Whether the branch lies there as it was read."""
+        disk, prepared = store.files.disk, store.view.prepared
+        with store.view.mutex:
+            is_known = page.prepared == prepared.version and prepared.branches.get(self.xid) is self.contents
+        if is_known:  # no branch came or went since
+            return disk.exists(layout.prepared(self.xid))
+        found = prepared_contents(disk, prepared, self.xid)
+        return found is not None and found.header.checksum == self.contents.header.checksum
 
-def commit_prepared(
-    engine: Engine, xid: Xid, deadline: Deadline, *, vote_known: bool, facts: CommitBatch | None = None
-) -> int:
+
+def commit_prepared(engine: Engine, xid: Xid, *, vote_known: bool, facts: CommitBatch | None = None) -> int:
     """Commit one prepared branch, with facts about it if there are any; returns the number.
 
     What is decided at the same time shares a flush.
@@ -179,7 +187,7 @@ def commit_prepared(
     """
     store = engine.store
     if not vote_known:
-        make_durable(store, xid, deadline)
+        make_durable(store, xid, store.deadline())
     contents = store.view.prepared.branches.get(xid) if vote_known else None
     request = AdoptionRequest(xid, contents or voted_contents(store, xid), facts)
     engine.group_commit.commit(request)
@@ -203,19 +211,14 @@ def still_prepared(
     """Return the check under the number lock that none of the branches was decided meanwhile. Rule 5."""
 
     def check(_: Settings) -> None:
-        settle_all(store, deadline)
-        catch_up(store)
+        page = settle_all(store, deadline)
+        catch_up(store, page)
         for xid, contents in zip(xids, branches, strict=True):
-            error = AdoptionRequest(xid, contents).refusal(store, ())
+            error = AdoptionRequest(xid, contents).refusal(store, page, ())
             if error is not None:
                 raise error
 
     return check
-
-
-def _is_decided(store: Store, xid: Xid) -> bool:
-    """Whether a commit or an administrator has decided the branch, as far as commits are applied."""
-    return xid in store.view.index.adopted or heuristic_fact(store.view.index, xid) is not None
 
 
 def make_durable(store: Store, xid: Xid, deadline: Deadline) -> None:
@@ -282,23 +285,24 @@ def move_adopted(store: Store, number: int, places: Iterable[tuple[int, Xid]]) -
         number: the commit that adopted them, durable and published.
         places: (k, xid), where k counts the commit's adoptions from 1.
     """
+    disk = store.files.disk
     pairs = [(layout.prepared(xid), layout.committed(number, k)) for k, xid in places]
     try:
-        if not store.files.disk.ordered and store.shared.counters.read().is_suspect:
-            return  # the new name may not be on the disk yet, and the old one is
-        if store.files.disk.ordered:
+        if disk.ordered:
             for source, target in pairs:
-                if store.files.disk.exists(target):  # after a power cut the file may have both names: the later counts
-                    _unless_gone(store.files.disk.unlink, source)
-                else:
-                    _unless_gone(store.files.disk.rename, source, target)
-            return
-        # Nothing orders renames here: the new name must be durable before the old one goes (strict POSIX).
-        linked = [source for source, target in pairs if _unless_gone(store.files.disk.link, source, target)]
-        if linked:
-            store.files.disk.flush_directory(layout.COMMITTED)
-        for source in linked:
-            _unless_gone(store.files.disk.unlink, source)
+                try:
+                    disk.rename_new(source, target)
+                except FileExistsError:  # after a power cut the file may have both names: the later one counts
+                    _unless_gone(disk.unlink, source)
+                except FileNotFoundError:
+                    pass  # another process has moved it
+        elif not store.shared.counters.read().is_suspect:  # (else the new name may not be on the disk yet)
+            # Nothing orders renames here: the new name must be durable before the old one goes (strict POSIX).
+            linked = [source for source, target in pairs if _unless_gone(disk.link, source, target)]
+            if linked:
+                disk.flush_directory(layout.COMMITTED)
+            for source in linked:
+                _unless_gone(disk.unlink, source)
     except FlushFailed:
         store.stop()
     except OSError as error:

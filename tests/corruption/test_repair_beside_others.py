@@ -36,7 +36,7 @@ def test_a_damaged_vote_whose_owner_is_at_it_is_left_to_it(space: spool.Space, w
     assert quarantined(space) == [f"{layout.QUARANTINE}/prepared.{XID}.msgpack"]
 
 
-@pytest.mark.parametrize(("call", "about"), [("rename", "prepared/"), ("make_durable", "committed")])
+@pytest.mark.parametrize(("call", "about"), [("rename_new", "prepared/"), ("make_durable", "committed")])
 def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_damaged_branch_that_was_committed_by_one_who_died_is_repaired_as_comm
     assert space.check() == []
 
 
-@pytest.mark.parametrize(("call", "about"), [("rename", "prepared/"), ("make_durable", "committed")])
+@pytest.mark.parametrize(("call", "about"), [("rename_new", "prepared/"), ("make_durable", "committed")])
 def test_a_damaged_branch_that_is_committed_while_it_is_looked_at_is_committed(
     processes: Processes, space: spool.Space, watched: Watched, call: str, about: str
 ) -> None:

@@ -148,12 +148,11 @@ def _branch(space: spool.Space, xid: Xid, name: str) -> CoordinatedTransaction:
 
 def _adoptions(space: spool.Space, zoo: Zoo) -> None:
     """Heads with an adopted branch under its committed name, and with one that nobody has moved yet."""
-    store = space._store
     for kind in ("adopted branch", "unmoved branch"):
         xid = Xid(FOREIGN, kind.encode(), b"")
         _branch(space, xid, kind).prepare()
         with mock.patch.object(two_phase, "move_adopted") if kind == "unmoved branch" else mock.MagicMock():
-            number = two_phase.commit_prepared(space.engine, xid, store.deadline(), vote_known=True)
+            number = two_phase.commit_prepared(space.engine, xid, vote_known=True)
         zoo.files[f"head of {kind}"] = layout.committed(number)
         zoo.files[kind] = layout.committed(number, 1) if kind == "adopted branch" else layout.prepared(xid)
         zoo.live[body(kind)] = frozenset({zoo.files[kind], zoo.files[f"head of {kind}"]})

@@ -50,7 +50,7 @@ def planted(bug: Bug) -> Iterator[None]:
 _LISTS = "page = list_prepared(store, page)"
 _SETTLED = "page = settle_to(store, last, deadline or store.deadline(), page)"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
-_SETTLES_ALL = "    catch_up(store, settle_all(store, store.deadline()))\n"
+_SETTLES_ALL = "page = settle_all(store, store.deadline())\n    catch_up(store, page)\n"
 
 BUGS = (
     Bug("numbers issued without their lock", commit._issue,
@@ -87,7 +87,8 @@ OF_NARROW_WINDOWS = (
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
-    (Bug("an adoption that does not settle", group_commit.GroupCommit._decided_meanwhile, ((_SETTLES_ALL, ""),),
+    (Bug("an adoption that does not settle", group_commit.GroupCommit._decided_meanwhile,
+         ((_SETTLES_ALL, "page = store.shared.counters.read()\n"),),
          "commit, rollback and commit race"),
      "after the number lock a commit looks whether its branch was committed meanwhile"),
 )  # fmt: skip

@@ -167,7 +167,7 @@ def deciding(book: Book, outcome: str, *, told: bool = False, patience: int = 0)
         deed.may_return |= target is NOTHING  # from its first step on: the removal is not flushed
         try:
             if outcome == "commit":
-                two_phase.commit_prepared(space.engine, XID, store.deadline(), vote_known=told)
+                two_phase.commit_prepared(space.engine, XID, vote_known=told)
             else:
                 two_phase.rollback_prepared(store, XID, store.deadline())
         except UnknownBranch:

@@ -71,7 +71,7 @@ def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
 
 @pytest.mark.parametrize(
     ("bug", "stopped_at"),
-    [(NO_LOOK_FOR_A_COMMIT, "rename "), (NO_SETTLING, "flush")],
+    [(NO_LOOK_FOR_A_COMMIT, "rename_new prepared"), (NO_SETTLING, "flush")],
     ids=lambda x: getattr(x, "what", x),
 )
 def test_a_rollback_that_does_not_look_for_the_commit_of_who_died_is_missed(bug: Bug, stopped_at: str) -> None:

@@ -38,7 +38,7 @@ def test_whoever_votes_and_whoever_commits_while_another_takes(record_property) 
     assert tried > 10
 
 
-@pytest.mark.parametrize("stopped_at", ["rename ", "flush"])
+@pytest.mark.parametrize("stopped_at", ["rename_new prepared", "flush"])
 def test_a_rollback_looks_for_the_commit_of_who_died(stopped_at: str) -> None:
     """At each step of a rollback, another process commits the branch, and dies before its branch is moved, or before
     its commit is flushed."""

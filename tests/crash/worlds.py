@@ -127,7 +127,7 @@ def decide(space: spool.Space, outcome: str, *, told: bool = False) -> None:
     """Commit or roll back the branch in doubt, as a coordinator that was or was not told its vote."""
     store = space._store
     if outcome == "commit":
-        commit_prepared(space.engine, XID, deadline(space), vote_known=told)
+        commit_prepared(space.engine, XID, vote_known=told)
     else:
         rollback_prepared(store, XID, deadline(space))
 

@@ -136,7 +136,7 @@ class User:
         branch.put("a", body, delay=DELAY)
         assert branch.prepare()
         self.moment()
-        commit_prepared(self.space.engine, branch.xid, self.space._store.deadline(), vote_known=True)
+        commit_prepared(self.space.engine, branch.xid, vote_known=True)
         self.waiting.append(Waiting(body, self.clock.now() + DELAY))  # from the commit, not from the vote
         self.moment()
 

@@ -248,7 +248,7 @@ def test_q14_x07_what_a_branch_votes_for_is_left_to_it(act: str) -> None:
     for two, _, voted in meanwhile(prepare, do, lambda space: branches[0].prepare()):
         if voted is True:
             assert two.other.stats("q").in_doubt == 1
-            commit_prepared(two.other.engine, branches[0].xid, two.other._store.deadline(), vote_known=True)
+            commit_prepared(two.other.engine, branches[0].xid, vote_known=True)
             stats = two.other.stats("q")
             assert (stats.dequeued, stats.expired, stats.ready, bodies(two.other, "other")) == (1, 0, 0, [])
 

@@ -55,8 +55,7 @@ def prepare(space: spool.Space) -> None:
 
 
 def commit_prepared(space: spool.Space) -> None:
-    store = space._store
-    two_phase.commit_prepared(space.engine, Xid(FOREIGN_FORMAT, b"one", b""), store.deadline(), vote_known=True)
+    two_phase.commit_prepared(space.engine, Xid(FOREIGN_FORMAT, b"one", b""), vote_known=True)
 
 
 def rollback_prepared(space: spool.Space) -> None:

@@ -20,9 +20,9 @@ ALLOWED = 1.0 if sys.version_info < (3, 14) else 1.1
 MOST = {
     "put": (96, 139),  # 50 + 80
     "get": (137, 185),  # 70 + 110
-    "transaction of a get and a put": (275, 317),
-    "the commit of such a transaction": (122, 153),
-    "two-phase commit of a put, all five calls": (425, 462),  # 200 + 250
+    "transaction of a get and a put": (265, 311),
+    "the commit of such a transaction": (119, 150),
+    "two-phase commit of a put, all five calls": (287, 364),  # 200 + 250
     "each further put of a transaction": (11, 16),  # 8 + 15
     "each further get of a transaction, of messages of one commit": (41, 47),  # 25 + 30
     "each further get of a transaction, of messages of a commit each": (39, 46),  # 25 + 30

@@ -46,7 +46,7 @@ class Recogniser:
 
     def before(self, method: str, *args: Any) -> None:
         """These two windows end with the call, so the process is in them until it is made."""
-        if method in ("rename", "link") and args[0].startswith(layout.PREPARED):
+        if method in ("rename_new", "link") and args[0].startswith(layout.PREPARED):
             self.window = DECISION_TO_MOVE
         elif method == "unlink" and args[0].startswith(_TAKEN) and _FIRST_NAME not in args[0]:
             self.window = COMMIT_TO_REMOVAL
@@ -136,7 +136,6 @@ class WindowDisk(Disk):
     make_durable = _watched("make_durable")
     names = _watched("names")
     read_at = _watched("read_at")
-    rename = _watched("rename")
     rename_new = _watched("rename_new")
     unlink = _watched("unlink")
     unlock = _watched("unlock")

@@ -273,7 +273,7 @@ def finish(engine: Engine, log: Log, xid: Xid, *, commit: bool, told: bool) -> N
     log.write("commit" if commit else "rollback")
     try:
         if commit:
-            two_phase.commit_prepared(engine, xid, store.deadline(), vote_known=told)
+            two_phase.commit_prepared(engine, xid, vote_known=told)
             log.write("ack")
         else:
             two_phase.rollback_prepared(store, xid, store.deadline())

@@ -23,7 +23,7 @@ ROUND = Xid(FORMAT_ROUND, b"round", b"1")
 def committed_and_not_moved(processes: Processes) -> int:
     """Another process commits the branch, and dies before it moves it."""
     committer, disk = processes.open()
-    disk.dies_before("rename", lambda: commit(committer), "prepared/")
+    disk.dies_before("rename_new", lambda: commit(committer), "prepared/")
     return processes.newest()
 
 
@@ -68,12 +68,15 @@ def test_who_asks_for_a_branch_that_was_committed_and_moved_is_told_by_which_com
     assert refused.value.committed_by == number
 
 
+@pytest.mark.parametrize("listed", [True, False])
 def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
-    space: spool.Space, watched: Watched
+    space: spool.Space, watched: Watched, listed: bool
 ) -> None:
-    """Who was told the first one's vote does not commit the second."""
+    """A process that was told the first one's vote does not commit the second, whether or not it has read the first."""
     committer, disk = watched
     prepare(space)
+    if listed:
+        assert bodies(committer) == []
 
     def again() -> None:
         rollback(space)

@@ -43,7 +43,7 @@ def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gath
         voted(rm, xid(name))
     with gathering.held():
         first = gathering.join(lambda: rm.commit(xid(b"one")))
-        again = gathering.join(lambda: commit_prepared(engine, xid(b"one"), engine.store.deadline(), vote_known=True))
+        again = gathering.join(lambda: commit_prepared(engine, xid(b"one"), vote_known=True))
         rolled_back = gathering.join(lambda: rm.commit(xid(b"two")))
         gathering.disk.unlink(layout.prepared(xid(b"two")))
     assert first.error is None
