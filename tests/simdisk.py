@@ -224,6 +224,11 @@ class SimulatedDisk(Disk):
         self._step("map", handle, length)
         return SimulatedMemory(self, handle)
 
+    def look(self, handle: int, place: slice) -> bytes:
+        """At shared memory."""
+        self._step("look", handle, place.start, place.stop - place.start)
+        return self._handle(handle).data[place]
+
     def handle_identity(self, handle: int) -> FileIdentity:
         self._step("handle_identity", handle)
         return _identity(self._handle(handle))
@@ -361,8 +366,7 @@ class SimulatedMemory:
         self._handle = handle
 
     def __getitem__(self, place: slice) -> bytes:
-        self._disk._step("look", self._handle, place.start, place.stop - place.start)
-        return self._disk._handle(self._handle).data[place]
+        return self._disk.look(self._handle, place)
 
     def __setitem__(self, place: slice, data: bytes) -> None:
         half = len(data) // 2

@@ -4,6 +4,8 @@
 between the two stores: *issued* is then the larger (it may have been given out), *published* the smaller (it may not
 be visible yet), and the next store writes both. A counter is stored only under the lock that makes the
 process its only writer; the callers take that lock.
+
+They are read in memory that processes share, and stored by calls, which wake the processes that watch the file.
 """
 
 import struct
@@ -12,7 +14,9 @@ from functools import lru_cache
 from typing import Self
 
 from spool.coordination.locks import open_shared
+from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
+from spool.disk.memory import ByCalls, SharedBytes
 from spool.errors import SpaceStopped
 from spool.model.layout import COUNTERS
 
@@ -31,6 +35,7 @@ _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
 class CounterPage:
     """All counters at one moment, from one read.
 
+    is_stopped: whether a flush failed in some process.
     issued: the highest number given out; exact only under the number lock.
     published: every commit up to this number is visible to all.
     durable: every commit up to this number was flushed.
@@ -39,7 +44,8 @@ class CounterPage:
     owner: the last owner's number that was given out.
     """
 
-    __slots__ = ("data", "durable", "issued", "owner", "prepared", "published", "settings")
+    __slots__ = ("data", "durable", "is_stopped", "issued", "owner", "prepared", "published", "settings")
+    is_stopped: bool
     issued: int
     published: int
     durable: int
@@ -50,23 +56,20 @@ class CounterPage:
     def __init__(self, data: bytes, before: "CounterPage | None" = None) -> None:
         """Decode the file's bytes. ``before``: an earlier page; where its bytes are the same, so are its counters."""
         self.data = data
+        self.is_stopped = data[_STOP_OFFSET] == 1
         known, old = (self, b"") if before is None else (before, before.data)
-        self.issued = known.issued if data[_ISSUED] == old[_ISSUED] else max(_values(data[_ISSUED]))
-        self.published = known.published if data[_PUBLISHED] == old[_PUBLISHED] else min(_values(data[_PUBLISHED]))
-        self.durable = known.durable if data[_DURABLE] == old[_DURABLE] else min(_values(data[_DURABLE]))
-        self.prepared = known.prepared if data[_PREPARED] == old[_PREPARED] else max(_values(data[_PREPARED]))
-        self.settings = known.settings if data[_SETTINGS] == old[_SETTINGS] else max(_values(data[_SETTINGS]))
-        self.owner = known.owner if data[_OWNERS] == old[_OWNERS] else max(_values(data[_OWNERS]))
+        self.issued = known.issued if data[_ISSUED] == old[_ISSUED] else _values(data[_ISSUED])[1]
+        self.published = known.published if data[_PUBLISHED] == old[_PUBLISHED] else _values(data[_PUBLISHED])[0]
+        self.durable = known.durable if data[_DURABLE] == old[_DURABLE] else _values(data[_DURABLE])[0]
+        self.prepared = known.prepared if data[_PREPARED] == old[_PREPARED] else _values(data[_PREPARED])[1]
+        self.settings = known.settings if data[_SETTINGS] == old[_SETTINGS] else _values(data[_SETTINGS])[1]
+        self.owner = known.owner if data[_OWNERS] == old[_OWNERS] else _values(data[_OWNERS])[1]
 
     def check(self) -> Self:
         """Return this page. Raises SpaceStopped if a flush failed in any process."""
-        if self.data[_STOP_OFFSET] == 1:  # (as ``is_stopped``: each step asks this)
+        if self.is_stopped:
             raise SpaceStopped(STOPPED_TEXT)
         return self
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.data[_STOP_OFFSET] == 1
 
     @property
     def is_suspect(self) -> bool:
@@ -79,17 +82,28 @@ class CounterPage:
 
 
 class Counters:
-    """Reads are one ``pread``; a store writes both copies, one after the other in one ``pwrite``."""
+    """A store writes both copies of a counter, one after the other in one ``pwrite``."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
+        """Open the file. ``make``: see ``open_shared``; the opener that is alone then calls ``start``."""
         self.disk = disk
         self.handle = open_shared(disk, COUNTERS, make=make)
+        self._memory: SharedBytes = ByCalls(disk, self.handle)  # the file may be empty until ``start``
+        if not make:
+            self._share()
         self._stopped_here = False
         self._last = CounterPage(bytes(_SIZE))  # as it was read last
 
+    def _share(self) -> None:
+        if self.disk.handle_identity(self.handle).size >= _SIZE:
+            self._memory = self.disk.map(self.handle, _SIZE)
+
     def read(self) -> CounterPage:
         """Return the counters as they are now; the same page as last time if its bytes are the same."""
-        data, last = self.disk.read_at(self.handle, 0, _SIZE), self._last
+        try:
+            data, last = self._memory[0:_SIZE], self._last
+        except ValueError:
+            raise not_open() from None
         if data == last.data and not self._stopped_here:
             return last
         data = data.ljust(_SIZE, b"\0")
@@ -100,6 +114,23 @@ class Counters:
 
     def store_issued(self, number: int) -> None:
         self.disk.write_at(self.handle, _ISSUED.start, _with_checksum(number))
+
+    def publish_next(self, number: int, *, durable: bool) -> bool:
+        """Publish a number, as ``store_published`` does, if the one before it is published; False if it is not.
+
+        Raises SpaceStopped if a flush failed in any process.
+        """
+        try:
+            data = self._memory[0:_SIZE]
+        except ValueError:
+            raise not_open() from None
+        if data[_STOP_OFFSET] == 1 or self._stopped_here:
+            raise SpaceStopped(STOPPED_TEXT)
+        before = _with_checksum(number - 1)
+        if data[_PUBLISHED] != before:
+            return False
+        self.store_published(number, durable=durable and data[_DURABLE] == before)
+        return True
 
     def store_published(self, number: int, *, durable: bool) -> None:
         """Store *published*; with ``durable``, also that every commit up to it was flushed. Caller holds the number's
@@ -144,6 +175,7 @@ class Counters:
         self.bump_settings()
         self.store_owner(0)
         self.disk.write_at(self.handle, 0, self.disk.boot_id().encode("ascii").ljust(_BOOT_BYTES, b"\0"))
+        self._share()
 
     def _store(self, counter: slice, value: int) -> None:
         self.disk.write_at(self.handle, counter.start, _with_checksum(value))
@@ -156,18 +188,20 @@ STOPPED_TEXT = (
 
 
 @lru_cache(maxsize=64)  # a commit's number stands in three counters of the next pages
-def _values(pair: bytes) -> tuple[int, ...]:
-    """Decode a counter: the values of its copies that are whole; 0 if none is, as in a new file, of which the opener
-    that is alone stores the true ones."""
+def _values(pair: bytes) -> tuple[int, int]:
+    """Decode a counter: the least and the greatest value of its copies that are whole.
+
+    Both are 0 if none is, as in a new file, of which the opener that is alone stores the true ones.
+    """
     first, second = _PAIR.unpack(pair)[::2]
     if pair == _with_checksum(first):
-        return (first,)
-    values: tuple[int, ...] = ()
+        return first, first
+    values: list[int] = []
     if pair[:_COPY_BYTES] == _with_checksum(first)[:_COPY_BYTES]:
-        values += (first,)
+        values.append(first)
     if pair[_COPY_BYTES:] == _with_checksum(second)[:_COPY_BYTES]:
-        values += (second,)
-    return values or (0,)
+        values.append(second)
+    return (min(values), max(values)) if values else (0, 0)
 
 
 @lru_cache(maxsize=64)  # a commit stores its number three times, and reads it

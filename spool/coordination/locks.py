@@ -50,7 +50,7 @@ class LockFile:
         self.name = name
         self.handle = open_shared(disk, name, make=make)
         self.identity = disk.handle_identity(self.handle)
-        self._held: set[int] = set()
+        self._held: dict[int, None] = {}
         self._mutex = threading.Lock()
 
     def try_lock(self, byte: int, *, shared: bool = False) -> bool:
@@ -58,7 +58,7 @@ class LockFile:
         with self._mutex:
             if byte in self._held or not self.disk.lock(self.handle, byte, shared=shared):
                 return False
-            self._held.add(byte)
+            self._held[byte] = None
         try:
             if self.disk.same_file(self.name, self.identity):
                 return True
@@ -78,7 +78,7 @@ class LockFile:
     def unlock(self, byte: int) -> None:
         """Release a byte that this process holds."""
         with self._mutex:
-            self._held.remove(byte)
+            del self._held[byte]
             self.disk.unlock(self.handle, byte)
 
     def is_held_here(self, byte: int) -> bool:

@@ -48,14 +48,16 @@ def encode_table(table: Table) -> bytes:
 
 def section_of(table: Table, bodies: Sequence[bytes]) -> Section:
     """Encode a section, whose table has the lengths and checksums of the bodies."""
-    encoded = encode_table(table)
-    parts, bodies_bytes = [encoded], 0
-    if bodies:
-        parts *= 1 + 2 * len(bodies)
+    encoded, new = encode_table(table), tuple.__new__  # (a named tuple's own is a function of Python)
+    parts, size, count = [encoded], len(encoded), len(bodies)
+    bodies_bytes = 0
+    if count:
+        parts *= 1 + 2 * count
         parts[1::2] = map(body_head, table.lengths)
         parts[2::2] = bodies
-        bodies_bytes = sum(map(len, parts)) - len(encoded)
-    return Section(table, SectionEntry(0, len(encoded), zlib.crc32(encoded), bodies_bytes, len(bodies)), parts)
+        bodies_bytes = sum(map(len, parts)) - size
+    entry = new(SectionEntry, (0, size, zlib.crc32(encoded), bodies_bytes, count))
+    return new(Section, (table, entry, parts))
 
 
 class CommitBatch:
@@ -114,7 +116,7 @@ class CommitBatch:
         it."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
-            self._begun += ((Xid(FORMAT_LOCAL, id_bytes, b""), id_bytes, self.messages),)
+            self._begun += ((tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b"")), id_bytes, self.messages),)
             self._shared = id_bytes.hex(), self.messages
         branch, first = self._shared
         return branch, self.messages - first

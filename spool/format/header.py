@@ -42,6 +42,7 @@ _VERSION_AT = 1 + len(_START)
 _NUMBER_AT = _VERSION_AT + 2 + len(_NUMBER_KEY)
 _NUMBER_CHECK_AT = _NUMBER_AT + 8 + len(_NUMBER_CHECK_KEY)
 _LENGTH_AT = _NUMBER_CHECK_AT + 4 + len(_LENGTH_KEY)
+_STAMP_AT, _STAMP = _VERSION_AT + 2, struct.Struct(f">{len(_NUMBER_KEY)}sQ{len(_NUMBER_CHECK_KEY)}sI")
 FIXED_BYTES = _LENGTH_AT + 4
 
 # What is the same in every header that is written, up to its length. 15 fields are as many as a fixmap holds.
@@ -64,6 +65,7 @@ _SECTION = struct.Struct(">BBIBIBQBI")
 _REST = struct.Struct(">14sQ8sB9sI")
 _DURABLE_MARK_KEY, _FLUSHED_KEY, _PADDING_KEY = b"\xacdurable_mark\xcf", b"\xa7flushed", b"\xa7padding\xc6"
 _TAIL = b"\xa8checksum\xce"
+_AROUND_BYTES = len(_FRONT) + 4 + _REST.size + len(_TAIL) + 4  # all but the fields in the middle
 
 # What well-formed msgpack with a right checksum can still raise where something else was expected.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, msgpack.UnpackException)
@@ -155,14 +157,13 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
         _SECTIONS_KEY, _array_head(len(sections)), *sections,
     ]  # fmt: skip
     packed = b"".join(fields)
-    length = len(_FRONT) + 4 + len(packed) + _REST.size + len(_TAIL) + 4
+    length = _AROUND_BYTES + len(packed)
     padding = room - length if room > length else 0
     rest = _REST.pack(
         _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, padding
     )
-    behind = b"".join(((length + padding).to_bytes(4, "big"), packed, rest, bytes(padding), _TAIL))
-    checksum = zlib.crc32(behind, _FRONT_CHECKSUM)
-    return b"".join((_FRONT, behind, checksum.to_bytes(4, "big")))
+    behind = _CHECKSUM.pack(length + padding) + packed + rest + bytes(padding) + _TAIL
+    return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
 
 
 def header_checksum(encoded: bytes) -> int:
@@ -174,8 +175,8 @@ def header_checksum(encoded: bytes) -> int:
 
 def stamp(number: int) -> tuple[int, bytes]:
     """Return (offset, bytes) that write a number with its checksum into a finished file."""
-    raw = _NUMBER.pack(number)
-    return _NUMBER_AT - len(_NUMBER_KEY), _NUMBER_KEY + raw + _NUMBER_CHECK_KEY + _CHECKSUM.pack(zlib.crc32(raw))
+    checksum = zlib.crc32(number.to_bytes(8, "big"))
+    return _STAMP_AT, _STAMP.pack(_NUMBER_KEY, number, _NUMBER_CHECK_KEY, checksum)
 
 
 def header_length(start: bytes) -> int:

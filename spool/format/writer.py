@@ -118,10 +118,11 @@ class CommitFileWriter:
             entries += (entry,)
             parts += pieces
             size += entry.table_bytes + entry.bodies_bytes
-        header = self._header = Header(
+        fields = (
             0, time, _writer_name(os.getpid()), batch.branches, tuple(batch.adopts), batch.supersedes, tuple(entries),
-            durable_mark, flushed,
+            durable_mark, flushed, 0, 0, 0,
         )  # fmt: skip
+        header = self._header = tuple.__new__(Header, fields)
         if self.streamed:
             self._put_header(header)
             return

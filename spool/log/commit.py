@@ -90,7 +90,8 @@ def commit(
         elif flush:
             file.flush()
         # 8. Publish it behind all earlier numbers: now it is visible to all processes.
-        _publish(store, number, seconds, flushed=flush)
+        if not store.shared.counters.publish_next(number, durable=flush):
+            _publish_behind(store, number, seconds, flushed=flush)
     except FlushFailed as error:
         store.stop()  # before the byte is free: no process may take this file for a whole one
         raise CommitUnknown(f"flushing commit {number} failed ({error}); {_LOOK}") from error
@@ -122,7 +123,9 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         #    supersedes others, every commit before it is applied now, and ``check`` may complete the batch by that.
         if store.guard.closed:
             store.guard.check()
-        page = store.shared.counters.read().check()
+        page = store.shared.counters.read()
+        if page.is_stopped:
+            page.check()
         settings = store.settings.known
         if page.settings != settings.version:
             settings = store.settings.current(page)
@@ -174,14 +177,12 @@ def _hold_number(store: Store, number: int, seconds: float | None) -> int:
     raise SystemFailure("the space has used up its commit numbers: export it and import it into a new one")
 
 
-def _publish(store: Store, number: int, seconds: float | None, *, flushed: bool) -> None:
-    """Publish the number behind all earlier ones. Caller holds its byte. Rule 2.
+def _publish_behind(store: Store, number: int, seconds: float | None, *, flushed: bool) -> None:
+    """Publish the number once all earlier ones are published. Caller holds its byte. Rule 2.
 
     Other processes wait for it, so the close of the space does not end the wait.
     """
-    page = store.shared.counters.read().check()
-    if page.published < number - 1:
-        page = settle_to(store, number - 1, store.deadline(seconds)._replace(check=None), page)
+    page = settle_to(store, number - 1, store.deadline(seconds)._replace(check=None))
     if page.published < number:  # never back, whatever happened to run/
         store.shared.counters.store_published(number, durable=flushed and page.durable == number - 1)
 

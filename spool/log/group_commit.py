@@ -227,7 +227,15 @@ class GroupCommit:
     def _write(self, requests: Sequence[CommitRequest]) -> None:
         """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
-        batch = batch_of(requests)
+        batch = CommitBatch()
+        adopting: list[CommitRequest] = []
+        for request in requests:
+            if request.adopts is None:
+                request.append_to(batch)
+            else:
+                adopting += (request,)
+        for request in adopting:  # behind all messages of the file itself: theirs have the next ordinals
+            request.append_to(batch)
         check = partial(self._check, requests)
         try:
             commit(self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room)
@@ -316,17 +324,3 @@ def _fits(
         return False
     added.update(grown)
     return True
-
-
-def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
-    """Return one batch of all requests, in their order."""
-    batch = CommitBatch()
-    adoptions: list[CommitRequest] = []
-    for request in requests:
-        if request.adopts is not None:
-            adoptions.append(request)  # behind all messages of the file itself: theirs have the next ordinals
-        else:
-            request.append_to(batch)
-    for request in adoptions:
-        request.append_to(batch)
-    return batch

@@ -66,7 +66,9 @@ def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Un
         if store.guard.closed:
             store.guard.check()
         try:
-            page = store.shared.counters.read().check()
+            page = store.shared.counters.read()
+            if page.is_stopped:
+                page.check()
             if queue not in settings.config.queues or page.settings != settings.version:
                 settings = check_queue(store.settings, queue, page)
         except OSError as error:

@@ -267,5 +267,5 @@ def test_what_is_published_while_somebody_looks_is_had_at_once() -> None:
     """A get that does not wait finds it, and one that waits need not sleep first."""
     there = Processes()
     space, (other, disk) = there.space(), there.open()
-    disk.before("read_at", lambda: space.put("orders", "new"), spare=1)  # (of the counters, by the second look)
+    disk.before("look", lambda: space.put("orders", "new"), spare=1)  # (of the counters, by the second look)
     assert other.get("orders").body == "new"

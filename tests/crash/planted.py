@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
-from spool.coordination import locks
+from spool.coordination import counters, locks
 from spool.format import writer
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
@@ -57,7 +57,7 @@ BUGS = (
         (
             (
                 "if not store.shared.control.try_lock(NUMBER):",
-                "store.shared.control._held.add(NUMBER)\n    if False:",
+                "store.shared.control._held.setdefault(NUMBER)\n    if False:",
             ),
         ),
         "commit, rollback and commit race"),
@@ -106,8 +106,8 @@ FINISHED_AS_IT_LIES = Bug(
 )  # fmt: skip
 
 OUT_OF_ORDER = Bug(
-    "numbers published out of order", commit._publish,
-    (("page.published < number - 1", "False"),), "commits beside looks",
+    "numbers published out of order", counters.Counters.publish_next,
+    (("data[_PUBLISHED] != before", "False"),), "commits beside looks",
 )  # fmt: skip
 
 APPLIED_TOO_EARLY = Bug(

@@ -436,7 +436,7 @@ def test_a_removal_that_is_not_visible_yet_is_seen_by_the_compaction(space: spoo
 
         def dying(*args: object, **options: object) -> int:
             with (
-                mock.patch("spool.log.commit._publish", side_effect=WaitExpired("it died")),
+                mock.patch.object(other._store.shared.counters, "publish_next", side_effect=WaitExpired("it died")),
                 pytest.raises(spool.CommitUnknown),
             ):
                 other.get("orders", message_id=ids[100])

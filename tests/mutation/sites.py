@@ -16,7 +16,7 @@ PACKAGES = ("spool", "xa", "recovery", "forwarder")
 # {receiver} is what stands before the dot, {first}, {second} and {last} are arguments.
 _NOTHING = "None"
 _COUNTERS = "{first}.shared.counters.read()"
-_HELD = "(not {receiver}._held.add({first}))"
+_HELD = "(not {receiver}._held.setdefault({first}))"
 _STAND_INS = {
     # flushes
     "flush": _NOTHING,
@@ -29,7 +29,7 @@ _STAND_INS = {
     "flock": "True",
     "lock_xid_now": "True",
     "lock_xid": _NOTHING,
-    "with_number_lock": "{first}._held.add(0)",
+    "with_number_lock": "{first}._held.setdefault(0)",
     "exclusively": "__import__('contextlib').nullcontext(True)",
     "is_free": "True",
     "is_owner_dead": "False",
@@ -152,7 +152,7 @@ def _inside(call: ast.Call) -> Iterator[ast.AST]:
 def _value_without(call: ast.Call) -> str | None:
     """What a call's caller sees if it is left out."""
     name, receiver = _name(call)
-    if name == "check" and "counters.read()" in receiver:
+    if name == "check" and ("counters.read()" in receiver or receiver == "page"):
         return f"({receiver})"  # of the flag that says that a flush failed
     if name in ("is_held_elsewhere", "claims_elsewhere"):
         return "False" if call.args else "[]"

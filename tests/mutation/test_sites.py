@@ -15,7 +15,7 @@ def test_a_call_is_left_out_as_if_it_had_been_made() -> None:
 """
     first, second, third = sites_of(source, "spool/x.py")
     assert first.name == "spool/x.py f: store.shared.numbers.try_lock(7)"
-    assert "if (not store.shared.numbers._held.add(7)):" in first.left_out(source)
+    assert "if (not store.shared.numbers._held.setdefault(7)):" in first.left_out(source)
     assert "\n        None\n" in second.left_out(source)
     assert "return store.shared.counters.read()" in third.left_out(source)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from spool.coordination import counters
 from spool.disk import Disk
+from spool.disk.memory import ByCalls, SharedBytes
 from spool.model import layout
 from spool.model.layout import MAX_ORDINAL, ORDINAL_BITS
 from tests.torture.history import Log
@@ -140,6 +141,10 @@ class WindowDisk(Disk):
     unlink = _watched("unlink")
     unlock = _watched("unlock")
     write_at = _watched("write_at")
+
+    def map(self, handle: int, length: int) -> SharedBytes:
+        """By calls, which are seen."""
+        return ByCalls(self, handle)
 
     def create(self, name: str) -> int:
         handle = super().create(name)
