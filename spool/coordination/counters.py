@@ -106,7 +106,8 @@ class Counters:
             raise not_open() from None
         if data == last.data and not self._stopped_here:
             return last
-        data = data.ljust(_SIZE, b"\0")
+        if not data[_SIZE - 1 :]:  # a new file, or one that was cut
+            data = data.ljust(_SIZE, b"\0")
         if self._stopped_here:
             data = data[:_STOP_OFFSET] + b"\x01" + data[_STOP_OFFSET + 1 :]
         self._last = page = CounterPage(data, last)

@@ -279,7 +279,7 @@ class CommitBatch:
         table = self._table
         if not (self._bodies or table.commands or table.facts):
             return
-        self.sections.append(section_of(table, self._bodies))
+        self.sections += (section_of(table, self._bodies),)
         self._table, self._bodies, self._bytes, self._addressed = Table(), [], 0, 0
 
     def body(self, ordinal: int) -> bytes | None:

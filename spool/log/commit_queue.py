@@ -10,8 +10,10 @@ State and decisions only; ``group_commit`` does what there is to do.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import groupby
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 
@@ -35,6 +37,7 @@ LOOK_SECONDS = 0.05
 _RANGE_BYTES = 32  # about what a range takes in a file
 # The leader thread lets the threads that the last commits woke come again for so long at most: about half a flush.
 LINGER_SECONDS = 0.0002
+_ALIKE = attrgetter("alike")
 
 
 class Stage(Enum):
@@ -55,6 +58,8 @@ class CommitRequest:
     is_empty = False  # there is nothing to commit
     adopts: Xid | None = None  # the prepared branch that it commits: under the number lock ``refusal`` is asked
     branch, first = "", 0  # of its messages, as hex; the ordinal of the first one in it
+    alike: tuple[str, Mapping[str, Any]] | None = None  # queue and control fields, if it is ``bodies`` with these alone
+    bodies: Sequence[bytes] = ()
     number: int | None = None
     error: BaseException | None = None
     caller = 0  # the thread that waits, or 0
@@ -109,9 +114,12 @@ class PutRequest(CommitRequest):
     def __init__(self, page: CounterPage, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
         self.page = page
         self.messages = self.bytes = 0
-        for bodies, _ in groups:
+        for bodies, attributes in groups:
             self.messages += len(bodies)
             self.bytes += sum(map(len, bodies))
+            self.bodies, self.alike = bodies, (queue, attributes)
+        if groups[1:]:
+            self.alike = None
         self.is_large = self.bytes >= SECTION_BYTES or self.messages > SECTION_MESSAGES
         self.queue = queue
         self.groups = groups
@@ -165,6 +173,34 @@ class BranchRequest(CommitRequest):
         batch.append(self.batch)
 
 
+def batch_of(requests: Sequence[CommitRequest]) -> CommitBatch:
+    """Return one batch of all requests, in their order, but adoptions last: their messages have the next ordinals.
+
+    Neighbours whose messages are alike are put at once.
+    """
+    batch = CommitBatch()
+    adopting: list[CommitRequest] = []
+    for alike, neighbours in groupby(requests, _ALIKE):
+        if alike is not None:
+            branch, first = batch.shared_branch()
+            bodies: list[bytes] = []
+            for request in neighbours:
+                request.branch, request.first = branch, first
+                first += request.messages
+                bodies += request.bodies
+            queue, attributes = alike
+            batch.put(queue, bodies, attributes)
+            continue
+        for request in neighbours:
+            if request.adopts is None:
+                request.append_to(batch)
+            else:
+                adopting += (request,)
+    for request in adopting:
+        request.append_to(batch)
+    return batch
+
+
 class CommitQueue:
     """Requests in the order in which they came. ``wake`` is called when there are some and no thread leads."""
 
@@ -215,19 +251,17 @@ class CommitQueue:
         self._wake()
 
     def wait_for_room(self, request: CommitRequest, check: Callable[[], None]) -> None:
-        """Wait until there is room for the request; one that is larger than all room waits until the queue is empty.
-
-        ``check`` is called now and then; what it raises ends the wait.
-        """
-        while not self._has_room(request):  # nearly always there is, and no lock is needed to see it
+        """Wait until the request ``has_room``. ``check`` is called now and then; what it raises ends the wait."""
+        while not self.has_room(request):
             with self._room:
-                if not self._has_room(request):
+                if not self.has_room(request):
                     self._waiting_for_room += 1
                     self._room.wait(LOOK_SECONDS)
                     self._waiting_for_room -= 1
             check()
 
-    def _has_room(self, request: CommitRequest) -> bool:
+    def has_room(self, request: CommitRequest) -> bool:
+        """Whether there is room for the request: for one that is larger than all room, when the queue is empty."""
         return (
             self.waiting + request.messages <= MOST_WAITING and self._bytes + request.bytes <= MOST_WAITING_BYTES
         ) or not self._requests

@@ -20,11 +20,10 @@ from functools import partial
 
 from spool.coordination.locks import xid_byte
 from spool.errors import NO_ROOM, CommitUnknown, Full, NotOpen, QueueNotFound
-from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.log import quota
 from spool.log.commit import commit
-from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, complete
+from spool.log.commit_queue import CLOSED, CommitQueue, CommitRequest, PutRequest, Stage, batch_of, complete
 from spool.log.exit import commit_at_exit
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up
@@ -86,7 +85,8 @@ class GroupCommit:
 
     def submit(self, request: CommitRequest) -> None:
         """Call ``request.on_done`` when it is durable and visible, or has failed. Waits while too much is waiting."""
-        self.queue.wait_for_room(request, self._check_interrupts)
+        if not self.queue.has_room(request):  # nearly always there is, and no lock is needed to see it
+            self.queue.wait_for_room(request, self._check_interrupts)
         self.send(request)
 
     def send(self, request: CommitRequest) -> None:
@@ -106,7 +106,7 @@ class GroupCommit:
     def _resolve_futures(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
             if request.error is None:
-                request.future.set_result(request.id)
+                request.future.set_result(f"{request.branch}{request.first:08x}")  # (as ``request.id``)
                 continue
             self.failed += request.messages
             if request.number is not None or request.future.running() or _begins(request):
@@ -227,15 +227,7 @@ class GroupCommit:
     def _write(self, requests: Sequence[CommitRequest]) -> None:
         """Commit requests as one numbered file."""
         file = CommitFileWriter(self.store.files.disk, self._name or self._file_name())
-        batch = CommitBatch()
-        adopting: list[CommitRequest] = []
-        for request in requests:
-            if request.adopts is None:
-                request.append_to(batch)
-            else:
-                adopting += (request,)
-        for request in adopting:  # behind all messages of the file itself: theirs have the next ordinals
-            request.append_to(batch)
+        batch = batch_of(requests)
         check = partial(self._check, requests)
         try:
             commit(self.store, file, batch, check=check, page=requests[-1].page, make_room=self._make_room)

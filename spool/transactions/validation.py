@@ -58,25 +58,21 @@ def check_timeout(seconds: object, what: str) -> None:
 
 def put_request(engine: Engine, queue: str, bodies: Sequence[Any], **options: Unpack[PutOptions]) -> PutRequest:
     """Check and encode messages that are put in no transaction."""
-    content_type = options.pop("content_type", None)
+    content_type = options.pop("content_type", None) if options else None
     store, commit_queue = engine.store, engine.group_commit.queue
     page = commit_queue.page if commit_queue.waiting else None
     settings = store.settings.known
     if page is None or queue not in settings.config.queues:
         if store.guard.closed:
             store.guard.check()
-        try:
-            page = store.shared.counters.read()
-            if page.is_stopped:
-                page.check()
-            if queue not in settings.config.queues or page.settings != settings.version:
-                settings = check_queue(store.settings, queue, page)
-        except OSError as error:
-            store.fail("reading the counters and settings", error)
+        page = store.shared.counters.read()
+        if page.is_stopped:
+            page.check()
+        if queue not in settings.config.queues or page.settings != settings.version:
+            settings = check_queue(store.settings, queue, page)
         commit_queue.page = page
-    attributes: dict[str, Any] = {}
-    if options or settings.config.queues[queue].first_delay:
-        attributes = control_fields(store, settings, queue, options)
+    given = options or settings.config.queues[queue].first_delay
+    attributes = control_fields(store, settings, queue, options) if given else {}
     return PutRequest(page, queue, encode_bodies(bodies, content_type, attributes, settings.config.max_body_bytes))
 
 
