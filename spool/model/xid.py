@@ -38,8 +38,10 @@ class Xid(NamedTuple):
     gtrid: bytes
     bqual: bytes
 
+    @lru_cache(maxsize=256)  # noqa: B019 (a branch's text is asked for a dozen times on its way through a commit)
     def __str__(self) -> str:
-        return _text(self.format_id, self.gtrid, self.bqual)
+        text = b"%d.%s.%s" % (self[0], b2a_base64(self[1], newline=False), b2a_base64(self[2], newline=False))
+        return text.translate(_URL_SAFE, b"=").decode("ascii")
 
     @classmethod
     def checked(cls, format_id: int, gtrid: bytes, bqual: bytes) -> "Xid":
@@ -65,12 +67,6 @@ class Xid(NamedTuple):
         if str(xid) != text:  # base64 has spare bits: two texts must not name one branch
             raise ValueError(f"{text!r} is not an xid in its one written form, which is {xid}")
         return xid
-
-
-@lru_cache(maxsize=256)  # a branch's text is asked for half a dozen times on its way through a commit
-def _text(format_id: int, gtrid: bytes, bqual: bytes) -> str:
-    text = b"%d.%s.%s" % (format_id, b2a_base64(gtrid, newline=False), b2a_base64(bqual, newline=False))
-    return text.translate(_URL_SAFE, b"=").decode("ascii")
 
 
 def new_local_xid() -> Xid:
