@@ -24,7 +24,11 @@ from spool.policies.expiry import expire
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
+# Small steps are one behind the other while nothing is committed; from a commit on, so many of them are followed by a
+# pause. So an application that commits ten times a second and more has the disk and the interpreter to itself for most
+# of the time, and nothing waits beside one that is idle.
 PAUSE_SECONDS = 0.001
+PAUSES_AFTER_A_COMMIT = 100
 _APPLIED_AT_ONCE = 64
 
 
@@ -40,6 +44,7 @@ class Housekeeper:
         self._published = self._trimmed_at = store.view.index.applied  # at the last round, and the last quiet one
         # Before this number is applied, ``committed`` has nothing to do but for marks and large files.
         self.next_look = 0
+        self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses to come
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
@@ -214,6 +219,11 @@ class Housekeeper:
                 self._saved = self._extent()
 
     def _pause(self) -> None:
-        """Sleep between small steps: while this thread has the interpreter, no other thread runs."""
+        """Sleep between small steps if any process is at work: while this thread has the interpreter, no other runs."""
         self._store.guard.check()
-        self._store.clock.sleep(PAUSE_SECONDS)
+        page = self._store.shared.counters.read()
+        if page.data != self._seen.data:
+            self._seen, self._pauses = page, PAUSES_AFTER_A_COMMIT
+        if self._pauses:
+            self._pauses -= 1
+            self._store.clock.sleep(PAUSE_SECONDS)

@@ -88,3 +88,20 @@ def test_a_few_large_files_come_back_as_soon_as_many_small_ones(monkeypatch: pyt
     assert come_and_go() < 40
     space._housekeeper._reclaim(0)
     assert space._store.view.index.idle_bytes < 2000
+
+
+def test_small_steps_are_not_held_up_while_nothing_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    pauses: list[float] = []
+    monkeypatch.setattr(other._store.clock, "sleep", pauses.append)
+    for _ in range(10):
+        other._housekeeper._pause()
+    assert not pauses, "every process is idle"
+    space.put("orders", "another process's")
+    for _ in range(2 * housekeeper.PAUSES_AFTER_A_COMMIT):
+        other._housekeeper._pause()
+    assert len(pauses) == housekeeper.PAUSES_AFTER_A_COMMIT, "a busy application has pauses, for a while"
+    other.put("orders", "its own")
+    other._housekeeper._pause()
+    assert len(pauses) == housekeeper.PAUSES_AFTER_A_COMMIT + 1
