@@ -23,7 +23,7 @@ from spool.runtime.calls import public_call
 from spool.runtime.context import joined_by_caller
 from spool.store.store import Store
 from spool.text import shown
-from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.claiming import check_wanted, next_of
 from spool.transactions.delivery import get_alone
 from spool.transactions.transaction import Transaction
 from spool.transactions.validation import body_list, check_time_limit, put_request
@@ -240,7 +240,7 @@ class Space:
         joined = joined_transaction(self._store, transaction)
         if joined is not None:
             return joined.get(queue, **options)
-        wanted = check_wanted(queue, 1, **options) if options else Wanted(queue)
+        wanted = check_wanted(queue, 1, **options) if options else next_of(queue)
         # From the commit on the message is gone, even if the caller is interrupted: signals are delivered before it.
         found = get_alone(self._engine, wanted, calls.deliver_pending_signals)
         self._after_commit()

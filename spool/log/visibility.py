@@ -52,8 +52,7 @@ def revalidate(
     claimed: PositionRanges | None = None,
     deadline: Deadline | None = None,
     page: CounterPage | None = None,
-    seen: CounterPage | None = None,
-) -> bool:
+) -> None:
     """Take the second look after a claim: see everything that may have removed or held the message. Rule 4.
 
     One read of the counters answers all three questions: the process that held the message stored what it did before it
@@ -64,28 +63,19 @@ def revalidate(
     Args:
         claimed: the messages; None: see all that was issued.
         page: the counters, if they have been read since the claim.
-        seen: the counters of the first look, which was caught up with.
-
-    Returns:
-        Whether anything may have happened since the first look.
 
     Raises:
         WaitExpired: a writer that lives did not publish its number in time.
     """
     page = page or store.shared.counters.read()
-    if page is not seen:
-        if page.prepared != store.view.prepared.version:
-            page = list_prepared(store, page)
-        page.check()
+    if page.prepared != store.view.prepared.version:
+        page = list_prepared(store, page)
     last = page.issued
     while last > page.published and claimed is not None and not store.shared.feed.may_address(last, claimed):
         last -= 1
     if last > page.published:
         page = settle_to(store, last, deadline or store.deadline(), page)
-    elif page is seen:
-        return False
     catch_up(store, page)
-    return True
 
 
 # -- prepared branches ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ order, but never while another transaction holds its group.
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import Claims, GroupLocks, GroupName
@@ -33,7 +34,7 @@ PositionSet = set[tuple[int, int]]
 _NOTHING: Set[int] = frozenset()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What a get asks for: the front of a queue, one message by id, or the first one with a correlation id.
 
@@ -77,6 +78,9 @@ def check_wanted(
 
 
 check_wanted.__qualname__ = "get"  # whose options these are: Python's own error names the call that was made
+
+# What a get without options asks for. It is shared: what is wanted is never changed.
+next_of = lru_cache(maxsize=1024)(Wanted)
 
 
 # -- claiming ----------------------------------------------------------------------------------------------------------
@@ -170,8 +174,9 @@ def _confirm(
         page = store.shared.counters.read()
         if (page.owner > reaper.seen or reaper.others) and reaper.count_orphans_tries(got, page):
             page = store.shared.counters.read()
-        if not revalidate(store, got, page=page, seen=seen):
-            return got
+        if page is seen and page.issued == page.published:
+            return got  # nothing was voted for, issued or published since the first look, which saw everything
+        revalidate(store, got, page=page)
         with store.view.mutex:
             kept = still_there(store.view, store.clock, wanted, got, groups)
     except BaseException:

@@ -3,7 +3,7 @@
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -101,7 +101,9 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         nonlocal page
         if store.guard.closed:
             store.guard.check()
-        page, settings = store.shared.counters.read().check(), store.settings.known
+        page, settings = store.shared.counters.read(), store.settings.known
+        if page.is_stopped:
+            page.check()
         if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
         got = claim(store, engine.orphan_reaper, wanted, page, groups)
@@ -217,7 +219,13 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
             if config is not None and (config.reply_queue is not None or config.failure_queue is not None):
                 attributes = _with_defaults(config, attributes)
             shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
-            found += neighbours(tuple.__new__(Origin, shared), ordinal, bodies)
+            origin = tuple.__new__(Origin, shared)
+            for place, body in enumerate(bodies, ordinal):  # (each costs little more than its body)
+                message = new_message()
+                set_origin(message, origin)
+                set_ordinal(message, place)
+                set_body(message, body)
+                found += (message,)
             ordinal = stop
     return found
 
@@ -236,19 +244,6 @@ def _decoded(
                 raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
             bodies.append(raw)
     return bodies
-
-
-def neighbours(origin: Origin, ordinal: int, bodies: Iterable[Any]) -> list[Message]:
-    """Make messages from that ordinal of a commit on. They share their origin, so each costs little more than its
-    body."""
-    found = []
-    for place, body in enumerate(bodies, ordinal):
-        message = new_message()
-        set_origin(message, origin)
-        set_ordinal(message, place)
-        set_body(message, body)
-        found.append(message)
-    return found
 
 
 def _with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ from spool.runtime.context import Association, associate, dissociate
 from spool.store.settings import Settings
 from spool.transactions import claiming, delivery
 from spool.transactions.branch import Branch, DropGuard
-from spool.transactions.claiming import Wanted, check_wanted
+from spool.transactions.claiming import Wanted, check_wanted, next_of
 from spool.transactions.validation import body_list, check_queue, check_size, control_fields, encode_bodies
 
 
@@ -195,7 +195,7 @@ class Transaction:
     @public_call("taking from queue {queue}")
     def get(self, queue: str, **options: Unpack[GetOptions]) -> Message:
         """Take a message. Options and errors as of ``Space.get``."""
-        return self._get(check_wanted(queue, 1, **options) if options else Wanted(queue))[0]
+        return self._get(check_wanted(queue, 1, **options) if options else next_of(queue))[0]
 
     @public_call("taking from queue {queue}")
     def get_many(self, queue: str, max_messages: int, **options: Unpack[GetOptions]) -> list[Message]:

@@ -47,6 +47,7 @@ def planted(bug: Bug) -> Iterator[None]:
         yield
 
 
+_READS = "page = page or store.shared.counters.read()"
 _LISTS = "page = list_prepared(store, page)"
 _SETTLED = "page = settle_to(store, last, deadline or store.deadline(), page)"
 _SETTLES = "        settle_all(store, deadline)\n        catch_up(store)\n"
@@ -82,7 +83,7 @@ BUGS = (
 
 # Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
 OF_NARROW_WINDOWS = (
-    (Bug("no second look", visibility.revalidate, (("    page.check()", "    return False"),), "a vote beside a take"),
+    (Bug("no second look", visibility.revalidate, ((_READS, "return"),), "a vote beside a take"),
      "a claim looks for a vote about its message"),
     (Bug("a second look without the prepared", visibility.revalidate,
          ((_LISTS, "pass"),), "a vote beside a take"),

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
+import spool
 from spool.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.errors import CorruptedFile
 from spool.index.body_files import read_bodies
 from spool.model import layout
-from spool.model.message import Message, Origin
+from spool.model.message import Message
 from spool.model.position import Position
-from spool.transactions.delivery import neighbours
-
-BRANCH = "0123456789abcdef01234567"
 
 
-def test_neighbours_are_the_messages_that_were_put_one_by_one() -> None:
-    found = neighbours(Origin(BRANCH, 7, "orders", 42, 1.5, {"priority": 9}), 9, [b"one", b"two"])
+def test_neighbours_are_the_messages_that_were_put_one_by_one(space: spool.Space) -> None:
+    ids = space.put_many("orders", [b"one", b"two"], priority=9)
+    found = space.get_many("orders", 2)
+    number, enqueued_at = found[0].position.number, found[0].enqueued_at
     assert found == [
-        Message(BRANCH + "00000002", "orders", b"one", 1.5, Position(42, 9), {"priority": 9}),
-        Message(BRANCH + "00000003", "orders", b"two", 1.5, Position(42, 10), {"priority": 9}),
+        Message(ids[0], "orders", b"one", enqueued_at, Position(number, 0), {"priority": 9}),
+        Message(ids[1], "orders", b"two", enqueued_at, Position(number, 1), {"priority": 9}),
     ]
     assert pickle.loads(pickle.dumps(found)) == found
 
