@@ -15,7 +15,7 @@ from unittest import mock
 from spool.coordination import locks
 from spool.disk import Disk
 from spool.disk.kernel import Unsupported
-from spool.disk.memory import SharedBytes
+from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -361,9 +361,18 @@ class SimulatedDisk(Disk):
 class SimulatedMemory:
     """Bytes that processes share: looked at in one step, and written in two, so that others may see either half."""
 
+    wakes = True
+
     def __init__(self, disk: SimulatedDisk, handle: int) -> None:
         self._disk = disk
         self._handle = handle
+
+    def wait(self, at: int, seconds: float) -> bool:
+        """Time passes by the clock alone: nobody waits here."""
+        return self[at : at + WORD_BYTES] == CLEAR
+
+    def clear(self, at: int) -> None:
+        self[at : at + WORD_BYTES] = CLEAR
 
     def __getitem__(self, place: slice) -> bytes:
         return self._disk.look(self._handle, place)

@@ -19,9 +19,11 @@ process that misses one, or finds another under its name after a lock, knows tha
 import hashlib
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
 
 from spool.disk.disk import Disk
+from spool.disk.memory import CLEAR, WORD_BYTES, Bells
 from spool.disk.quarantine import quarantine
 from spool.errors import SpaceStopped
 from spool.model import layout
@@ -36,6 +38,7 @@ log = logging.getLogger("spool")
 NUMBER, PREPARED_LIST, CONFIG, FOLLOWING, HOUSEKEEPING = range(5)
 _ALIVE = 0  # of the space's own directory
 _SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
+_SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: then it looks whether the holder has died
 _HIDDEN = "a process that this user may not see"
 _CLAIMS = tuple(map(layout.claim_file, range(CLAIM_FILES)))
 
@@ -68,10 +71,10 @@ class LockFile:
             raise
 
     def lock(self, byte: int, deadline: Deadline, what: str, *, shared: bool = False) -> None:
-        """Poll until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
+        """Wait until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
         pauses = None
         while not self.try_lock(byte, shared=shared):
-            pauses = pauses or deadline.pauses()
+            pauses = pauses or self.pauses(byte, deadline)
             if not next(pauses, False):
                 raise self.expired(byte, deadline, what)
 
@@ -80,6 +83,17 @@ class LockFile:
         with self._mutex:
             del self._held[byte]
             self.disk.unlock(self.handle, byte)
+        bells = self.disk.bells
+        if bells is not None:
+            at = bells.first + byte % bells.words * WORD_BYTES  # (looked at here, since most often none waits)
+            if bells.memory[at : at + WORD_BYTES] != CLEAR:
+                bells.ring(byte)
+
+    def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
+        """Yield after each pause of a thread that waits for the byte, see ``Deadline.pauses``; one ends when the byte's
+        holder lets go of it, or after ``_SLEEP_SECONDS``, since a holder that dies wakes no thread."""
+        bells = self.disk.bells
+        return deadline.pauses(pause_for=None if bells is None else partial(_sleep, bells, byte, deadline))
 
     def is_held_here(self, byte: int) -> bool:
         """Whether a thread of this process holds the byte."""
@@ -103,6 +117,10 @@ class LockFile:
         """Raise SpaceStopped unless the file is still the one under its name."""
         if not self.disk.same_file(self.name, self.identity):
             raise deleted_error(self.name)
+
+
+def _sleep(bells: Bells, byte: int, deadline: Deadline, short: float) -> bool:
+    return deadline.clock.wait(partial(bells.wait, byte), min(_SLEEP_SECONDS, deadline.remaining()))
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:

@@ -1,20 +1,54 @@
 """A file as memory that processes share: what one writes there, all see at once, without a system call.
 
+A thread can sleep until another one, of whatever process, clears a word of such memory (futex(2)).
+
 A page of a mapped file that cannot be written or read ends the process (SIGBUS). So a file is mapped only where its
 blocks are overwritten in place: a full disk cannot refuse that. On other file systems the same bytes are read and
 written by calls, which can fail in the ordinary way.
 """
 
+import ctypes
+import errno
 import mmap
-from typing import Protocol
+import os
+import struct
+import sys
+import time
+from typing import ClassVar, Protocol
+
+WORD_BYTES = 4
+CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
+
+# futex(2), which glibc has no function for; on other machines no thread is woken.
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
+_FUTEX = _NUMBERS.get(os.uname().machine, 0) if sys.maxsize > 1 << 32 else 0
+_WAIT, _WAKE, _ALL = 0, 1, (1 << 31) - 1
+_TIME = struct.Struct("qq")  # seconds, nanoseconds
+_NO_FUTEX_SECONDS = 0.001  # a sleep that the kernel refuses to end by a wake
+_futex = ctypes.CDLL(None, use_errno=True).syscall
+_futex.argtypes = (
+    ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int
+)  # fmt: skip
 
 
 class SharedBytes(Protocol):
-    """The first bytes of a file, as slices. Two processes that use the same ones at once may see half a change."""
+    """The first bytes of a file, as slices. Two processes that use the same ones at once may see half a change.
+
+    ``wakes``: whether threads can sleep on its words, each of ``WORD_BYTES`` at a multiple of that.
+    """
+
+    @property
+    def wakes(self) -> bool: ...
 
     def __getitem__(self, place: slice, /) -> bytes: ...
 
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
+
+    def wait(self, at: int, seconds: float) -> bool:
+        """Sleep while the word is ``SET``, at most so long; returns whether it is ``CLEAR``. Signals end it, too."""
+
+    def clear(self, at: int) -> None:
+        """Clear the word, and wake all that sleep on it."""
 
     def close(self) -> None:
         """Let go of the memory; what is done with it afterwards raises ValueError."""
@@ -28,8 +62,31 @@ class Calls(Protocol):
     def write_at(self, handle: int, offset: int, data: bytes) -> None: ...
 
 
+class Mapped(mmap.mmap):
+    """The bytes of a file, mapped."""
+
+    wakes = _FUTEX != 0
+
+    @property
+    def _address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+    def wait(self, at: int, seconds: float) -> bool:
+        limit = _TIME.pack(int(seconds), int(seconds % 1 * 1e9))
+        refused = _futex(_FUTEX, self._address + at, _WAIT, 1, limit, None, 0) < 0
+        if refused and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            time.sleep(min(seconds, _NO_FUTEX_SECONDS))
+        return self[at : at + WORD_BYTES] == CLEAR
+
+    def clear(self, at: int) -> None:
+        self[at : at + WORD_BYTES] = CLEAR
+        _futex(_FUTEX, self._address + at, _WAKE, _ALL, None, None, 0)
+
+
 class ByCalls:
     """The bytes of an open file, read and written by calls."""
+
+    wakes: ClassVar[bool] = False
 
     def __init__(self, disk: Calls, handle: int) -> None:
         self._disk = disk
@@ -41,10 +98,50 @@ class ByCalls:
     def __setitem__(self, place: slice, data: bytes) -> None:
         self._disk.write_at(self._handle, place.start, data)
 
+    def wait(self, at: int, seconds: float) -> bool:
+        time.sleep(seconds)
+        return self[at : at + WORD_BYTES] == CLEAR
+
+    def clear(self, at: int) -> None:
+        self[at : at + WORD_BYTES] = CLEAR
+
     def close(self) -> None:
         """The handle stays open: it is its owner's."""
 
 
 def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedBytes:
     """Share the first bytes of an open file, which must have as many. ``in_place``: whether they may be mapped."""
-    return mmap.mmap(handle, length) if in_place else ByCalls(disk, handle)
+    return Mapped(handle, length) if in_place else ByCalls(disk, handle)
+
+
+class Bells:
+    """Words by which a thread that lets go of a byte lock wakes those that wait for it, whatever their process.
+
+    A thread that waits sets the byte's word, looks once more, and sleeps. The one that lets go of the byte clears the
+    word, if it is set, and wakes the sleepers; most often it is not, so a bell costs one look at memory. Many bytes
+    share a word, and a holder that dies clears none: to be woken says only that it is time to look again.
+    """
+
+    def __init__(self, memory: SharedBytes, first: int, words: int) -> None:
+        """``first``: where in the memory the words begin."""
+        self.memory = memory
+        self.first = first
+        self.words = words
+
+    def wait(self, byte: int, seconds: float) -> bool:
+        """Sleep until the byte may be free, at most so long; returns whether it may.
+
+        The first time this is said at once: the caller looks again, and comes back.
+        """
+        at = self._at(byte)
+        if self.memory[at : at + WORD_BYTES] != CLEAR:
+            return self.memory.wait(at, seconds)
+        self.memory[at : at + WORD_BYTES] = SET
+        return True
+
+    def ring(self, byte: int) -> None:
+        """Wake those that wait for the byte, which the caller has let go of. Its word is set."""
+        self.memory.clear(self._at(byte))
+
+    def _at(self, byte: int) -> int:
+        return self.first + byte % self.words * WORD_BYTES

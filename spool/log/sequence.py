@@ -76,7 +76,9 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
             finally:
                 store.shared.numbers.unlock(published + 1)
             continue
-        pauses = pauses or deadline.pauses()
+        pauses = pauses or store.shared.numbers.pauses(
+            number, deadline
+        )  # its writer lets go of it when it is published
         if not next(pauses, False):
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 

@@ -1,6 +1,6 @@
 """Several processes have one space open, each with its own index and its own locks; here they are in one process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -132,14 +132,14 @@ def test_a_branch_that_another_process_looks_at_is_in_doubt_all_the_same(
 ) -> None:
     prepare(space)
     space._store.shared.xids.lock(xid_byte(XID), space._store.deadline(), "as if space were making it durable")
-    sleep = other._store.clock.sleep
+    wait = other._store.clock.wait
 
-    def sleep_and_let_go(seconds: float) -> None:
+    def let_go_and_wait(woken: Callable[[float], bool], seconds: float) -> bool:
         if space._store.shared.xids.is_held_here(xid_byte(XID)):
             space._store.shared.xids.unlock(xid_byte(XID))
-        sleep(seconds)
+        return wait(woken, seconds)
 
-    monkeypatch.setattr(other._store.clock, "sleep", sleep_and_let_go)
+    monkeypatch.setattr(other._store.clock, "wait", let_go_and_wait)
     assert resolution.in_doubt(other._store, other._store.deadline()) == [XID]
 
 
