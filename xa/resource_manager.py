@@ -74,7 +74,8 @@ def _about_a_branch(failure: int = XAER_RMERR) -> Callable[[F], F]:
         @wraps(method)
         def call(self: "ResourceManager", xid: Xid, *arguments: Any, **options: Any) -> Any:
             try:
-                xid = Xid.checked(*xid)
+                if type(xid) is not Xid or xid not in self._branches:  # (else it has been checked)
+                    xid = Xid.checked(*xid)
             except (TypeError, ValueError) as error:
                 raise XAError(XAER_INVAL, str(error)) from None
             turn = threading.Lock()

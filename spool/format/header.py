@@ -11,7 +11,7 @@ write. It lies outside the header's checksum and has its own.
 import struct
 import zlib
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
@@ -142,6 +142,9 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
             )
         else:
             branches += (msgpack.packb([str(branch.xid), branch.id, branch.first, branch.count]),)
+    adopts: list[bytes] = []
+    for one in header.adopts:
+        adopts += (msgpack.Packer().pack((str(one.xid), one.size, one.checksum, one.first, one.count)),)
     sections: list[bytes] = []
     for _, table_bytes, checksum, bodies_bytes, messages in header.sections:
         sections += (_SECTION.pack(0x94, 0xCE, table_bytes, 0xCE, checksum, 0xCF, bodies_bytes, 0xCE, messages),)
@@ -152,17 +155,25 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
         _TIME.pack(_TIME_KEY, header.time),
         _WRITER_KEY, writer,
         _BRANCHES_KEY, _array_head(len(branches)), *branches,
-        _ADOPTS_KEY, _packed_adoptions(header.adopts) if header.adopts else b"\x90",
+        _ADOPTS_KEY, _array_head(len(adopts)), *adopts,
         _SUPERSEDES_KEY, msgpack.packb(header.supersedes) if header.supersedes else b"\x90",
         _SECTIONS_KEY, _array_head(len(sections)), *sections,
     ]  # fmt: skip
     packed = b"".join(fields)
     length = _AROUND_BYTES + len(packed)
-    padding = room - length if room > length else 0
     rest = _REST.pack(
-        _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, padding
+        _DURABLE_MARK_KEY, header.durable_mark, _FLUSHED_KEY, 0xC3 if header.flushed else 0xC2, _PADDING_KEY, 0
     )
-    behind = _CHECKSUM.pack(length + padding) + packed + rest + bytes(padding) + _TAIL
+    behind = _CHECKSUM.pack(length) + packed + rest + _TAIL
+    encoded = _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
+    return pad_header(encoded, room) if room > length else encoded
+
+
+def pad_header(encoded: bytes, length: int) -> bytes:
+    """Return an encoded header without padding as one of this length, in bytes."""
+    padding = length - len(encoded)
+    content = encoded[len(_FRONT) + 4 : -(4 + len(_TAIL) + 4)]  # up to the length of the padding
+    behind = _CHECKSUM.pack(length) + content + _CHECKSUM.pack(padding) + bytes(padding) + _TAIL
     return _FRONT + behind + _CHECKSUM.pack(zlib.crc32(behind, _FRONT_CHECKSUM))
 
 
@@ -258,11 +269,6 @@ def _pack_writer(writer: Mapping[str, Any]) -> bytes:
     global _last_writer
     _last_writer = writer, msgpack.packb(writer)
     return _last_writer[1]
-
-
-def _packed_adoptions(adopts: Iterable[Adoption]) -> bytes:
-    packed: bytes = msgpack.packb([[str(a.xid), a.size, a.checksum, a.first, a.count] for a in adopts])
-    return packed
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from spool.disk.content import chunks, unlink_unless_gone, write_chunks
 from spool.disk.disk import Disk
 from spool.disk.recycler import Recycler
 from spool.format.batch import CommitBatch
-from spool.format.header import Header, SectionEntry, encode_header
+from spool.format.header import Header, SectionEntry, encode_header, pad_header
 from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.model import layout
@@ -136,17 +136,17 @@ class CommitFileWriter:
         else:
             self.handle, there = taken
             if size != there:
-                encoded = self._fit(header, encoded, size, there)
+                encoded = self._fit(encoded, size, there)
         parts[0] = self._encoded = encoded
         self.disk.write_at(self.handle, 0, b"".join(parts))
         self.tables, self._entries, batch.sections = tables, entries, []
 
-    def _fit(self, header: Header, encoded: bytes, size: int, there: int) -> bytes:
+    def _fit(self, encoded: bytes, size: int, there: int) -> bytes:
         """Pad the header so that the file ends where the recycled one did; truncate a recycled file that is much
         longer."""
         assert self.handle is not None
         if size < there <= size + max(_PADDED_BYTES, size // 8):
-            return encode_header(header, room=len(encoded) + there - size)
+            return pad_header(encoded, len(encoded) + there - size)
         if size < there:
             self.disk.truncate(self.handle, size)
         return encoded

@@ -22,7 +22,7 @@ MOST = {
     "get": (122, 161),  # 70 + 110
     "transaction of a get and a put": (243, 274),
     "the commit of such a transaction": (108, 128),
-    "two-phase commit of a put, all five calls": (260, 313),  # 200 + 250
+    "two-phase commit of a put, all five calls": (250, 294),  # 200 + 250
     "each further put of a transaction": (10, 14),  # 8 + 15
     "each further get of a transaction, of messages of one commit": (36, 42),  # 25 + 30
     "each further get of a transaction, of messages of a commit each": (34, 41),  # 25 + 30
