@@ -64,13 +64,14 @@ class CommitBatch:
     """What one file is to hold: the messages, commands and facts of one branch or several, or of none that has a name.
 
     messages, commands, facts: how many there are. Ordinals count the messages from 0.
+    branches: in order, each with the messages that were added since it was begun.
     sections: those that are closed, ready to be written.
     adopts, adopted: the prepared branches that it commits, as its header names them, and their contents.
     supersedes: the numbers whose content it says again.
     """
 
     __slots__ = (
-        "_addressed", "_begun", "_bodies", "_bytes", "_shared", "_table", "adopted", "adopts", "commands", "facts",
+        "_addressed", "_bodies", "_bytes", "_shared", "_table", "adopted", "adopts", "branches", "commands", "facts",
         "messages", "sections", "supersedes",
     )  # fmt: skip
 
@@ -80,7 +81,7 @@ class CommitBatch:
         self.adopts: list[Adoption] = []
         self.adopted: list[FileContents] = []
         self.supersedes = supersedes
-        self._begun: list[tuple[Xid, bytes, int]] = []  # branches: xid, id, first ordinal
+        self.branches: list[BranchEntry] = []
         self._shared: tuple[str, int] | None = None
         self._table = Table()
         self._bodies: list[bytes] = []
@@ -108,7 +109,7 @@ class CommitBatch:
 
     def begin_branch(self, xid: Xid, id_bytes: bytes) -> None:
         """Begin a branch: what is added from now on belongs to it."""
-        self._begun += ((xid, id_bytes, self.messages),)
+        self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
         self._shared = None
 
     def shared_branch(self) -> tuple[str, int]:
@@ -116,23 +117,11 @@ class CommitBatch:
         it."""
         if self._shared is None:
             id_bytes = os.urandom(BRANCH_ID_BYTES)
-            self._begun += ((tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b"")), id_bytes, self.messages),)
+            xid = tuple.__new__(Xid, (FORMAT_LOCAL, id_bytes, b""))
+            self.branches += (BranchEntry(xid, id_bytes, self.messages, 0),)
             self._shared = id_bytes.hex(), self.messages
         branch, first = self._shared
         return branch, self.messages - first
-
-    @property
-    def branches(self) -> tuple[BranchEntry, ...]:
-        """Return the branches with their ordinals, in order; each ends where the next one begins."""
-        if len(self._begun) == 1:  # as most often
-            xid, id_bytes, first = self._begun[0]
-            return (BranchEntry(xid, id_bytes, first, self.messages - first),)
-        found: list[BranchEntry] = []
-        end = self.messages
-        for xid, id_bytes, first in reversed(self._begun):
-            found += (BranchEntry(xid, id_bytes, first, end - first),)
-            end = first
-        return tuple(found[::-1])
 
     def adopt(self, contents: FileContents) -> None:
         """Commit a prepared branch as well; its messages come behind all that is here by now."""
@@ -164,11 +153,16 @@ class CommitBatch:
             self._bodies += piece
             self._bytes += size
             self.messages += count
-            if table.runs:
-                self._add_run(queue, attributes, count)
-            else:
+            if self.branches:
+                self.branches[-1].count += count
+            last = table.runs[-1] if table.runs else None
+            if last is None:
                 table.queues, table.attributes, table.runs = [queue], [dict(attributes)], [[0, 0, count]]
                 self._bytes += _table_bytes(attributes) if attributes else _ENTRY_BYTES
+            elif table.queues[last[0]] == queue and table.attributes[last[1]] == attributes:
+                last[2] += count
+            else:
+                self._add_run(queue, attributes, count)
             bodies = bodies[count:]
             size, count, left = SECTION_BYTES, left, 0  # what is left begins with a piece of its own
         return first
@@ -200,8 +194,8 @@ class CommitBatch:
 
     def append(self, other: "CommitBatch") -> None:
         """Append all content of another batch, with its branches. ``other`` does not change."""
-        for xid, id_bytes, first in other._begun:
-            self._begun += ((xid, id_bytes, self.messages + first),)
+        for branch in other.branches:
+            self.branches += (BranchEntry(branch.xid, branch.id, self.messages + branch.first, branch.count),)
         self._shared = None
         fits = self._bytes + other._bytes <= SECTION_BYTES and self._addressed + other._addressed <= MOST_ADDRESSED
         counts = (self._bodies, other._bodies), (self._table.commands, other._table.commands)
@@ -221,6 +215,12 @@ class CommitBatch:
         self.messages += other.messages
         self.commands += other.commands
         self.facts += other.facts
+
+    def add_section(self, table: Table, bodies: Sequence[bytes]) -> None:
+        """Append messages as a whole section, whose table is made."""
+        self.sections += (section_of(table, bodies),)
+        self.messages += len(bodies)
+        self.branches[-1].count += len(bodies)
 
     def remove(self, number: int, first: int, count: int, why: str) -> None:
         """Add a command that removes committed messages; neighbouring ranges are joined."""

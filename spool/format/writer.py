@@ -119,8 +119,8 @@ class CommitFileWriter:
             parts += pieces
             size += entry.table_bytes + entry.bodies_bytes
         fields = (
-            0, time, _writer_name(os.getpid()), batch.branches, tuple(batch.adopts), batch.supersedes, tuple(entries),
-            durable_mark, flushed, 0, 0, 0,
+            0, time, _writer_name(os.getpid()), tuple(batch.branches), tuple(batch.adopts), batch.supersedes,
+            tuple(entries), durable_mark, flushed, 0, 0, 0,
         )  # fmt: skip
         header = self._header = tuple.__new__(Header, fields)
         if self.streamed:

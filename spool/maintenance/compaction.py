@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from spool.errors import CorruptedFile
-from spool.format.batch import CommitBatch, section_of
+from spool.format.batch import CommitBatch
 from spool.format.table import CompactedTable
 from spool.index.body_files import FileCache
 from spool.index.commit import Retention
@@ -298,8 +298,7 @@ class _Compaction:
         table.lengths = array("I", map(len, bodies))
         table.checksums = array("I", map(zlib.crc32, bodies))
         _make_searchable(table, kept)
-        batch.sections.append(section_of(table, bodies))
-        batch.messages += len(bodies)
+        batch.add_section(table, bodies)
         self.extents += kept
 
     def _exclude_changed(self, batch: CommitBatch) -> None:

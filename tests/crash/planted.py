@@ -124,23 +124,6 @@ STAMPED_TOO_EARLY = Bug(
     "a removal beside a get and a put",
 )  # fmt: skip
 
-AS_IT_LIES = Bug(
-    "a dead writer's file taken as it lies", sequence.finish_dead_writer,
-    (("copy_over(store.files.disk, name)", "pass"),),
-    "a late reader beside reclaim and recycling",
-)  # fmt: skip
-
-OUT_OF_ORDER = Bug(
-    "numbers published out of order", commit._publish,
-    (("page.published < number - 1", "False"),), "commits beside looks",
-)  # fmt: skip
-
-APPLIED_TOO_EARLY = Bug(
-    "what is not published yet is applied", visibility.catch_up,
-    (("published = (page or store.shared.counters.read()).check().published",
-      "published = (page or store.shared.counters.read()).check().issued"),), "commits beside looks",
-)  # fmt: skip
-
 _TRIES = "        if not store.shared.numbers.try_lock(number):"
 _IS_FREE = "not store.files.disk.exists(layout.COMMITTED_FILE % number)"
 NOT_LOOKED_AT = Bug(

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from spool.disk import Disk
-from spool.format.batch import CommitBatch, Section, section_of
+from spool.format.batch import CommitBatch
 from spool.format.header import Adoption, Header, stamp
 from spool.format.table import CompactedTable, Origins
 from spool.format.writer import CommitFileWriter
@@ -61,7 +61,7 @@ def branch_batch() -> CommitBatch:
     return batch
 
 
-def compacted_section() -> Section:
+def compacted_section() -> tuple[CompactedTable, list[bytes]]:
     """Two messages of one commit and one of another, which has a correlation id."""
     first, second = bytes(range(12)), bytes(range(24, 36))
     bodies = [b"one", b"two", b"three"]
@@ -75,7 +75,7 @@ def compacted_section() -> Section:
         ids=pack_ids([(first, 3, 0), (second, 0, 1)]),
         correlations=pack_correlations([(correlation_hash("c-1"), 1)]),
     )
-    return section_of(table, bodies)
+    return table, bodies
 
 
 def write(directory: Path, name: str, batch: CommitBatch, time: float, durable_mark: int, number: int) -> Header:
@@ -107,8 +107,7 @@ def make(directory: Path) -> None:
     head.adopts.append(Adoption(BRANCH_XID, voted.size, voted.checksum, 0, 1))
     write(directory, "head.msgpack", head, 1790000002.0, 42, 43)
     compacted = batch_of_own(supersedes=(7, 9))
-    compacted.messages = 3
-    compacted.sections.append(compacted_section())
+    compacted.add_section(*compacted_section())
     compacted.leave(1, 1)
     write(directory, "compaction.msgpack", compacted, 1790000003.0, 43, 44)
 
