@@ -47,7 +47,10 @@ class BranchIds:
     def add(self, number: int, first: int, branch: bytes, begin: int) -> None:
         """Note that messages from ordinal ``first`` of a commit on are of a branch whose first one is at ``begin``."""
         self.begins[branch] = (number, begin)
-        known = self.in_number.setdefault(number, [])
+        known = self.in_number.get(number)
+        if known is None:
+            self.in_number[number] = [(first, branch, begin)]
+            return
         at = bisect_right(known, first, key=_from)
         if not at or known[at - 1][1:] != (branch, begin):
             known.insert(at, (first, branch, begin))

@@ -32,6 +32,7 @@ from spool.disk.disk import Disk, FlushFailed
 from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceStopped, SystemFailure
 from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import stamp
+from spool.format.reader import FileContents
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
@@ -76,7 +77,7 @@ def commit(
         #    at its own number: its end is written in step 3, behind ``check``.
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
-        number = _issue(store, file, batch, seconds, check)  # steps 2 to 6
+        number, contents = _issue(store, file, batch, seconds, check)  # steps 2 to 6
     except BaseException:
         file.abandon()
         raise
@@ -103,7 +104,7 @@ def commit(
         store.shared.numbers.unlock(number)
         file.close()
     # 9. Keep what it did: the next look of this process applies it, behind the commits of others.
-    _keep(store, number, file, batch)
+    _keep(store, number, contents, batch)
     return number
 
 
@@ -112,8 +113,11 @@ _MOST_OWN, _LARGE_MESSAGES = 16, 1024
 _LOOK = "the commit may or may not have happened: open the space again, and look for its messages"
 
 
-def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None) -> int:
-    """Give the file its number; this process holds the number's byte when this returns."""
+def _issue(
+    store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: float | None, check: Check | None
+) -> tuple[int, FileContents]:
+    """Give the file its number; returns it, and the file as a reader finds it. This process holds the number's byte
+    then."""
     # 2. One process at a time, from the last look at what is there to the name of the file. (Here and below, a deadline
     #    is made only where a lock is not free.)
     if not store.shared.control.try_lock(NUMBER):
@@ -142,7 +146,8 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         try:
             # 5. Note in shared memory what it does, and rename the file. Until the file is stamped, too, it is nobody's
             #    commit.
-            store.shared.feed.put(number, file.contents(number))
+            contents = file.contents(number)
+            store.shared.feed.put(number, contents)
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             # 6. Store it as issued. A file that is not issued is never stamped: if this fails, the number ends as an
             #    empty commit.
@@ -151,7 +156,7 @@ def _issue(store: Store, file: CommitFileWriter, batch: CommitBatch, seconds: fl
         except BaseException:
             store.shared.numbers.unlock(number)
             raise
-        return number
+        return number, contents
     finally:
         store.shared.control.unlock(NUMBER)
 
@@ -231,16 +236,16 @@ def _nothing() -> None:
     pass
 
 
-def _as_read(number: int, file: CommitFileWriter, batch: CommitBatch) -> Commit:
-    """Return the commit as a process reads it from its files."""
+def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
+    """Return the commit as a process reads it from its files. ``own``: what its own file holds."""
     new = tuple.__new__  # (a named tuple's own is a function of Python)
-    parts = [new(Part, (0, None, 0, file.contents(number)))]
+    parts = [new(Part, (0, None, 0, own))]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
         parts.append(Part(place, adoption.xid, adoption.first, contents))
     return new(Commit, (number, parts, []))
 
 
-def _keep(store: Store, number: int, file: CommitFileWriter, batch: CommitBatch) -> None:
+def _keep(store: Store, number: int, contents: FileContents, batch: CommitBatch) -> None:
     """Keep what a commit of this process did, for its next look, which need not read the file.
 
     So a process that only puts neither reads what others wrote nor sorts what it wrote itself. When many are kept, they
@@ -250,7 +255,7 @@ def _keep(store: Store, number: int, file: CommitFileWriter, batch: CommitBatch)
     with view.mutex:
         if number > view.index.applied:  # else another thread was faster, and has read it
             own = view.own_commits
-            own[number] = partial(_as_read, number, file, batch)
+            own[number] = partial(_as_read, number, contents, batch)
             if len(own) > _MOST_OWN or batch.messages >= _LARGE_MESSAGES:
                 apply_own(store)
                 while len(own) > _MOST_OWN:

@@ -144,9 +144,11 @@ def catch_up(store: Store, page: CounterPage | None = None) -> None:
 
     Afterwards the queues are sorted as the settings say that were read last.
     """
-    published = (page or store.shared.counters.read()).check().published
-    if published > store.view.index.applied:
-        apply_up_to(store, published)
+    page = page or store.shared.counters.read()
+    if page.is_stopped:
+        page.check()
+    if page.published > store.view.index.applied:
+        apply_up_to(store, page.published)
     settings = store.settings.known
     if store.view.settings is not settings:
         apply_up_to(store, store.shared.counters.read().check().published)  # the settings may be newer than the page

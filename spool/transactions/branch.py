@@ -50,9 +50,8 @@ class Branch:
         self.groups = GroupLocks(store.shared.xids, self.claims)
         self._keys: DeduplicationKeys | None = None
         self._store = store
-        self._journaled = journaled
-        self._journal = ClaimJournal(store, self.xid)
-        self._byte: int | None = None  # of the xid, while it is locked
+        self.journal = ClaimJournal(store, self.xid) if journaled else None
+        self.byte: int | None = None  # of the xid in run/xids, while it is locked
         self._left = False  # to the next process that opens the space
 
     @property
@@ -69,20 +68,20 @@ class Branch:
         Raises:
             TransactionTimeout: another process did not let go of it in time.
         """
-        if self._byte is None:
+        if self.byte is None:
             byte = xid_byte(self.xid)
             try:
                 self._store.shared.xids.lock(byte, self._store.deadline(), f"the branch {self.xid}")
             except WaitExpired as error:
                 raise TransactionTimeout(str(error)) from None
-            self._byte = byte
+            self.byte = byte
 
     def lock_xid_now(self) -> bool:
         """Lock the xid's byte, which this branch has not locked, if it is free; False if another process has it."""
         byte = xid_byte(self.xid)
         if self._store.shared.xids.try_lock(byte):
-            self._byte = byte
-        return self._byte is not None
+            self.byte = byte
+        return self.byte is not None
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -155,16 +154,9 @@ class Branch:
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
-    def record_claims(self, ranges: PositionRanges) -> None:
-        """Record claims in the journal, before a message is delivered."""
-        if self._journaled:
-            if self._byte is None:
-                self.lock_xid()
-            self._journal.add(ranges)
-
     def count_tries(self, reason: str) -> None:
         """Count a try of the claimed messages. Called before the claims are released: the next consumer must see it."""
-        if self.claims and self._journaled:
+        if self.claims and self.journal is not None:
             retries.count_failures(self._store, positions(self.claims), reason, self._store.deadline())
 
     def undo(self, reason: str) -> None:
@@ -186,7 +178,8 @@ class Branch:
         if self._left:
             return
         try:
-            self._journal.remove()
+            if self.journal is not None:
+                self.journal.remove()
         except OSError as error:
             log.warning("a journal of claims stays behind: %s", error)
         if self.claims:
@@ -197,8 +190,8 @@ class Branch:
             self.groups.release()
         if self._keys is not None:
             self._keys.release()
-        if self._byte is not None:
-            byte, self._byte = self._byte, None
+        if self.byte is not None:
+            byte, self.byte = self.byte, None
             self._store.shared.xids.unlock(byte)
 
 

@@ -10,7 +10,7 @@ transaction, so the kernel releases it when the process dies. By its id or corre
 order, but never while another transaction holds its group.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
-from spool.policies.claim_journal import OrphanReaper
+from spool.policies.claim_journal import ClaimJournal, OrphanReaper
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
 from spool.store.parts import PreparedBranches, View
@@ -92,14 +92,14 @@ def claim(
     wanted: Wanted,
     page: CounterPage,
     groups: GroupLocks,
-    journal: Callable[[PositionRanges], None] | None = None,
+    journal: ClaimJournal | None = None,
 ) -> PositionRanges:
     """Claim messages that are free, in the queue's order.
 
     Args:
         page: the counters, just read.
         groups: the group locks of the transaction; those of claimed messages stay locked.
-        journal: called with claims as soon as they are locked.
+        journal: records claims as soon as they are locked.
 
     Returns:
         The claims; [] if there is nothing free now.
@@ -162,7 +162,7 @@ def _claim_free(
 
 def _confirm(
     store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
-    journal: Callable[[PositionRanges], None] | None,
+    journal: ClaimJournal | None,
 ) -> PositionRanges:  # fmt: skip
     """Look again at locked messages (rule 4): return those that are free, release the others.
 
@@ -170,7 +170,7 @@ def _confirm(
     """
     try:
         if journal is not None:
-            journal(got)
+            journal.add(got)
         page = store.shared.counters.read()
         if (page.owner > reaper.seen or reaper.others) and reaper.count_orphans_tries(got, page):
             page = store.shared.counters.read()

@@ -218,8 +218,10 @@ class Transaction:
         """Claim what is free now, maybe nothing. Called inside a public call, which translates errors."""
         store, branch = self._store, self._branch
         page, _ = self._check_queue(wanted.queue)
+        if branch.journal is not None and branch.byte is None:
+            branch.lock_xid()  # the journal will be a file of the branch
         try:
-            got = claiming.claim(store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.record_claims)
+            got = claiming.claim(store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.journal)
         except WaitExpired as error:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None

@@ -113,23 +113,14 @@ OUT_OF_ORDER = Bug(
 
 APPLIED_TOO_EARLY = Bug(
     "what is not published yet is applied", visibility.catch_up,
-    (("published = (page or store.shared.counters.read()).check().published",
-      "published = (page or store.shared.counters.read()).check().issued"),), "commits beside looks",
+    (("apply_up_to(store, page.published)", "apply_up_to(store, page.issued)"),
+     ("page.published >", "page.issued >")), "commits beside looks",
 )  # fmt: skip
 
 _STORES = "store.shared.counters.store_issued(number)"
 STAMPED_TOO_EARLY = Bug(
     "a file is stamped before its number is issued", commit._issue,
     ((_STORES, f"store.files.disk.write_at(file.handle, *stamp(number)); {_STORES}"),),
-    "a removal beside a get and a put",
-)  # fmt: skip
-
-_TRIES = "        if not store.shared.numbers.try_lock(number):"
-_IS_FREE = "not store.files.disk.exists(layout.COMMITTED_FILE % number)"
-NOT_LOOKED_AT = Bug(
-    "a number is looked at before its byte is there", commit._hold_number,
-    ((f"free = {_IS_FREE}", "free = True"),
-     (_TRIES, f"        if not ({_IS_FREE}):\n            number += 1\n            continue\n{_TRIES}")),
     "a removal beside a get and a put",
 )  # fmt: skip
 
