@@ -251,7 +251,7 @@ class Claims:
                 if stop > start:
                     if self.disk.lock(handle, (number << ORDINAL_BITS) + start, stop - start):
                         got.append((start, stop - start))
-                    else:
+                    elif stop - start > 1:
                         got += self._lock_range(handle, number, start, stop)
                 start = stop + 1
             for piece, length in got:
