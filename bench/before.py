@@ -1,8 +1,9 @@
 """``python -m bench.before CHECKOUT``: is this tree as fast as that one was?
 
 A process of each tree, and a second one of the older tree, have a space each on the same disk and take turns in random
-order, a few milliseconds each. What the two of the older tree differ by is the run's noise; what this tree differs by
-beyond that is its own. Medians of the turns' ratios, of the time and of the processor's time: above 1 is slower.
+order, a few milliseconds each; so have four producing and four consuming processes of each. What the two of the older
+tree differ by is the run's noise; what this tree differs by beyond that is its own. Medians of the turns' ratios, of
+the time and of the processor's time: above 1 is slower.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from bench.cases.processes import Team
     from spool import Space
     from xa import ResourceManager
 
@@ -35,7 +37,10 @@ STEPS = {
     "100 gets with a call each": 3,
     "two-phase commit of a put": 30,
     "submit 1,000, wait for all": 1,
+    "through 1 + 1 processes": 60,
+    "through 4 + 4 processes": 80,
 }
+_OF_EACH = {"through 1 + 1 processes": 1, "through 4 + 4 processes": 4}
 _OLDER, _AGAIN, _NEWER = "before", "before, again", "now"
 _BODY = os.urandom(1024)
 
@@ -148,14 +153,33 @@ def play(tree: Path, path: Path) -> None:
         space.create_queue("q")
         for _ in range(10):
             space.put_many("q", [_BODY] * 500)
-        manager = xa.ResourceManager(space)
+        manager, teams = xa.ResourceManager(space), dict[str, "Team"]()
         for line in sys.stdin:
             step = line.strip()
             begun, busy = time.perf_counter(), time.process_time()
-            for _ in range(STEPS[step]):
-                _do(space, step, manager)
-            spent = time.perf_counter() - begun, time.process_time() - busy
+            if step in _OF_EACH:
+                team = teams.get(step) or teams.setdefault(step, _team(f"{path}-processes", _OF_EACH[step]))
+                begun = time.perf_counter()  # (the first time, its processes were started)
+                team.slice(STEPS[step] // _OF_EACH[step])
+                spent = time.perf_counter() - begun, team.busy[-1] * STEPS[step]
+            else:
+                for _ in range(STEPS[step]):
+                    _do(space, step, manager)
+                spent = time.perf_counter() - begun, time.process_time() - busy
             print(json.dumps([seconds / STEPS[step] for seconds in spent]), flush=True)
+        for team in teams.values():
+            team.end()
+
+
+def _team(directory: str, of_each: int) -> "Team":
+    """Producing and consuming processes with this process's ``spool``."""
+    from bench.cases.processes import Team
+    from bench.peers.ours import Ours
+
+    peer = Ours()
+    peer.directory = directory
+    os.makedirs(directory, exist_ok=True)
+    return Team(peer, f"q{of_each}", of_each)
 
 
 def _do(space: "Space", step: str, manager: "ResourceManager") -> None:

@@ -19,7 +19,7 @@ _FOUR = Row("processes", "4 producing + 4 consuming processes, 1 a commit", "≥
 
 
 def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
-    teams = {name: _Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
+    teams = {name: Team(peer, row.key, of_each) for name, peer in bench.peers.items() if peer.concurrent}
     try:
         steps = {name: partial(team.slice, bench.sizes.process_messages) for name, team in teams.items()}
         in_turns(steps, 2)
@@ -38,7 +38,7 @@ def _measure(row: Row, of_each: int, bench: Bench) -> Iterator[Result]:
         yield compare(row, ours, list(figures.values()), "PostgreSQL", 1.0, note)
 
 
-class _Team:
+class Team:
     """The processes of one contender: between its slices they wait, and cost nothing."""
 
     def __init__(self, peer: Peer, queue: str, of_each: int) -> None:
