@@ -2,13 +2,14 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import zip_longest
 
 from spool.disk.disk import Disk
 
 _CHUNK_BYTES = 1 << 20
+_FILES_AHEAD = 64
 
 
 @contextmanager
@@ -45,11 +46,24 @@ def read_start(disk: Disk, name: str, length: int) -> bytes:
         return disk.read_at(handle, 0, length)
 
 
-def read_ahead(disk: Disk, names: Iterable[str], length: int) -> None:
-    """Have the kernel read the starts of files that are read next. What cannot be opened is left to that read."""
-    for name in names:
-        with suppress(OSError), opened(disk, name) as handle:
-            disk.will_read(handle, length)
+def opened_ahead(disk: Disk, names: Sequence[str], length: int) -> Generator[int | None, None, None]:
+    """Open files that are read one behind the other; yield each handle, None for a file that cannot be opened.
+
+    The kernel reads the first ``length`` bytes of a group of files while those before them are looked at. Otherwise
+    the caller would wait for each file that is not in memory, and the disk for the caller.
+    """
+    for begin in range(0, len(names), _FILES_AHEAD):
+        handles: list[int | None] = []
+        try:
+            for name in names[begin : begin + _FILES_AHEAD]:
+                handles += (None,)
+                with suppress(OSError):
+                    handles[-1] = there = disk.open(name)
+                    disk.will_read(there, length)
+            yield from handles
+        finally:
+            for handle in [handle for handle in handles if handle is not None]:
+                disk.close(handle)
 
 
 def chunks(disk: Disk, handle: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from spool.disk.disk import Disk
 from spool.disk.quarantine import is_quarantined
 from spool.errors import CorruptedFile
 from spool.format.header import Adoption
-from spool.format.reader import FileContents, contents_of
+from spool.format.reader import FileContents, contents_of, read_contents
 from spool.format.schema import TOTALS_FACT
 from spool.format.writer import new_header
 from spool.index.commit import Commit, Part
@@ -26,30 +26,37 @@ _TRIES_ON_BAD_BYTES = 3
 
 
 class Listing(NamedTuple):
-    """The names that were there at a look: of prepared branches and of committed files; ``numbers`` of the latter."""
+    """The names that were there at a look, in ``prepared/`` and ``committed/``; ``numbers``: of numbered files."""
 
-    names: frozenset[str]
+    prepared: frozenset[str]
+    committed: frozenset[str]
     numbers: list[int]
 
     @classmethod
     def of(cls, disk: Disk) -> "Listing":
         """List both directories, in the order in which an adopted branch moves: it is seen in one of them."""
-        names = [f"{layout.PREPARED}/{name}" for name in disk.names(layout.PREPARED)]
-        committed = disk.names(layout.COMMITTED)
-        names += [f"{layout.COMMITTED}/{name}" for name in committed]
+        prepared, committed = frozenset(disk.names(layout.PREPARED)), frozenset(disk.names(layout.COMMITTED))
         parsed = filter(None, map(layout.parse_committed, committed))
-        return cls(frozenset(names), [name.number for name in parsed if not name.adoption])
+        return cls(prepared, committed, [name.number for name in parsed if not name.adoption])
 
     def has_branch(self, number: int, place: int, xid: Xid) -> bool:
-        return layout.prepared(xid) in self.names or layout.committed(number, place) in self.names
+        """Whether the k-th branch that a commit adopted was in one of the two."""
+        names = layout.prepared(xid), layout.committed(number, place)
+        return names[0].rpartition("/")[2] in self.prepared or names[1].rpartition("/")[2] in self.committed
 
 
 def read_commit(
-    store: Store, number: int, *, listing: Listing | None = None, last_resort: bool = False
+    store: Store,
+    number: int,
+    *,
+    handle: int | None = None,
+    listing: Listing | None = None,
+    last_resort: bool = False,
 ) -> Commit | None:
     """Read a published commit with its adopted branches.
 
     Args:
+        handle: its file, if it is open; it need not be the one any more that has the name.
         listing: a branch that is not in it was reclaimed, and counts as empty.
         last_resort: name what is foreign or damaged in the commit, and return it without that.
 
@@ -57,7 +64,7 @@ def read_commit(
         None if a file of it is not where it was, or cannot be read and ``last_resort`` is False.
     """
     name = layout.committed(number)
-    contents, wrong = _numbered_contents(store.files.disk, number)
+    contents, wrong = _numbered_contents(store.files.disk, number, handle)
     if wrong is not None and not last_resort:
         return None
     if contents is None:
@@ -83,16 +90,20 @@ def read_commit(
     return commit
 
 
-def _numbered_contents(disk: Disk, number: int) -> tuple[FileContents | None, str | None]:
+def _numbered_contents(disk: Disk, number: int, handle: int | None) -> tuple[FileContents | None, str | None]:
     """Read a numbered file: (contents or None, what is wrong or None). None, None: there is no such file.
 
-    The name may carry other bytes at any time, so bad ones are read again by name before they are believed.
+    The name may carry other bytes at any time, and so may what was opened, so bad ones are read again by name before
+    they are believed.
     """
     name = layout.committed(number)
     contents, wrong = None, None
     for attempt in range(_TRIES_ON_BAD_BYTES):
         try:
-            contents = contents_of(disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
+            if handle is not None and not attempt:
+                contents = read_contents(disk, handle)
+            else:
+                contents = contents_of(disk, name, salvage=attempt == _TRIES_ON_BAD_BYTES - 1)
         except CorruptedFile as error:
             contents, wrong = None, str(error).removeprefix(f"{name}: ")
             continue

@@ -13,11 +13,11 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import closing
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import PREPARED_LIST
-from spool.disk.content import read_ahead
+from spool.disk.content import opened_ahead
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, SpoolError, SystemFailure
 from spool.format.header import Header
@@ -42,8 +42,6 @@ log = logging.getLogger("spool")
 _MAX_RESTARTS = 20
 # A file that is listed and could not be read so often is damaged.
 _TRIES_ON_BAD_FILES = 3
-# The kernel is told of so many files before the first of them is read. For fewer it is not worth the calls.
-_AHEAD_FILES = 64
 _TOO_FAST = "the space changes faster than it can be read: try again"
 
 
@@ -286,17 +284,6 @@ def read_all(
     raise SystemFailure(_TOO_FAST)
 
 
-def _read_ahead(disk: Disk, numbers: list[int]) -> Iterator[int]:
-    """Yield numbers whose files are read in this order, while the kernel reads the files ahead of them.
-
-    Otherwise an opener would wait for each file that is not in memory, and the disk for the opener.
-    """
-    for place, number in enumerate(numbers):
-        if place % _AHEAD_FILES == 0 and place + _AHEAD_FILES <= len(numbers):
-            read_ahead(disk, map(layout.committed, numbers[place : place + _AHEAD_FILES]), FIRST_READ_BYTES)
-        yield number
-
-
 def _replay(store: Store, index: Index, *, alone: bool = False, published: int | None = None) -> bool:
     """Apply the files beyond ``index.applied`` and forget those that are gone. False: the index must be rebuilt.
 
@@ -304,25 +291,26 @@ def _replay(store: Store, index: Index, *, alone: bool = False, published: int |
     file was gone at the second look had lost all that it removed before that, so nothing of it is there at the third.
     Without the third look a message could stay whose removal is never read. If a file was there at the second look and
     is gone when it is read, reclaim has overtaken the reader once more: the looks are taken anew. Each time fewer names
-    are left of those that were there.
+    are left of those that were there. An opener that is alone takes the second look for the third.
     """
     failed: Counter[int] = Counter()
     heads: list[Commit] = []
     while True:
         last = store.shared.counters.read().published if published is None else published
         listing = Listing.of(store.files.disk)
-        index.keep_only(Listing.of(store.files.disk).numbers)
+        index.keep_only((listing if alone else Listing.of(store.files.disk)).numbers)
         stuck = None
         following = sorted(number for number in listing.numbers if index.applied < number <= last)
-        for number in _read_ahead(store.files.disk, following):
-            give_up = alone or failed[number] >= _TRIES_ON_BAD_FILES
-            commit = read_commit(store, number, listing=listing, last_resort=give_up)
-            if commit is None:
-                stuck = number
-                break
-            if not apply(store.files, None, index, commit):
-                return False
-            heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
+        with closing(opened_ahead(store.files.disk, [*map(layout.committed, following)], FIRST_READ_BYTES)) as handles:
+            for number, handle in zip(following, handles, strict=True):
+                give_up = alone or failed[number] >= _TRIES_ON_BAD_FILES
+                commit = read_commit(store, number, handle=handle, listing=listing, last_resort=give_up)
+                if commit is None:
+                    stuck = number
+                    break
+                if not apply(store.files, None, index, commit):
+                    return False
+                heads += [commit] if alone and commit.parts[0].contents.header.adopts else []
         if stuck is None:
             index.applied = last
             for head in heads:

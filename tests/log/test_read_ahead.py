@@ -1,5 +1,6 @@
-"""An opener of many files lets the kernel read them ahead of it."""
+"""An opener of many files lets the kernel read them ahead of it, and opens each of them once."""
 
+from collections import Counter
 from pathlib import Path
 
 import spool
@@ -10,34 +11,44 @@ COMMITS = 150
 
 
 class WatchedDisk(Disk):
-    """Notes the commit files that the kernel was told of, and then those that are read; ``gone``: not there then."""
+    """Notes what is opened, and what the kernel is told of; ``gone``: not there at the first look.
+
+    ahead: the most files at once that the kernel was told of and that were not closed yet.
+    """
 
     def __init__(self, root: str, gone: str = "") -> None:
         super().__init__(root)
         self.gone = gone
+        self.opened: Counter[str] = Counter()
         self.told: list[str] = []
-        self.read: list[str] = []
         self.ahead = 0
+        self._names: dict[int, str] = {}
+        self._told: set[int] = set()
 
     def open(self, name: str, *, write: bool = False) -> int:
-        if name == self.gone and name not in self.told:
-            self.told.append(name)
+        self.opened[name] += 1
+        if name == self.gone and self.opened[name] == 1:
             raise FileNotFoundError(name)
-        self.read.append(name)
-        return super().open(name, write=write)
+        handle = super().open(name, write=write)
+        self._names[handle] = name
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._told.discard(handle)
+        super().close(handle)
 
     def will_read(self, handle: int, length: int) -> None:
         super().will_read(handle, length)
-        self.told.append(self.read.pop())
-        self.ahead = max(self.ahead, len(set(self.told) - set(self.read)))
+        self.told.append(self._names[handle])
+        self._told.add(handle)
+        self.ahead = max(self.ahead, len(self._told))
+
+    def left_open(self) -> set[int]:
+        return self._told
 
 
 def files(space: spool.Space) -> list[str]:
     return sorted(f"{layout.COMMITTED}/{name}" for name in space.engine.store.files.disk.names(layout.COMMITTED))
-
-
-def of_commits(names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(layout.COMMITTED)]
 
 
 def fill(path: Path) -> None:
@@ -52,26 +63,36 @@ def test_files_are_announced_before_they_are_read_and_not_all_at_once(memory: Pa
     fill(memory)
     disk = WatchedDisk(str(memory))
     with spool.open(memory, disk=disk) as space:
-        whole_groups = files(space)[:128]
-        assert disk.told == whole_groups
-        assert set(disk.told) < set(disk.read)
+        assert disk.told == files(space)
         assert disk.ahead == 64
+        assert not disk.left_open()
         assert space.stats("q").ready == COMMITS
+
+
+def test_each_file_is_opened_once(memory: Path) -> None:
+    fill(memory)
+    disk = WatchedDisk(str(memory))
+    with spool.open(memory, disk=disk) as space:
+        newest = files(space)[-1]  # which an opener that is alone looks at, whatever it knows of the others
+        assert {disk.opened[name] for name in files(space) if name != newest} == {1}
 
 
 def test_a_file_that_cannot_be_announced_is_read_all_the_same(memory: Path) -> None:
     fill(memory)
-    disk = WatchedDisk(str(memory), gone=layout.committed(40))
+    gone = layout.committed(40)
+    disk = WatchedDisk(str(memory), gone=gone)
     with spool.open(memory, disk=disk) as space:
-        assert layout.committed(40) in disk.read
+        assert gone not in disk.told
+        assert disk.opened[gone] == 2
         assert [message.body for message in space.browse("q")] == list(range(COMMITS))
 
 
-def test_few_files_are_not_announced(memory: Path) -> None:
-    with spool.create(memory) as space:
-        space.create_queue("q")
-        space.put("q", 1)
+def test_files_are_closed_although_one_of_them_cannot_be_read(memory: Path) -> None:
+    fill(memory)
+    damaged = layout.committed(40)
+    (memory / damaged).write_bytes(b"nothing")
     disk = WatchedDisk(str(memory))
     with spool.open(memory, disk=disk) as space:
-        assert of_commits(disk.told) == []
-        assert space.get("q").body == 1
+        assert [finding.name for finding in space.recovery.findings] == [damaged]
+        assert disk.opened[damaged] > 1, "it is read again by name before that is believed"
+        assert not disk.left_open()
