@@ -13,6 +13,7 @@ order, but never while another transaction holds its group.
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import Claims, GroupLocks, GroupName
@@ -153,7 +154,8 @@ def _claim_free(
                         got.append((number, piece, length))
                         missing -= length
                 if missing:
-                    skip.update(positions(tried))
+                    for number, first, count in tried:
+                        skip.update(zip(repeat(number), range(first, first + count)))
     except BaseException:
         release(claims, got)
         raise
