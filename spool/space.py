@@ -14,6 +14,7 @@ from spool.admin.findings import Finding, RecoveryReport
 from spool.admin.stats import QueueStats
 from spool.engine import Engine
 from spool.errors import Empty, InvalidArgument, NotOpen
+from spool.format.batch import is_large
 from spool.maintenance.housekeeper import Housekeeper
 from spool.maintenance.schedule import RECLAIM_BYTES
 from spool.model.message import Message
@@ -153,7 +154,7 @@ class Space:
         request = None
         if not options or options.get("deduplication_key") is None:
             request = put_request(self._engine, queue, bodies, **options)
-        if request is None or request.is_large:
+        if request is None or is_large(request.messages, request.bytes):
             ids = self._put_alone(queue, bodies, **options)
         else:
             self._engine.group_commit.commit(request)

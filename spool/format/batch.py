@@ -300,6 +300,11 @@ def destinations_of(tables: Iterable[Table]) -> list[str]:
     return queues
 
 
+def is_large(messages: int, size: int) -> bool:
+    """Whether bodies of so many bytes are to be written section by section."""
+    return size >= SECTION_BYTES or messages > SECTION_MESSAGES
+
+
 def _table_bytes(carried: Any) -> int:
     """Return how many bytes an entry adds to its section's table; readers refuse a table over the limit."""
     return _ENTRY_BYTES + (len(msgpack.packb(carried)) if carried else 0)

@@ -20,8 +20,6 @@ from typing import Any
 from spool.coordination.counters import CounterPage
 from spool.errors import NotOpen
 from spool.format.batch import CommitBatch, destinations_of
-from spool.format.header import SECTION_MESSAGES
-from spool.format.table import SECTION_BYTES
 from spool.log.quota import Usage, UsageByQueue, change_by
 from spool.model.position import PositionRanges
 from spool.model.xid import Xid
@@ -106,10 +104,7 @@ class CommitRequest:
 
 
 class PutRequest(CommitRequest):
-    """Messages for one queue, as ``validation.encode_bodies`` groups them; neighbours in a commit share a branch.
-
-    ``is_large``: they are to be written section by section, in a file of their own.
-    """
+    """Messages for one queue, as ``validation.encode_bodies`` groups them; neighbours in a commit share a branch."""
 
     def __init__(self, page: CounterPage, queue: str, groups: list[tuple[Sequence[bytes], dict[str, Any]]]) -> None:
         self.page = page
@@ -120,7 +115,6 @@ class PutRequest(CommitRequest):
             self.bodies, self.alike = bodies, (queue, attributes)
         if groups[1:]:
             self.alike = None
-        self.is_large = self.bytes >= SECTION_BYTES or self.messages > SECTION_MESSAGES
         self.queue = queue
         self.groups = groups
 
