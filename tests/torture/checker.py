@@ -132,8 +132,7 @@ class History:
         elif event == "claimed":
             tx.claimed.update(_range(record))
         elif event == "number":
-            # First that the file may be committed, by a number that is not known yet, and then the file's number. (What
-            # the housekeeping thread commits in between has another file.)
+            # First that the file may be committed, by a number that is not known yet, and then the file's number.
             if tx.last_decision == "commit":
                 tx.file, tx.number, tx.numbered, tx.last_decision = (
                     record.get("file"),

@@ -5,6 +5,7 @@ process is in, and holds the process there now and then, so that its parent can 
 """
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -104,6 +105,11 @@ def number_of(name: str) -> int:
     return 0 if parsed is None else parsed.number
 
 
+def _is_worker() -> bool:
+    """Whether this is the worker's thread, and not the housekeeping's, which commits for itself."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def _watched(method: str) -> Callable[..., Any]:
     def call(self: "WindowDisk", *args: Any, **options: Any) -> Any:
         described = (self.names_of.get(args[0], args[0]), *args[1:])
@@ -168,7 +174,7 @@ class WindowDisk(Disk):
     def is_about_to(self, method: str, *args: Any) -> None:
         if method == "lock" and is_claim(args[0], args[1]):
             self._log.write("try", **_claim(*args[1:]))
-        elif method == "rename_new" and number_of(args[1]):
+        elif method == "rename_new" and args[0].startswith(layout.ACTIVE) and number_of(args[1]) and _is_worker():
             # From now on it may be committed; if it is not stamped, a branch may be committed later, by another number.
             self._log.write("number", number=None, file=args[0])
         self._recogniser.before(method, *args)
@@ -177,7 +183,7 @@ class WindowDisk(Disk):
     def has_done(self, method: str, result: Any, *args: Any) -> None:
         if method == "lock" and result and is_claim(args[0], args[1]):
             self._log.write("claimed", **_claim(*args[1:]))
-        elif method == "write_at" and args[2].startswith(_STAMP):
+        elif method == "write_at" and args[2].startswith(_STAMP) and _is_worker():
             self._log.write("number", number=int.from_bytes(args[2][len(_STAMP) :][:8], "big"), file=args[0])
         self._recogniser.after(method, result, *args)
         self._step()
