@@ -223,24 +223,13 @@ class ResourceManager:
                 del self._branches[xid]
         return XA_OK if voted else XA_RDONLY
 
+    @_about_a_branch(XA_RETRY)
     def commit(self, xid: Xid, flags: int = TMNOFLAGS) -> int:
         """Phase two, or both in one (TMONEPHASE). XA_RETRY: it cannot finish now, and can be asked again."""
         if flags == TMONEPHASE:
             return self._commit_one_phase(xid)
-        if flags == TMNOFLAGS:
-            return self._commit_prepared(xid)
-        raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
-
-    @_about_a_branch(XA_RBROLLBACK)
-    def _commit_one_phase(self, xid: Xid) -> int:
-        branch = self._branches.get(xid) or self._raise_not_here(xid)
-        next_state(branch.state, Call.COMMIT_ONE_PHASE)
-        del self._branches[xid]
-        branch.transaction.commit()
-        return XA_OK
-
-    @_about_a_branch(XA_RETRY)
-    def _commit_prepared(self, xid: Xid) -> int:
+        if flags != TMNOFLAGS:
+            raise XAError(XAER_INVAL, f"xa_commit takes TMNOFLAGS or TMONEPHASE, not {flags:#x}")
         branch = self._branches.get(xid)
         if branch is not None:
             next_state(branch.state, Call.COMMIT)
@@ -250,6 +239,16 @@ class ResourceManager:
             self._answer_decided(xid)  # perhaps an administrator did
             self._raise_nota(error)
         self._branches.pop(xid, None)
+        return XA_OK
+
+    def _commit_one_phase(self, xid: Xid) -> int:
+        try:
+            branch = self._branches.get(xid) or self._raise_not_here(xid)
+            next_state(branch.state, Call.COMMIT_ONE_PHASE)
+            del self._branches[xid]
+            branch.transaction.commit()
+        except (SpoolError, OSError) as error:
+            raise _translated(error, XA_RBROLLBACK) from error
         return XA_OK
 
     @_about_a_branch(XA_RETRY)

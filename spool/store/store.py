@@ -56,7 +56,7 @@ class Store:
     def deadline(self, seconds: float | None = WAIT_SECONDS) -> Deadline:
         """Return a deadline for waits inside a step, which end by NotOpen when the space closes. None: no limit."""
         at = None if seconds is None else self.clock.monotonic() + seconds
-        return Deadline(self.clock, seconds, at, self.guard.check)
+        return tuple.__new__(Deadline, (self.clock, seconds, at, self.guard.check))  # (its own is a function of Python)
 
     # -- usable or not ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A branch that another process decides, or leaves behind, is looked at again by whoever decides it."""
+"""A branch that another process decides, or leaves behind, is looked at again before it is decided."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ HOW_IT_DIED = pytest.mark.parametrize("committed", [committed_and_not_moved, com
 @pytest.mark.parametrize(
     "decision", [commit, lambda space: commit(space, told=False), rollback], ids=["commit", "untold commit", "rollback"]
 )
-def test_a_branch_that_was_committed_by_one_who_died_is_decided(
+def test_a_branch_that_a_process_committed_that_died_is_decided(
     processes: Processes,
     space: spool.Space,
     committed: Callable[[Processes], int],
@@ -58,7 +58,7 @@ def test_a_branch_that_was_committed_by_one_who_died_is_decided(
     assert bodies(space) == ["new"]
 
 
-def test_who_asks_for_a_branch_that_was_committed_and_moved_is_told_by_which_commit(
+def test_a_decision_about_a_branch_that_was_committed_and_moved_says_by_which_commit(
     space: spool.Space, other: spool.Space
 ) -> None:
     prepare(space)
@@ -92,7 +92,7 @@ def test_a_branch_that_was_rolled_back_and_came_up_again_is_another_branch(
 
 @pytest.mark.parametrize("told", [True, False])
 @HOW_IT_DIED
-def test_a_branch_that_was_committed_by_one_who_died_is_not_in_doubt(
+def test_a_branch_that_a_process_committed_that_died_is_not_in_doubt(
     processes: Processes, space: spool.Space, committed: Callable[[Processes], int], told: bool
 ) -> None:
     prepare(space)
@@ -110,7 +110,7 @@ def test_a_branch_that_was_committed_and_not_moved_is_not_prepared_and_is_moved_
     assert space._store.files.disk.exists(layout.committed(number, 1))
 
 
-def test_who_moves_branches_looks_for_their_commits_first(processes: Processes, space: spool.Space) -> None:
+def test_commits_are_looked_for_before_their_branches_are_moved(processes: Processes, space: spool.Space) -> None:
     prepare(space)
     number = committed_and_not_moved(processes)
     assert resolution.finish_moves(space._store) == [XID]
@@ -139,6 +139,8 @@ def test_the_branch_of_a_coordinator_that_died_frees_its_messages_for_the_next_g
     assert other.get("orders").body == "one"
 
 
-def test_who_settles_for_the_dead_looks_for_their_branches_first(space: spool.Space, other: spool.Space) -> None:
+def test_branches_of_a_dead_coordinator_are_listed_before_they_are_rolled_back(
+    space: spool.Space, other: spool.Space
+) -> None:
     prepare(space, ROUND)
     assert resolution.resolve_orphans(other._store, other._store.deadline()) == [ROUND]

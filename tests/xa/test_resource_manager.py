@@ -11,6 +11,7 @@ import spool
 import xa
 from spool.disk.disk import Disk, FlushFailed
 from tests.at_once import AT_ONCE
+from tests.xa.branches import xid
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 @pytest.fixture
 def rm(space: spool.Space) -> xa.ResourceManager:
     return xa.ResourceManager(space)
-
-
-def xid(name: bytes = b"transaction") -> xa.Xid:
-    return xa.Xid(7, name, b"branch")
 
 
 def work(rm: xa.ResourceManager, one: xa.Xid) -> bytes:
@@ -227,14 +224,17 @@ def test_a_commit_that_cannot_finish_is_retry_and_never_rmerr(
     def full(self: Disk, handle: int, offset: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
+    work(rm, xid(b"one phase"))
     monkeypatch.setattr(Disk, "write_at", full)
     assert failed(rm.commit, xid()) == xa.XA_RETRY
+    assert failed(rm.commit, xid(b"one phase"), xa.TMONEPHASE) == xa.XA_RBROLLBACK, "X/Open allows no XA_RETRY here"
     monkeypatch.undo()
     assert rm.commit(xid()) == xa.XA_OK
+    assert failed(rm.commit, xid(b"one phase")) == xa.XAER_NOTA
     assert rm.space.get("out").body == b"1!"
 
 
-def test_a_failed_flush_in_prepare_stops_the_space_for_everybody(
+def test_a_failed_flush_in_prepare_stops_the_space_in_all_processes(
     rm: xa.ResourceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work(rm, xid())

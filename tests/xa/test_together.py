@@ -1,23 +1,29 @@
 """Branches that are decided at the same time: one commit and one flush for all, and no branch waits for another's."""
 
+from collections.abc import Callable
+
 import pytest
 
 import xa
 from spool.model import layout
 from spool.transactions.two_phase import UnknownBranch, commit_prepared
 from tests.held import PATIENT_SECONDS, Caller, Gathering, HeldDisk
+from tests.xa.branches import voted, xid
 
 
-def xid(name: bytes) -> xa.Xid:
-    return xa.Xid(7, name, b"branch")
+def beside_a_vote(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, flushed: bool) -> None:
+    """Let something happen once beside the flush of a vote: behind it if ``flushed``, else before it."""
+    durable, acts = HeldDisk.make_durable, [act]
 
+    def flush(disk: HeldDisk, handle: int, directory: str, **how: bool) -> None:
+        if flushed:
+            durable(disk, handle, directory, **how)
+        if directory == layout.PREPARED and acts:
+            acts.pop()()
+        if not flushed:
+            durable(disk, handle, directory, **how)
 
-def voted(rm: xa.ResourceManager, one: xa.Xid, queue: str = "replies") -> None:
-    """A branch with one put, which has voted."""
-    rm.start(one)
-    rm.space.put(queue, one.gtrid)
-    rm.end(one)
-    assert rm.prepare(one) == xa.XA_OK
+    monkeypatch.setattr(HeldDisk, "make_durable", flush)
 
 
 def test_what_is_decided_during_a_flush_shares_the_next_one(gathering: Gathering) -> None:
@@ -55,44 +61,37 @@ def test_a_branch_that_was_decided_meanwhile_keeps_no_other_from_its_commit(gath
 def test_no_branch_waits_for_another_ones_vote(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is flushed, another of the same resource manager begins, votes and is committed."""
     rm = xa.ResourceManager(gathering.space)
-    others: list[Caller] = []
-    durable = HeldDisk.make_durable
 
     def commit_other() -> None:
         voted(rm, xid(b"other"))
         rm.commit(xid(b"other"))
 
-    def flush(disk: HeldDisk, handle: int, directory: str, **how: bool) -> None:
-        if directory == "prepared" and not others:
-            others.append(Caller(commit_other))
-            others[0].start()
-            others[0].join(PATIENT_SECONDS)
-        durable(disk, handle, directory, **how)
+    other = Caller(commit_other)
 
-    monkeypatch.setattr(HeldDisk, "make_durable", flush)
+    def let_it_end() -> None:
+        other.start()
+        other.join(PATIENT_SECONDS)
+
+    beside_a_vote(monkeypatch, let_it_end, flushed=False)
     voted(rm, xid(b"slow"))
-    assert not others[0].is_alive()
-    assert others[0].error is None
+    assert not other.is_alive()
+    assert other.error is None
     assert rm.recover() == [xid(b"slow")]
 
 
 def test_calls_about_one_branch_come_one_after_the_other(gathering: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback during the vote's flush waits for the vote, and is about a prepared branch."""
     rm = xa.ResourceManager(gathering.space)
-    late: list[Caller] = []
-    durable = HeldDisk.make_durable
+    late = Caller(lambda: rm.rollback(xid(b"one")))
 
-    def flush(disk: HeldDisk, handle: int, directory: str, **how: bool) -> None:
-        durable(disk, handle, directory, **how)
-        if directory == "prepared":
-            late.append(Caller(lambda: rm.rollback(xid(b"one"))))
-            late[0].start()
-            late[0].join(0.05)
-            assert late[0].is_alive()
+    def see_it_wait() -> None:
+        late.start()
+        late.join(0.05)
+        assert late.is_alive()
 
-    monkeypatch.setattr(HeldDisk, "make_durable", flush)
+    beside_a_vote(monkeypatch, see_it_wait, flushed=True)
     voted(rm, xid(b"one"))
-    late[0].join(PATIENT_SECONDS)
-    assert (late[0].error, late[0].result) == (None, xa.XA_OK)
+    late.join(PATIENT_SECONDS)
+    assert (late.error, late.result) == (None, xa.XA_OK)
     assert rm.recover() == []
     assert list(gathering.space.browse("replies")) == []
