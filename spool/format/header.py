@@ -155,7 +155,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
         _TIME.pack(_TIME_KEY, header.time),
         _WRITER_KEY, writer,
         _BRANCHES_KEY, _array_head(len(branches)), *branches,
-        _ADOPTS_KEY, _array_head(len(adopts)), *adopts,
+        _ADOPTS_KEY, _array_head(len(adopts)) if adopts else b"\x90", *adopts,
         _SUPERSEDES_KEY, msgpack.packb(header.supersedes) if header.supersedes else b"\x90",
         _SECTIONS_KEY, _array_head(len(sections)), *sections,
     ]  # fmt: skip

@@ -147,7 +147,7 @@ def _issue(
             # 5. Note in shared memory what it does, and rename the file. Until the file is stamped, too, it is nobody's
             #    commit.
             contents = file.contents(number)
-            store.shared.feed.put(number, contents)
+            store.shared.feed.put(number, contents, batch.adopted)
             store.files.disk.rename_new(file.name, layout.COMMITTED_FILE % number)
             # 6. Store it as issued. A file that is not issued is never stamped: if this fails, the number ends as an
             #    empty commit.
@@ -241,7 +241,7 @@ def _as_read(number: int, own: FileContents, batch: CommitBatch) -> Commit:
     new = tuple.__new__  # (a named tuple's own is a function of Python)
     parts = [new(Part, (0, None, 0, own))]
     for place, (adoption, contents) in enumerate(zip(batch.adopts, batch.adopted, strict=True), 1):
-        parts.append(Part(place, adoption.xid, adoption.first, contents))
+        parts += (new(Part, (place, adoption.xid, adoption.first, contents)),)
     return new(Commit, (number, parts, []))
 
 

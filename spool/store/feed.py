@@ -4,10 +4,10 @@
 it. A slot says for which number it was written, in which life of the ring, and has a checksum: one that is torn,
 overwritten or older counts as none. So nothing may depend on a slot being there.
 
-A slot has a note, which says what the index needs of a commit: the positions that it removes or changes, and its
-content. A commit whose content does not fit into a slot has a note of the positions only; one that adopts branches,
-which are files of their own, or that addresses too many messages, has an empty note. What a note does not say is read
-from the commit's file.
+A slot has a note, which says what the index needs of a commit: the positions that it removes or changes, and the
+content of its file and of the branches that it adopts. A commit whose content does not fit into a slot has a note of
+the positions only; one that addresses too many messages has an empty note. What a note does not say is read from the
+commit's files.
 
 Until its number is published, a note is a hint: its writer may die, and the number end as an empty commit.
 """
@@ -16,6 +16,7 @@ import os
 import struct
 import zlib
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -25,7 +26,7 @@ from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
 from spool.disk.memory import SharedBytes
 from spool.errors import NO_ROOM
-from spool.format.header import UNREADABLE, BranchEntry, Header, SectionEntry
+from spool.format.header import UNREADABLE, Adoption, BranchEntry, Header, SectionEntry
 from spool.format.reader import FileContents
 from spool.format.schema import ADDRESSING
 from spool.format.table import Table
@@ -43,6 +44,7 @@ NOTE_BYTES = SLOT_BYTES - _SLOT.size
 _LIFE_BYTES = 8
 _SLOTS_AT = SLOT_BYTES  # the life stands in front, in the room of a slot
 
+_LEAST_BRANCH_BYTES = 60  # that an adopted branch takes in a note
 _PLAIN: list[dict[str, Any]] = [{}]  # the control fields of most sections, once
 
 
@@ -86,17 +88,17 @@ class Feed:
 
     # -- of commits -------------------------------------------------------------------------------------------------
 
-    def put(self, number: int, contents: FileContents) -> None:
-        """Note what a commit does: the content of its file. Caller holds its number's byte, and no file has the number
-        yet."""
-        self.write(number, encode(contents))
+    def put(self, number: int, contents: FileContents, adopted: Sequence[FileContents] = ()) -> None:
+        """Note what a commit does: the content of its file, and of the branches that it adopts. Caller holds its
+        number's byte, and no file has the number yet."""
+        self.write(number, encode(contents, adopted))
 
     def retract(self, number: int) -> None:
         """Empty the note of a commit: it is read from its file. Caller holds its number's byte, or it is published."""
         self.write(number, b"")
 
     def commit(self, number: int) -> Commit | None:
-        """Return a published commit as its file says; None if it is to be read from that."""
+        """Return a published commit as its files say; None if it is to be read from that."""
         note = self.read(number)
         return decode(number, note) if note else None
 
@@ -147,33 +149,35 @@ class Feed:
         return slot[_SLOT.size : end] if zlib.crc32(slot[_CHECKSUM.size : end]) == checksum else None
 
 
-def encode(contents: FileContents) -> bytes:
-    """Encode a file as a note: the positions that it addresses, and its content or None. Empty: neither fits."""
-    header, tables = contents
-    if header.adopts:
-        return b""
+def encode(contents: FileContents, adopted: Sequence[FileContents] = ()) -> bytes:
+    """Encode a commit as a note: the positions that it addresses, and the content of its file and of the branches that
+    it adopts, or None. Empty: neither fits."""
     addressed: list[list[int]] = []
-    branches: list[tuple[Any, ...]] = []
-    sections: list[tuple[Any, ...]] = []
-    size = 0
-    for branch in header.branches:
-        local = branch.xid == (FORMAT_LOCAL, branch.id, b"")
-        branches += ((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)),)
-    for (_, *entry), table in zip(header.sections, tables, strict=True):
-        for command in table.commands:
-            if command[0] in ADDRESSING:
-                addressed += (command[1:4],)
-        size += entry[0]
-        if size < 2 * NOTE_BYTES:  # else it is surely too much
-            sections += (
-                (
-                    entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
-                    table.checksums.tobytes(), table.commands, table.facts,
-                ),
-            )  # fmt: skip
-    if not header.supersedes and size < 2 * NOTE_BYTES:
-        content = header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections
-        note: bytes = msgpack.Packer().pack((addressed, content))  # (as ``packb``, which makes a packer, too)
+    files: list[tuple[Any, ...]] = []
+    size = _LEAST_BRANCH_BYTES * len(adopted)
+    for header, tables in (contents, *adopted):
+        branches: list[tuple[Any, ...]] = []
+        sections: list[tuple[Any, ...]] = []
+        for branch in header.branches:
+            local = branch.xid == (FORMAT_LOCAL, branch.id, b"")
+            branches += ((branch.id, branch.count) if local else (branch.id, branch.count, str(branch.xid)),)
+        for (_, *entry), table in zip(header.sections, tables, strict=True):
+            for command in table.commands:
+                if command[0] in ADDRESSING:
+                    addressed += (command[1:4],)
+            size += entry[0]
+            if size < 2 * NOTE_BYTES:  # else it is surely too much
+                sections += (
+                    (
+                        entry, table.queues, table.attributes, table.runs, table.lengths.tobytes(),
+                        table.checksums.tobytes(), table.commands, table.facts,
+                    ),
+                )  # fmt: skip
+        files += (
+            (header.time, header.durable_mark, header.flushed, header.length, header.checksum, branches, sections),
+        )
+    if not contents.header.supersedes and size < 2 * NOTE_BYTES:
+        note: bytes = msgpack.Packer().pack((addressed, files))  # (as ``packb``, which makes a packer, too)
         if len(note) <= NOTE_BYTES:
             return note
     note = msgpack.packb((addressed, None))
@@ -192,32 +196,48 @@ def addressed_in(note: bytes) -> list[tuple[int, int, int]] | None:
 def decode(number: int, note: bytes) -> Commit | None:
     """Decode a commit; None if the note does not have its content.
 
-    Only the name of the writer is not in it.
+    Only the names of the writers are not in it.
     """
     new = tuple.__new__  # (a named tuple's own is a function of Python)
+    parts: list[Part] = []
+    adopts: list[Adoption] = []
+    end = 0  # of the ordinals of the messages
     try:
-        _, content = msgpack.unpackb(note, strict_map_key=False)
-        if content is None:
+        _, files = msgpack.unpackb(note, strict_map_key=False)
+        if files is None:
             return None
-        time, durable_mark, flushed, length, checksum, packed_branches, packed_sections = content
-        branches: list[BranchEntry] = []
-        first = 0
-        for id_, count, *xid in packed_branches:
-            named = Xid.parse(*xid) if xid else new(Xid, (FORMAT_LOCAL, id_, b""))
-            branches += (BranchEntry(named, id_, first, count),)
-            first += count
-        sections: list[SectionEntry] = []
-        tables: list[Table] = []
-        size = length
-        for entry, queues, attributes, runs, lengths, checksums, commands, facts in packed_sections:
-            table_bytes, table_checksum, bodies_bytes, messages = entry
-            sections += (new(SectionEntry, (size, table_bytes, table_checksum, bodies_bytes, messages)),)
-            size += table_bytes + bodies_bytes
-            if attributes == _PLAIN:
-                attributes = _PLAIN
-            tables += (Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts),)
+        for time, durable_mark, flushed, length, checksum, packed_branches, packed_sections in files:
+            branches: list[BranchEntry] = []
+            first = 0
+            for id_, count, *xid in packed_branches:
+                named = Xid.parse(*xid) if xid else new(Xid, (FORMAT_LOCAL, id_, b""))
+                branches += (BranchEntry(named, id_, first, count),)
+                first += count
+            sections: list[SectionEntry] = []
+            tables: list[Table] = []
+            size = length
+            for entry, queues, attributes, runs, lengths, checksums, commands, facts in packed_sections:
+                table_bytes, table_checksum, bodies_bytes, messages = entry
+                sections += (new(SectionEntry, (size, table_bytes, table_checksum, bodies_bytes, messages)),)
+                size += table_bytes + bodies_bytes
+                if attributes == _PLAIN:
+                    attributes = _PLAIN
+                tables += (
+                    Table(queues, attributes, runs, array("I", lengths), array("I", checksums), commands, facts),
+                )
+            of_branch = branches[0].xid if parts else None
+            if of_branch is not None:
+                adopts += (Adoption(of_branch, size, checksum, end, first),)
+            begun, places = tuple(branches), tuple(sections)
+            stamped = 0 if parts else number  # a branch carries none
+            header = new(
+                Header, (stamped, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum)
+            )
+            parts += (new(Part, (len(parts), of_branch, end, new(FileContents, (header, tuple(tables))))),)
+            end += first
+        if adopts:
+            head = parts[0].contents
+            parts[0] = parts[0]._replace(contents=head._replace(header=head.header._replace(adopts=tuple(adopts))))
+        return new(Commit, (number, parts, [])) if parts else None
     except UNREADABLE:
         return None
-    begun, places = tuple(branches), tuple(sections)
-    header = new(Header, (number, time, {}, begun, (), (), places, durable_mark, flushed, length, size, checksum))
-    return new(Commit, (number, [new(Part, (0, None, 0, new(FileContents, (header, tuple(tables)))))], []))

@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 
 import spool
 from spool.admin.findings import Kind
+from spool.format.reader import FileContents
+from spool.index.commit import Part
 from spool.log import commit as commit_steps
 from spool.log.replay import read_commit
 from spool.model import layout
+from spool.model.xid import Xid
 from spool.store import feed
 from spool.store.feed import NOTE_BYTES, addressed_in, decode
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import commit_prepared
 from tests.at_once import AT_ONCE
 from tests.machine import PowerCut
-from tests.meanwhile import Processes, commit, prepare
+from tests.meanwhile import XID, Processes, commit, prepare
 from tests.shown import bodies as shown
 
 Action = Callable[[spool.Space], object]
@@ -72,9 +77,25 @@ def forward(count: int) -> Action:
     return act
 
 
+def adopt(count: int) -> Action:
+    """A branch is prepared and committed."""
+
+    def act(space: spool.Space) -> None:
+        xid = Xid(7, b"%d" % space._store.shared.counters.read().published, b"")
+        branch = CoordinatedTransaction(space.engine, xid=xid)
+        for place in range(count):
+            branch.put("ab"[place % 2], f"n{place}")
+        if space.stats("a").ready:
+            branch.get("a")
+        branch.prepare()
+        commit_prepared(space.engine, xid, vote_known=True)
+
+    return act
+
+
 counts = st.integers(1, 30)
 actions = st.one_of(
-    st.builds(put, bodies, fields), counts.map(take), counts.map(give_back), counts.map(forward),
+    st.builds(put, bodies, fields), counts.map(take), counts.map(give_back), counts.map(forward), counts.map(adopt),
     st.just(lambda space: space.purge("b")),
 )  # fmt: skip
 
@@ -94,21 +115,24 @@ def test_a_commit_is_in_the_feed_as_in_its_file_or_not_at_all(found: list[Action
         for number in range(first, last + 1):
             there_is = read_commit(space._store, number)
             assert there_is is not None
-            header, tables = there_is.parts[0].contents
+            tables = [table for part in there_is.parts for table in part.contents.tables]
             noted = space._store.shared.feed.commit(number)
             positions = [tuple(c[1:4]) for t in tables for c in t.commands if c[0] in ("remove", "update")]
             note = space._store.shared.feed.read(number)
             assert note is not None
             if noted is None:
-                assert sum(section.table_bytes for section in header.sections) > NOTE_BYTES / 2
+                sections = [section for part in there_is.parts for section in part.contents.header.sections]
+                assert sum(section.table_bytes for section in sections) > NOTE_BYTES / 2
                 assert addressed_in(note) == positions if note else len(positions) > 20
             else:
-                contents = noted.parts[0].contents
-                assert contents == (header._replace(writer={}), tables)
-                assert noted._replace(parts=[]) == there_is._replace(parts=[])
-                assert [part._replace(contents=contents) for part in there_is.parts] == noted.parts
+                assert noted == there_is._replace(parts=list(map(without_writer, there_is.parts)))
                 assert addressed_in(note) == positions
         first = last + 1
+
+
+def without_writer(part: Part) -> Part:
+    header, tables = part.contents
+    return part._replace(contents=FileContents(header._replace(writer={}), tables))
 
 
 @given(st.binary(max_size=NOTE_BYTES))
@@ -117,7 +141,7 @@ def test_whatever_bytes_a_note_has_it_is_none_or_a_commit(note: bytes) -> None:
     assert addressed_in(note) is None or isinstance(addressed_in(note), list)
 
 
-def test_who_follows_another_process_reads_none_of_its_files(tmp_path: Path) -> None:
+def test_a_process_that_follows_another_one_reads_none_of_its_files() -> None:
     there = Processes()
     space, (other, disk) = there.space(), there.open()
     opened: list[str] = []
@@ -134,14 +158,31 @@ def test_who_follows_another_process_reads_none_of_its_files(tmp_path: Path) -> 
     assert len([name for name in opened if name.startswith("committed")]) == 1, "its body"
 
 
-def test_what_adopts_is_read_from_its_files() -> None:
+def test_what_a_small_branch_did_is_in_the_note_of_the_commit_that_adopts_it() -> None:
     there = Processes()
     space, other = there.space(), there.space()
-    prepare(space)
+    space.put("orders", "taken")
+    taken = space._store.shared.counters.read().published
+    prepare(space, take=True)
+    number = commit(space)
+    noted = other._store.shared.feed.commit(number)
+    assert noted is not None
+    assert [part.xid for part in noted.parts] == [None, XID]
+    assert other._store.shared.feed.may_address(number, [(taken, 0, 1)])
+    assert not other._store.shared.feed.may_address(number, [(taken, 1, 1)])
+    assert other.get("orders").body == "new"
+
+
+def test_a_large_branch_is_read_from_its_file() -> None:
+    there = Processes()
+    space, other = there.space(), there.space()
+    branch = CoordinatedTransaction(space.engine, xid=XID)
+    branch.put_many("orders", range(1000))
+    branch.prepare()
     number = commit(space)
     assert other._store.shared.feed.commit(number) is None
-    assert other._store.shared.feed.may_address(number, [(1, 0, 1)]), "no note tells"
-    assert other.get("orders").body == "new"
+    assert not other._store.shared.feed.may_address(number, [(1, 0, 5)]), "it only puts"
+    assert len(other.get_many("orders", 1000)) == 1000
 
 
 def test_what_does_not_fit_is_read_from_its_file_and_says_what_it_addresses() -> None:
@@ -271,6 +312,22 @@ def test_a_claim_waits_for_no_commit_that_leaves_it_alone() -> None:
     assert found == ["two"]
     assert there.machine.clock.time == begun
     transaction.rollback()
+
+
+def test_a_claim_waits_for_no_commit_of_a_branch_that_leaves_it_alone() -> None:
+    there = Processes()
+    (space, disk), other = there.open(), there.space()
+    space.put_many("orders", ["one", "two"])
+    prepare(space, take=True)
+    transaction = other.transaction()
+    found: list[object] = []
+    begun = there.machine.clock.time
+    disk.before("make_durable", lambda: found.append(transaction.get("orders").body), layout.COMMITTED)
+    commit(space)
+    assert found == ["two"]
+    assert there.machine.clock.time == begun
+    transaction.commit()
+    assert shown(other) == ["new"]
 
 
 def test_the_ring_takes_no_more_than_a_megabyte(tmp_path: Path) -> None:
