@@ -74,8 +74,9 @@ class LockFile:
         """Wait until this thread has the byte. Raises WaitExpired, which names the holder, when the deadline passes."""
         pauses = None
         while not self.try_lock(byte, shared=shared):
-            pauses = pauses or self.pauses(byte, deadline)
-            if not next(pauses, False):
+            if pauses is None:
+                pauses = self.pauses(byte, deadline)
+            elif not next(pauses, False):
                 raise self.expired(byte, deadline, what)
 
     def unlock(self, byte: int) -> None:
@@ -90,10 +91,14 @@ class LockFile:
                 bells.ring(byte)
 
     def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
-        """Yield after each pause of a thread that waits for the byte, see ``Deadline.pauses``; one ends when the byte's
-        holder lets go of it, or after ``_SLEEP_SECONDS``, since a holder that dies wakes no thread."""
+        """Return the pauses of a thread that waits for the byte, see ``Deadline.pauses``; it looks once more before the
+        first of them. Each ends when the byte's holder lets go of it, or after ``_SLEEP_SECONDS``, since a holder that
+        dies wakes no thread."""
         bells = self.disk.bells
-        return deadline.pauses(pause_for=None if bells is None else partial(_sleep, bells, byte, deadline))
+        if bells is None:
+            return deadline.pauses()
+        bells.expect(byte)
+        return deadline.pauses(pause_for=partial(_sleep, bells, byte, deadline))
 
     def is_held_here(self, byte: int) -> bool:
         """Whether a thread of this process holds the byte."""

@@ -117,9 +117,10 @@ def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedByt
 class Bells:
     """Words by which a thread that lets go of a byte lock wakes those that wait for it, whatever their process.
 
-    A thread that waits sets the byte's word, looks once more, and sleeps. The one that lets go of the byte clears the
-    word, if it is set, and wakes the sleepers; most often it is not, so a bell costs one look at memory. Many bytes
-    share a word, and a holder that dies clears none: to be woken says only that it is time to look again.
+    A thread that waits sets the byte's word, looks whether the byte is free, and sleeps while the word is set. The one
+    that lets go of the byte clears the word, if it is set, and wakes the sleepers; most often it is not, so a bell
+    costs one look at memory. Many bytes share a word, and a holder that dies clears none: to be woken says only that it
+    is time to look again.
     """
 
     def __init__(self, memory: SharedBytes, first: int, words: int) -> None:
@@ -128,16 +129,17 @@ class Bells:
         self.first = first
         self.words = words
 
-    def wait(self, byte: int, seconds: float) -> bool:
-        """Sleep until the byte may be free, at most so long; returns whether it may.
-
-        The first time this is said at once: the caller looks again, and comes back.
-        """
+    def expect(self, byte: int) -> None:
+        """Have the thread that lets go of the byte wake this one. The caller looks once more, and then waits."""
         at = self._at(byte)
-        if self.memory[at : at + WORD_BYTES] != CLEAR:
-            return self.memory.wait(at, seconds)
         self.memory[at : at + WORD_BYTES] = SET
-        return True
+
+    def wait(self, byte: int, seconds: float) -> bool:
+        """Sleep, at most so long, until the byte is let go of, or was since it was expected; then expect it again.
+        Returns whether it was."""
+        woken = self.memory.wait(self._at(byte), seconds)
+        self.expect(byte)
+        return woken
 
     def ring(self, byte: int) -> None:
         """Wake those that wait for the byte, which the caller has let go of. Its word is set."""

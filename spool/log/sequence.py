@@ -70,15 +70,14 @@ def settle_to(store: Store, number: int, deadline: Deadline, page: CounterPage |
         if published >= number:
             return page
         page = None
+        # The writer of a number lets go of its byte when it is published.
+        pauses = pauses or store.shared.numbers.pauses(number, deadline)
         if store.shared.numbers.try_lock(published + 1):
             try:
                 finish_dead_writer(store, published + 1)
             finally:
                 store.shared.numbers.unlock(published + 1)
             continue
-        pauses = pauses or store.shared.numbers.pauses(
-            number, deadline
-        )  # its writer lets go of it when it is published
         if not next(pauses, False):
             raise store.shared.numbers.expired(published + 1, deadline, f"commit {published + 1}")
 
