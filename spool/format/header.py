@@ -141,7 +141,7 @@ def encode_header(header: Header, *, room: int = 0) -> bytes:
                 _LOCAL_BRANCH.pack(*_LOCAL_START, text, _LOCAL_ID, branch.id, 0xCE, branch.first, 0xCE, branch.count),
             )
         else:
-            branches += (msgpack.packb([str(branch.xid), branch.id, branch.first, branch.count]),)
+            branches += (msgpack.Packer().pack([str(branch.xid), branch.id, branch.first, branch.count]),)
     adopts: list[bytes] = []
     for one in header.adopts:
         adopts += (msgpack.Packer().pack((str(one.xid), one.size, one.checksum, one.first, one.count)),)

@@ -11,7 +11,8 @@ import spool
 import xa
 from spool.disk.disk import Disk, FlushFailed
 from tests.at_once import AT_ONCE
-from tests.xa.branches import xid
+from tests.meanwhile import Processes
+from tests.xa.branches import voted, xid
 
 
 @pytest.fixture
@@ -126,6 +127,24 @@ def test_a_branch_belongs_to_one_process_until_it_is_prepared(rm: xa.ResourceMan
         assert elsewhere.recover() == []
     rm.end(xid())
     rm.rollback(xid())
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_an_xid_that_another_process_uses_up_meanwhile_is_refused(decided: bool) -> None:
+    processes = Processes()
+    first, (other, disk) = xa.ResourceManager(processes.space()), processes.open()
+
+    def use_up() -> None:
+        voted(first, xid(), "orders")
+        if decided:
+            first.commit(xid())
+
+    disk.before("lock", use_up)
+    assert failed(xa.ResourceManager(other).start, xid()) == xa.XAER_DUPID
+    assert not disk.waits_for("lock")
+    if not decided:
+        first.commit(xid())
+    assert [message.body for message in other.browse("orders")] == [xid().gtrid]
 
 
 def test_start_answers_dupid_for_a_known_and_for_a_prepared_branch(rm: xa.ResourceManager) -> None:
