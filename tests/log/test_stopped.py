@@ -103,6 +103,7 @@ def test_who_browses_stops_with_the_space(processes: Processes, space: spool.Spa
 def test_nothing_is_claimed_in_a_space_that_has_stopped(space: spool.Space, watched: Watched) -> None:
     taking, disk = watched
     space.put("orders", "one")
+    assert taking.stats("orders").ready == 1, "it has caught up, and need not look again"
     space.engine.store.stop()
     disk.before("lock", lambda: None)
     with pytest.raises(SpaceStopped):
