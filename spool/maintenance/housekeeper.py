@@ -138,7 +138,8 @@ class Housekeeper:
         index = self._store.view.index
         if schedule.is_reclaim_due(len(index.idle), compacted=compacted, quiet=quiet) or self._is_large():
             self._reclaim(schedule.retained(quiet=quiet), self._pause)
-            self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet)
+            # If the space closes meanwhile, the reclaim has ended early, and ``tidy_up`` has found it at work.
+            self._save(schedule.checkpoint_from(len(index.files)), lasting=quiet or self._store.closed)
 
     # -- the steps --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ another program is noticed, and if it is one, it is known which.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Self
 
 from spool.coordination.counters import Counters
@@ -136,8 +136,8 @@ def _remove_idle(store: Store, newest: int | None, pause: Callable[[], None]) ->
         if levels:
             _record_totals(store, [number for level in levels for number in level])
         for level in levels:
-            _remove(store.files, store.view, level, pause)
-            removed += len(level)
+            removed += _remove(store.files, store.view, level, pause)
+            store.guard.check()  # the next level needs the whole of this one
     return removed
 
 
@@ -242,8 +242,11 @@ def reset_retired_digest(store: Store, numbers: Iterable[int]) -> None:
     commit_batch(store, record, store.deadline(), flush=True)
 
 
-def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> None:
-    """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers."""
+def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None]) -> int:
+    """Delete the files of a batch, adopted branches durably before their heads, and forget its numbers.
+
+    Returns how many went: fewer if the space closes meanwhile.
+    """
     with view.mutex:
         adopted = {number: view.index.files[number].adopted for number in batch if view.index.files[number].adopted}
         for number in batch:
@@ -258,10 +261,9 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
         files.disk.flush_directory(layout.COMMITTED)
         files.disk.flush_directory(layout.PREPARED)
     given: list[str] = []
+    gone: list[int] = []
     room = files.recycler.room()
-    for place, number in enumerate(batch):
-        if place % _STEP_FILES == 0:
-            pause()
+    for number in _in_steps(batch, pause):
         name = layout.committed(number)
         spare = files.recycler.give(name, room)
         if spare is not None:
@@ -269,14 +271,27 @@ def _remove(files: Files, view: View, batch: list[int], pause: Callable[[], None
             room -= weight(spare)
         else:
             unlink_unless_gone(files.disk, name)
+        gone.append(number)
     files.disk.flush_directory(layout.COMMITTED)
     if given and not files.disk.ordered:
         files.disk.flush_directory(layout.FREE)
     files.recycler.release(given)
     with view.mutex:
-        for number in batch:
+        for number in gone:
             if number in view.index.files:  # an index that was rebuilt meanwhile has not seen it
                 view.index.forget(number)
+    return len(gone)
+
+
+def _in_steps(batch: list[int], pause: Callable[[], None]) -> Iterator[int]:
+    """Yield the numbers of a batch with pauses between them, until the space closes."""
+    for place, number in enumerate(batch):
+        if place % _STEP_FILES == 0:
+            try:
+                pause()
+            except NotOpen:
+                return
+        yield number
 
 
 # -- the digest of reclaimed numbers -----------------------------------------------------------------------------------

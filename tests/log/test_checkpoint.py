@@ -200,3 +200,33 @@ def test_who_closes_a_space_leaves_one_of_the_files_that_are_left(tmp_path: Path
     with spool.open(tmp_path / "space") as space:
         assert space._store.view.index.restored > 0
         assert space.get("orders").body == 300
+
+
+def test_who_closes_a_space_in_the_middle_of_a_reclaim_leaves_one(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next opener would read all files that are left, the first time."""
+    space = spool.create(memory, defaults=AT_ONCE, disk=Alone(str(memory)))
+    space.create_queue("orders")
+    for n in range(1400):
+        space.put("orders", n)
+    space.stats("orders")  # which applies them
+    space._housekeeper._save(1)
+    housekeeper, guard = space._housekeeper, space._store.guard
+    housekeeper.next_look = 10_000
+    space.get_many("orders", 700)
+    space.stats("orders")
+    steps = iter([guard.check, guard.check, guard.end])
+
+    def pause() -> None:
+        next(steps)()
+        guard.check()
+
+    monkeypatch.setattr(housekeeper, "_pause", pause)
+    with guard:
+        housekeeper._do_steps(due=False)
+    left = sum(1 for _ in (memory / layout.COMMITTED).iterdir())
+    assert 1380 < left < 1400, "it went on for two steps"
+    with spool.open(memory) as space:
+        assert space._store.view.index.restored > 0
+        assert space.get("orders").body == 700

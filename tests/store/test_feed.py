@@ -335,3 +335,18 @@ def test_the_ring_takes_no_more_than_a_megabyte(tmp_path: Path) -> None:
         space.create_queue("orders")
         space.put("orders", "one")
         assert (tmp_path / "space" / "run" / "feed").stat().st_size <= 1_100_000
+
+
+def test_the_feed_is_memory_of_all_processes_and_little_of_it(memory: Path) -> None:
+    """It is mapped once a process, shared with the others, and as long as it is, whatever was committed."""
+    with spool.create(memory) as space:
+        space.create_queue("orders")
+        for turn in range(3):
+            space.put_many("orders", [turn] * 1000)
+        assert (memory / layout.FEED).stat().st_size <= 4 << 20
+        lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        mine = [line for line in lines if line[-1] == str(memory / layout.FEED)]
+        assert len(mine) == 1, "it overwrites in place here, so it is mapped"
+        begin, end = (int(at, 16) for at in mine[0][0].split("-"))
+        assert end - begin <= 4 << 20
+        assert mine[0][1] == "rw-s", "shared"
