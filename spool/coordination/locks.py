@@ -87,8 +87,11 @@ class LockFile:
         bells = self.disk.bells
         if bells is not None:
             at = bells.first + byte % bells.words * WORD_BYTES  # (looked at here, since most often none waits)
-            if bells.memory[at : at + WORD_BYTES] != CLEAR:
-                bells.ring(byte)
+            try:
+                if bells.memory[at : at + WORD_BYTES] != CLEAR:
+                    bells.ring(byte)
+            except ValueError:
+                pass  # the files are closed by now: a thread that waits looks again by itself
 
     def pauses(self, byte: int, deadline: Deadline) -> Iterator[bool]:
         """Return the pauses of a thread that waits for the byte, see ``Deadline.pauses``; it looks once more before the
