@@ -16,7 +16,7 @@ from typing import Self
 from spool.coordination.locks import open_shared
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
-from spool.disk.memory import WORD_BYTES, Bells, ByCalls, SharedBytes
+from spool.disk.memory import WORD_BYTES, ByCalls, Futexes, SharedBytes
 from spool.errors import SpaceStopped
 from spool.model.layout import COUNTERS
 
@@ -27,7 +27,7 @@ _STOP_OFFSET = _BOOT_BYTES
 _SUSPECT_OFFSET = _STOP_OFFSET + 1
 _CELLS_OFFSET = 128
 _SIZE = _CELLS_OFFSET + 6 * _PAIR.size
-_BELLS_AT, _FILE_BYTES = 512, 1024
+_FUTEXES_AT, _FILE_BYTES = 512, 1024
 _ISSUED, _PUBLISHED, _DURABLE, _PREPARED, _SETTINGS, _OWNERS = (
     slice(at, at + _PAIR.size) for at in range(_CELLS_OFFSET, _SIZE, _PAIR.size)
 )
@@ -99,7 +99,7 @@ class Counters:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
             self._memory = self.disk.map(self.handle, _FILE_BYTES)
             if self._memory.wakes:
-                self.disk.bells = Bells(self._memory, _BELLS_AT, (_FILE_BYTES - _BELLS_AT) // WORD_BYTES)
+                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // WORD_BYTES)
 
     def read(self) -> CounterPage:
         """Return the counters as they are now; the same page as last time if its bytes are the same."""
@@ -172,7 +172,7 @@ class Counters:
         head = bytearray(_CELLS_OFFSET)
         head[_SUSPECT_OFFSET] = suspect
         self.disk.write_at(self.handle, 0, bytes(head))
-        self.disk.write_at(self.handle, _BELLS_AT, bytes(_FILE_BYTES - _BELLS_AT))
+        self.disk.write_at(self.handle, _FUTEXES_AT, bytes(_FILE_BYTES - _FUTEXES_AT))
         self.store_issued(issued)
         self.store_published(published, durable=False)
         self.store_durable(durable)

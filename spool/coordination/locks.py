@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from spool.disk.disk import Disk
-from spool.disk.memory import CLEAR, WORD_BYTES, Bells
+from spool.disk.memory import CLEAR, WORD_BYTES, Futexes
 from spool.disk.quarantine import quarantine
 from spool.errors import SpaceStopped
 from spool.model import layout
@@ -84,12 +84,12 @@ class LockFile:
         with self._mutex:
             del self._held[byte]
             self.disk.unlock(self.handle, byte)
-        bells = self.disk.bells
-        if bells is not None:
-            at = bells.first + byte % bells.words * WORD_BYTES  # (looked at here, since most often none waits)
+        futexes = self.disk.futexes
+        if futexes is not None:
+            at = futexes.first + byte % futexes.words * WORD_BYTES  # (looked at here, since most often none waits)
             try:
-                if bells.memory[at : at + WORD_BYTES] != CLEAR:
-                    bells.ring(byte)
+                if futexes.memory[at : at + WORD_BYTES] != CLEAR:
+                    futexes.wake(byte)
             except ValueError:
                 pass  # the files are closed by now: a thread that waits looks again by itself
 
@@ -97,11 +97,11 @@ class LockFile:
         """Return the pauses of a thread that waits for the byte, see ``Deadline.pauses``; it looks once more before the
         first of them. Each ends when the byte's holder lets go of it, or after ``_SLEEP_SECONDS``, since a holder that
         dies wakes no thread."""
-        bells = self.disk.bells
-        if bells is None:
+        futexes = self.disk.futexes
+        if futexes is None:
             return deadline.pauses()
-        bells.expect(byte)
-        return deadline.pauses(pause_for=partial(_sleep, bells, byte, deadline))
+        futexes.expect(byte)
+        return deadline.pauses(pause_for=partial(_sleep, futexes, byte, deadline))
 
     def is_held_here(self, byte: int) -> bool:
         """Whether a thread of this process holds the byte."""
@@ -127,8 +127,8 @@ class LockFile:
             raise deleted_error(self.name)
 
 
-def _sleep(bells: Bells, byte: int, deadline: Deadline, short: float) -> bool:
-    return deadline.clock.wait(partial(bells.wait, byte), min(_SLEEP_SECONDS, deadline.remaining()))
+def _sleep(futexes: Futexes, byte: int, deadline: Deadline, short: float) -> bool:
+    return deadline.clock.wait(partial(futexes.wait, byte), min(_SLEEP_SECONDS, deadline.remaining()))
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:

@@ -23,7 +23,7 @@ from spool.disk import kernel
 from spool.disk import stat as file_stat
 from spool.disk.descriptors import DisownedRoot, not_open, opening
 from spool.disk.kernel import AT_FDCWD, FLOCK, NO_LOCKS, RENAME_NOREPLACE, NameChange, as_unsupported, renameat2
-from spool.disk.memory import Bells, SharedBytes, share
+from spool.disk.memory import Futexes, SharedBytes, share
 from spool.disk.stat import FileIdentity, FileSystem, identity_of
 
 FILE_MODE = 0o600
@@ -50,7 +50,7 @@ class Disk:
 
     # The user that a process of root makes files for: the space's owner could not open a file of root's.
     _owner: tuple[int, int] | None = None
-    bells: Bells | None = None  # of byte locks, where processes can wake each other
+    futexes: Futexes | None = None  # of byte locks, where processes can wake each other
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -99,7 +99,7 @@ class Disk:
 
     def close_all(self) -> None:
         """Close what was opened last first; the kernel releases the locks."""
-        self.bells = None
+        self.futexes = None
         while self._memory:
             self._memory.pop().close()
         for handle in reversed(list(self._handles)):

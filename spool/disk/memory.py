@@ -114,11 +114,11 @@ def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedByt
     return Mapped(handle, length) if in_place else ByCalls(disk, handle)
 
 
-class Bells:
+class Futexes:
     """Words by which a thread that lets go of a byte lock wakes those that wait for it, whatever their process.
 
     A thread that waits sets the byte's word, looks whether the byte is free, and sleeps while the word is set. The one
-    that lets go of the byte clears the word, if it is set, and wakes the sleepers; most often it is not, so a bell
+    that lets go of the byte clears the word, if it is set, and wakes the sleepers; most often it is not, so a futex
     costs one look at memory. Many bytes share a word, and a holder that dies clears none: to be woken says only that it
     is time to look again.
     """
@@ -141,7 +141,7 @@ class Bells:
         self.expect(byte)
         return woken
 
-    def ring(self, byte: int) -> None:
+    def wake(self, byte: int) -> None:
         """Wake those that wait for the byte, which the caller has let go of. Its word is set."""
         self.memory.clear(self._at(byte))
 

@@ -26,7 +26,7 @@ PUT = "import sys, spool\nwith spool.open(sys.argv[1]) as space: space.put(sys.a
 
 
 class Patient(Clock):
-    """Nobody looks by himself: a get waits for the bell, or too long. ``waits`` is set once that many do."""
+    """A get waits to be woken, or too long: it does not look by itself. ``waits`` is set once that many do."""
 
     def __init__(self, waiters: int = 1) -> None:
         self.waits = threading.Event()
@@ -183,7 +183,7 @@ def test_without_a_watch_a_get_looks_as_often_as_ever(path: Path, pool: ThreadPo
 
 
 class Recorded(SimulatedClock):
-    """How long it was told to wait for the bell."""
+    """How long it was told to wait to be woken."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ def test_without_bells_it_looks_by_itself(
     else:
         monkeypatch.setattr(memory.Mapped, "wakes", False)
     ours, theirs = control(root), control(root)
-    assert ours.disk.bells is None
+    assert ours.disk.futexes is None
     assert ours.try_lock(NUMBER)
     waiter = pool.submit(theirs.lock, NUMBER, deadline(LONG, Clock()), "the byte")
     ours.unlock(NUMBER)
@@ -144,6 +144,6 @@ def test_a_kernel_that_refuses_to_let_threads_sleep_costs_pauses(
 def test_counters_that_have_no_room_for_bells_get_it_from_an_opener_that_is_alone(root: str) -> None:
     disk = Disk(root)
     disk.truncate(disk.open(layout.COUNTERS, write=True), 320)
-    assert control(root).disk.bells is None
+    assert control(root).disk.futexes is None
     started(root)
-    assert control(root).disk.bells is not None
+    assert control(root).disk.futexes is not None
