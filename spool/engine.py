@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from spool.log.group_commit import GroupCommit
 from spool.maintenance.reclaim import reclaim
-from spool.policies.claim_journal import OrphanReaper
+from spool.policies.claim_journal import Owners
 from spool.store.store import Store
 
 
@@ -16,16 +16,16 @@ class Engine(NamedTuple):
     """One open space's parts.
 
     ``store``: the files, the shared counters and locks, and this process's index. ``group_commit``: what joins commits
-    of threads and tasks. ``orphan_reaper``: counts a try of the messages that a process held as it died.
+    of threads and tasks. ``owners``: counts a try of the messages that a process held as it died.
     """
 
     store: Store
     group_commit: GroupCommit
-    orphan_reaper: OrphanReaper
+    owners: Owners
 
     @classmethod
     def of(cls, store: Store) -> Self:
         """Make the engine of a new store. The store's guard closes the space; it also ends the group commit."""
         group_commit = GroupCommit(store, partial(reclaim, store))
         store.at_end[group_commit.end] = None
-        return cls(store, group_commit, OrphanReaper(store))
+        return cls(store, group_commit, Owners(store))

@@ -37,7 +37,7 @@ class Administration:
 
     def __init__(self, engine: Engine) -> None:
         self._store = engine.store
-        self._orphan_reaper = engine.orphan_reaper
+        self._owners = engine.owners
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Administration:
     def delete(self, message_id: str) -> Message:
         """Delete a message; returns it as it was. BadMessageId, MessageInUse."""
         message = delivery.find_message(self._store, message_id)
-        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.delete)
+        bulk.act_on(self._store, self._owners, message_id, bulk.delete)
         return message
 
     @public_call("moving a message")
@@ -228,7 +228,7 @@ class Administration:
         Returns it as it is then. BadMessageId, MessageInUse, QueueNotFound.
         """
         check_queue(self._store.settings, queue, self._store.shared.counters.read())
-        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.move_to(queue))
+        bulk.act_on(self._store, self._owners, message_id, bulk.move_to(queue))
         return delivery.find_message(self._store, message_id)
 
     @public_call("changing a message")
@@ -251,7 +251,7 @@ class Administration:
         if not changes:
             raise InvalidArgument("name what to change: priority, not_before or expires_at")
         attributes_of(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
-        bulk.act_on(self._store, self._orphan_reaper, message_id, bulk.change_to(changes))
+        bulk.act_on(self._store, self._owners, message_id, bulk.change_to(changes))
         return delivery.find_message(self._store, message_id)
 
     @public_call("purging a queue")

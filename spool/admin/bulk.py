@@ -19,7 +19,7 @@ from spool.log.quota import room_for
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.position import PositionRanges, append_range, positions
-from spool.policies.claim_journal import OrphanReaper
+from spool.policies.claim_journal import Owners
 from spool.store.parts import PreparedBranches, View
 from spool.store.store import Store
 from spool.transactions import claiming
@@ -74,7 +74,7 @@ def change_to(changes: Mapping[str, Any]) -> Edit:
 # -- one message ------------------------------------------------------------------------------------------------------
 
 
-def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> None:
+def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
     """Apply ``edit`` to the message with that id.
 
     Raises:
@@ -92,7 +92,7 @@ def act_on(store: Store, reaper: OrphanReaper, message_id: str, edit: Edit) -> N
     wanted = Wanted(run.queue.name, message_id=message_id)
     claimed, groups = PositionRanges(), GroupLocks(store.shared.xids, [])
     try:
-        claimed = claiming.claim(store, reaper, wanted, page, groups)
+        claimed = claiming.claim(store, owners, wanted, page, groups)
         if not claimed:
             raise BadMessageId(f"there is no message {message_id} any more: it was taken or moved, or its time is over")
         _commit(store, claimed, edit)

@@ -144,7 +144,7 @@ def _issue(
         # 4. Hold the byte of the next number.
         number = _hold_number(store, page.issued + 1, seconds)
         try:
-            # 5. Note in shared memory what it does, and rename the file. Until the file is stamped, too, it is nobody's
+            # 5. Note in shared memory what it does, and rename the file. Until the file is stamped, too, it is no
             #    commit.
             contents = file.contents(number)
             store.shared.feed.put(number, contents, batch.adopted)

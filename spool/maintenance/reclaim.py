@@ -26,7 +26,7 @@ from spool.index.index import Index
 from spool.log.commit import commit_batch
 from spool.log.visibility import catch_up
 from spool.model import layout
-from spool.policies.claim_journal import reap_orphans
+from spool.policies.claim_journal import clean_up_after_dead
 from spool.runtime.clock import Clock
 from spool.store.parts import Files, Shared, View
 from spool.store.store import Store, log
@@ -96,7 +96,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if not ours or _must_wait(store.files.disk, store.shared.counters):
                 return 0
-            reap_orphans(store, store.deadline())
+            clean_up_after_dead(store, store.deadline())
             _flush_unflushed(store.files.disk, store.shared.counters)
             catch_up(store)
             _forget_captured(store.files.disk, store.view)

@@ -1,1 +1,1 @@
-"""What happens to messages without a call: retries, expiry, deduplication, capacity alarms, orphaned claims."""
+"""What happens to messages without a call: retries, expiry, deduplication, capacity alarms, claims of the dead."""

@@ -110,8 +110,8 @@ def _become_owner(store: Store) -> None:
         store.shared.control.unlock(NUMBER)
 
 
-class OrphanReaper:
-    """Counts the tries of processes that died.
+class Owners:
+    """The owners of claims, and the tries of those that died.
 
     seen: the owners up to this number are known.
     others: those of them that may have a journal, but this process itself.
@@ -122,8 +122,8 @@ class OrphanReaper:
         self.others: set[int] = set()
         self.seen = 0
 
-    def count_orphans_tries(self, ranges: PositionRanges, page: CounterPage) -> bool:
-        """Count the tries of owners that died; returns whether there were some.
+    def count_tries_of_dead(self, ranges: PositionRanges, page: CounterPage) -> bool:
+        """Count the tries of the owners that died; returns whether there were some.
 
         Args:
             ranges: the claims that the caller has just won. A dead owner let go of each claim file that it had.
@@ -241,7 +241,7 @@ def _live(view: View, ranges: Iterable[tuple[int, int, int]]) -> list[Position]:
     return found
 
 
-def reap_orphans(store: Store, deadline: Deadline) -> None:
+def clean_up_after_dead(store: Store, deadline: Deadline) -> None:
     """Count the claims of dead processes and remove their unfinished branches from ``active/``.
 
     A process that opens the space alone does the same; this is for spaces that some process always has open.

@@ -22,7 +22,7 @@ from spool.index.run import Run
 from spool.log.visibility import catch_up, list_prepared, revalidate
 from spool.model.message import parse_message_id
 from spool.model.position import Position, PositionRanges, append_range, positions, subtract_ranges
-from spool.policies.claim_journal import ClaimJournal, OrphanReaper
+from spool.policies.claim_journal import ClaimJournal, Owners
 from spool.policies.expiry import expire
 from spool.runtime.clock import Clock
 from spool.store.parts import PreparedBranches, View
@@ -89,7 +89,7 @@ next_of = lru_cache(maxsize=1024)(Wanted)
 
 def claim(
     store: Store,
-    reaper: OrphanReaper,
+    owners: Owners,
     wanted: Wanted,
     page: CounterPage,
     groups: GroupLocks,
@@ -124,10 +124,10 @@ def claim(
         while not kept:
             got = _claim_free(store.shared.claims, view, store.clock, wanted, skip, groups)
             if got:
-                kept = _confirm(store, reaper, wanted, got, page, groups, journal)
+                kept = _confirm(store, owners, wanted, got, page, groups, journal)
                 continue
             seen = view.index.applied
-            # Prepared branches of a coordinator that died held messages, or a commit came during the attempt.
+            # Prepared branches of a coordinator that died held messages, or a commit came during the look.
             if resolve_orphans(store, store.deadline()) or view.index.applied > seen:
                 continue
             if wanted.message_id is not None and is_there(view, store.clock, wanted):
@@ -163,7 +163,7 @@ def _claim_free(
 
 
 def _confirm(
-    store: Store, reaper: OrphanReaper, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
+    store: Store, owners: Owners, wanted: Wanted, got: PositionRanges, seen: CounterPage, groups: GroupLocks,
     journal: ClaimJournal | None,
 ) -> PositionRanges:  # fmt: skip
     """Look again at locked messages (rule 4): return those that are free, release the others.
@@ -174,7 +174,7 @@ def _confirm(
         if journal is not None:
             journal.add(got)
         page = store.shared.counters.read()
-        if (page.owner > reaper.seen or reaper.others) and reaper.count_orphans_tries(got, page):
+        if (page.owner > owners.seen or owners.others) and owners.count_tries_of_dead(got, page):
             page = store.shared.counters.read()
         if page is seen and page.issued == page.published:
             return got  # nothing was voted for, issued or published since the first look, which saw everything

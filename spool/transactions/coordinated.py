@@ -72,12 +72,12 @@ class CoordinatedTransaction(Transaction):
             self._check_active()
             check()
 
-        def attempt() -> PositionRanges:
+        def look() -> PositionRanges:
             check()
             return self._claim(wanted)
 
         with self._lock:
-            got = wait_for(self._store, wanted, self._store.clock.monotonic(), attempt, self._branch.groups, check_both)
+            got = wait_for(self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both)
             self._branch.claims += got
             return delivery.held_messages(self._store, got)
 

@@ -95,9 +95,9 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
         As ``Space.get_many``. Whatever fails counts no try.
     """
     store, groups, claimed = engine.store, GroupLocks(engine.store.shared.xids, []), PositionRanges()
-    page: CounterPage | None = None  # as the last attempt read it: its durable mark serves the commit
+    page: CounterPage | None = None  # as the last look read it: its durable mark serves the commit
 
-    def attempt() -> PositionRanges:
+    def look() -> PositionRanges:
         nonlocal page
         if store.guard.closed:
             store.guard.check()
@@ -106,14 +106,14 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
             page.check()
         if wanted.queue not in settings.config.queues or page.settings != settings.version:
             check_queue(store.settings, wanted.queue, page)
-        got = claim(store, engine.orphan_reaper, wanted, page, groups)
+        got = claim(store, engine.owners, wanted, page, groups)
         if not got:
             store.shared.control.verify()  # or a caller would wait for ever where run/ was deleted
         return got
 
     try:
         begun = store.clock.monotonic() if wanted.timeout else 0.0
-        found, claimed = receive(store, wanted, begun, attempt, groups, store.guard.check)
+        found, claimed = receive(store, wanted, begun, look, groups, store.guard.check)
         before_commit()
         assert page is not None
         engine.group_commit.commit(RemovalRequest(page, claimed))
@@ -129,7 +129,7 @@ def get_alone(engine: Engine, wanted: Wanted, before_commit: Callable[[], object
 
 
 def receive(
-    store: Store, wanted: Wanted, begun: float, attempt: Callable[[], PositionRanges], groups: GroupLocks,
+    store: Store, wanted: Wanted, begun: float, look: Callable[[], PositionRanges], groups: GroupLocks,
     check: Callable[[], object],
 ) -> tuple[list[Message], PositionRanges]:  # fmt: skip
     """Wait for messages, claim and read them. Arguments as of ``wait_for``.
@@ -141,7 +141,7 @@ def receive(
         Empty: there is none within the time.
     """
     while True:
-        got = attempt() if wanted.timeout == 0 else wait_for(store, wanted, begun, attempt, groups, check)
+        got = look() if wanted.timeout == 0 else wait_for(store, wanted, begun, look, groups, check)
         if not got:
             raise Empty(f"queue {wanted.queue} has no message that can be taken now")
         bad: PositionRanges = []

@@ -207,8 +207,8 @@ class Transaction:
         # (the time in which another thread has the transaction counts)
         begun = store.clock.monotonic() if wanted.timeout else 0.0
         with self._lock:
-            attempt = partial(self._claim, wanted)
-            found, got = delivery.receive(store, wanted, begun, attempt, branch.groups, self._check_active)
+            look = partial(self._claim, wanted)
+            found, got = delivery.receive(store, wanted, begun, look, branch.groups, self._check_active)
             branch.claims += got
             for number, first, count in got:
                 branch.batch.remove(number, first, count, "dequeued")
@@ -221,7 +221,7 @@ class Transaction:
         if branch.journal is not None and branch.byte is None:
             branch.lock_xid()  # the journal will be a file of the branch
         try:
-            got = claiming.claim(store, self._engine.orphan_reaper, wanted, page, branch.groups, branch.journal)
+            got = claiming.claim(store, self._engine.owners, wanted, page, branch.groups, branch.journal)
         except WaitExpired as error:
             self._undo(str(error))
             raise TransactionTimeout(f"{error}; the transaction was rolled back") from None

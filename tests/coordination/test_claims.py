@@ -10,7 +10,7 @@ import spool
 from spool.coordination.locks import Claims
 from spool.disk import Disk
 from spool.maintenance.reclaim import reclaim
-from spool.policies.claim_journal import reap_orphans
+from spool.policies.claim_journal import clean_up_after_dead
 from tests.at_once import AT_ONCE
 
 
@@ -53,7 +53,7 @@ def test_a_live_process_cleans_up_after_a_dead_one(tmp_path: Path) -> None:
         tx.get("q")
         tx.put_many("q", [bytes(1 << 20)] * 20)
         assert len(list((tmp_path / "space" / "active").iterdir())) == 2, "a claim journal, and a branch that streams"
-        reap_orphans(space._store, space._store.deadline())
+        clean_up_after_dead(space._store, space._store.deadline())
         assert space.show(wanted).attempts == 0, "it lives"
         doomed._store.guard.close_at_once("it died")  # what the kernel does for a process that is killed
         reclaim(space._store)

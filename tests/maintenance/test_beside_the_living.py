@@ -10,7 +10,7 @@ from spool.errors import TransactionTimeout
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import claim_journal
-from spool.policies.claim_journal import reap_orphans
+from spool.policies.claim_journal import clean_up_after_dead
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.meanwhile import XID, Processes, Watched, commit, prepare
 from tests.shown import bodies
@@ -51,7 +51,7 @@ def test_whoever_cleans_up_leaves_the_files_of_the_living(
 
     def clean() -> None:
         seen.append(set(space._store.files.disk.names(layout.ACTIVE)))
-        reap_orphans(space._store, space._store.deadline())
+        clean_up_after_dead(space._store, space._store.deadline())
         assert set(space._store.files.disk.names(layout.ACTIVE)) == seen[-1]
         disk.before("rename_new", clean, "active/")
 
@@ -64,7 +64,7 @@ def test_whoever_cleans_up_leaves_the_files_of_the_living(
 def test_whoever_cleans_up_leaves_a_branch_that_streams(space: spool.Space, other: spool.Space) -> None:
     with space.transaction() as transaction:
         transaction.put_many("orders", [bytes(1 << 20)] * 20)
-        reap_orphans(other._store, other._store.deadline())
+        clean_up_after_dead(other._store, other._store.deadline())
     assert space.stats("orders").ready == 20
 
 
@@ -77,7 +77,7 @@ def test_a_death_after_the_commit_counts_no_try(space: spool.Space, watched: Wat
     transaction = consumer.transaction()
     transaction.get("orders")
     disk.dies_before("make_durable", transaction.commit, "committed")
-    reap_orphans(space._store, space._store.deadline())
+    clean_up_after_dead(space._store, space._store.deadline())
     assert bodies(space) == []
     assert space._store.shared.counters.read().published == 2, "nothing else was written"
 
@@ -87,7 +87,7 @@ def test_a_death_is_counted_for_messages_that_only_the_dead_had_seen(space: spoo
     wanted = doomed.put("orders", "one")
     doomed.transaction().get("orders")
     disk.die()
-    reap_orphans(space._store, space._store.deadline())
+    clean_up_after_dead(space._store, space._store.deadline())
     assert space.show(wanted).attempts == 1
 
 
@@ -100,8 +100,8 @@ def test_a_death_is_counted_once_though_two_find_the_note(
     wanted = doomed.put("orders", "one")
     doomed.transaction().get("orders")
     its_disk.die()
-    disk.before("rename_new", lambda: reap_orphans(space._store, space._store.deadline(0.05)), "active/")
-    reap_orphans(counting._store, counting._store.deadline())
+    disk.before("rename_new", lambda: clean_up_after_dead(space._store, space._store.deadline(0.05)), "active/")
+    clean_up_after_dead(counting._store, counting._store.deadline())
     assert space.show(wanted).attempts == 1
 
 
@@ -110,7 +110,7 @@ def test_no_try_is_counted_for_who_lives(processes: Processes, space: spool.Spac
     wanted = space.put("orders", "one")
     space.transaction().get("orders")
     begun = processes.machine.clock.time
-    reap_orphans(other._store, other._store.deadline())
+    clean_up_after_dead(other._store, other._store.deadline())
     assert processes.machine.clock.time == begun
     assert other.show(wanted).attempts == 0
 
@@ -147,7 +147,7 @@ def test_of_a_note_that_was_cut_short_or_damaged_what_is_whole_counts(
     disk.die()
     (name,) = (name for name in processes.disk().names(layout.ACTIVE) if name.endswith(layout.JOURNAL_SUFFIX))
     processes.disk().damage(f"{layout.ACTIVE}/{name}")
-    reap_orphans(space._store, space._store.deadline())
+    clean_up_after_dead(space._store, space._store.deadline())
     assert (space.show(first).attempts, space.show(second).attempts) == (1, 0)
 
 

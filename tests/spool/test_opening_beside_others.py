@@ -8,7 +8,7 @@ from spool.errors import SpoolError
 from spool.intake import Intake
 from spool.model import layout
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.policies.claim_journal import reap_orphans
+from spool.policies.claim_journal import clean_up_after_dead
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.meanwhile import XID, Meanwhile, Processes, Watched, prepare
@@ -76,7 +76,7 @@ def test_an_opener_leaves_a_branch_that_came_up_since_it_looked(
     living: list[CoordinatedTransaction] = []
 
     def come_up() -> None:
-        reap_orphans(space._store, space._store.deadline())
+        clean_up_after_dead(space._store, space._store.deadline())
         living.append(start_streaming(space))
 
     opener = Meanwhile(processes.machine)
