@@ -129,15 +129,13 @@ def test_a_live_process_takes_over_what_is_overwritten(record_property) -> None:
 
 _ABOVE = "highest < number <= highest + _MAX_GAP"
 _CONSUMED = ' and number != consumed_number(place.rpartition("/")[2])'
-_MOVES_ARE_DURABLE = (
-    "            unlink_unless_gone(files.disk, name)\n    files.disk.flush_directory(layout.COMMITTED)\n"
-)
+_MOVES_ARE_DURABLE = "        gone.append(number)\n    files.disk.flush_directory(layout.COMMITTED)\n"
 
 BUGS = (
     Bug("recovery believes names alone", evidence._read_lost_names, ((_ABOVE, "False"),), OVERWRITTEN.name),
     Bug("any stamp counts", evidence._read_lost_names, ((_ABOVE, "0 < number"), (_CONSUMED, "")), OVERWRITTEN.name),
     Bug("a file is used again before it lies in free/ durably", reclaiming._remove,
-        ((_MOVES_ARE_DURABLE, "            unlink_unless_gone(files.disk, name)\n"),), OVERWRITTEN.name),
+        ((_MOVES_ARE_DURABLE, "        gone.append(number)\n"),), OVERWRITTEN.name),
     Bug("names are given from the highest number down", evidence.decide,
         (("sorted(evidence.unnamed.items())", "sorted(evidence.unnamed.items(), reverse=True)"),), OVERWRITTEN.name),
     Bug("free/ is cleared before", scan.scan,
