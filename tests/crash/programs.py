@@ -144,7 +144,7 @@ def prepare(book: Book, space: spool.Space, xid: Xid = XID) -> None:
         return
     deed.outcomes |= {DOUBT}
     tx.prepare()
-    if deed.outcomes == {NOTHING, DOUBT}:  # else another process is deciding it already
+    if deed.outcomes == {NOTHING, DOUBT} and not deed.may_return:  # else another process is deciding it already
         deed.may(DOUBT)
 
 
