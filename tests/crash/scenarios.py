@@ -11,8 +11,6 @@ from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
 from spool.format import batch
-from spool.intake import Intake
-from spool.log import checkpoint
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
@@ -21,8 +19,9 @@ from spool.transactions import remote_branch, resolution
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
-from tests.compaction import small_compactions
-from tests.crash.book import DONE, NOTHING, Book, Deed, text
+from tests.crash.book import NOTHING, Book, Deed
+from tests.crash.compactions import COMPACTIONS
+from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.programs import (
     ROUND,
@@ -45,7 +44,6 @@ from tests.crash.programs import (
 )
 from tests.crash.schedule import ScheduledDisk
 from tests.crash.together import TOGETHER
-from tests.machine import OF_ANOTHER
 from tests.simdisk import ROOT, SimulatedDisk
 
 
@@ -282,50 +280,6 @@ def _two_create_queues(stage: Stage) -> None:
     stage.process("Y", creating("Y"))
 
 
-def taking_in(space: spool.Space) -> None:
-    Intake(space).run(once=True)
-
-
-def _two_intakes(stage: Stage) -> None:
-    stage.process("I", taking_in)
-    stage.process("J", taking_in)
-    stage.process("C", _getting_dropped(stage.book))
-
-
-DROPPED = ("d", "e")
-
-
-def _drop(space: spool.Space, book: Book, owner: str = "") -> None:
-    disk = space._store.files.disk
-    for name in DROPPED:
-        handle = disk.create(f"{layout.DROP}/a/{owner}{name}")
-        disk.write_at(handle, 0, name.encode())
-        disk.flush(handle)
-        disk.close(handle)
-        book.begin("dropped", ("a", name)).may(DONE)
-    disk.flush_directory(f"{layout.DROP}/a")
-
-
-def _drop_as_another_user(space: spool.Space, book: Book) -> None:
-    _drop(space, book, OF_ANOTHER)
-
-
-def _getting_dropped(book: Book) -> Program:
-    """Whether anything is there yet depends on the intakes."""
-
-    def run(space: spool.Space) -> None:
-        for _ in DROPPED:
-            deed = book.begin("C gets", from_queue="a")
-            try:
-                with book.ending(deed):
-                    body = text(space.get("a", transaction=None))
-                    deed.takes, deed.from_queue = [("a", body)], None
-            except spool.Empty:
-                deed.from_queue = None
-
-    return run
-
-
 class FailingFlush(ScheduledDisk):
     """The first process of the schedule has a disk whose flushes fail: what it wrote never becomes durable."""
 
@@ -427,42 +381,8 @@ def _clock_steps_back(stage: Stage) -> None:
     stage.process("C", getting(stage.book, "C", 3))
 
 
-def _compacting(space: spool.Space) -> None:
-    with small_compactions():
-        space._housekeeper.compact()
-        reclaim(space._store)
-        with space._store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
-            if ours:
-                checkpoint.save(space._store.files.disk, space._store.shared.counters, space._store.view)
-
-
-def _compaction_beside_takes(stage: Stage) -> None:
-    """Messages are claimed, taken and given back while they are compacted: each is there once."""
-    stage.process("S", _compacting)
-    stage.process("T", getting(stage.book, "T", 2))
-    stage.process("R", rolling_back(stage.book, "R"))
-
-
-def _compaction_beside_a_vote(stage: Stage) -> None:
-    """A branch is prepared and decided over a message that moves meanwhile."""
-    stage.process("S", one_after_the_other(_compacting, _compacting))
-    stage.process("P", preparing(stage.book))
-    stage.process("D", deciding(stage.book, "commit", patience=5))
-
-
-def _compaction_beside_openers(stage: Stage) -> None:
-    """An opener reads everything while files are superseded and tombstones are merged: it sees each message once."""
-    stage.process("S", one_after_the_other(_compacting, getting(stage.book, "S", 3), _compacting))
-    stage.newcomer("O", opening(getting(stage.book, "O", 2)))
-    stage.process("A", one_after_the_other(putting(stage.book, "A"), getting(stage.book, "a", 2)))
-
-
-COMPACTED = tuple(f"m{place}" for place in range(5))
-
 SCENARIOS = (
-    Scenario("a compaction beside takes", _compaction_beside_takes, COMPACTED),
-    Scenario("a compaction beside a vote", _compaction_beside_a_vote, COMPACTED),
-    Scenario("compactions beside openers", _compaction_beside_openers, COMPACTED),
+    *COMPACTIONS,
     Scenario("commits beside takes", _commits_and_takes, ("m0",), model="1"),
     Scenario("commits beside looks", _commits_and_looks, ("m0",), model="1"),
     Scenario("a ring that is overrun", _ring_overrun, ("m0", "m1")),
@@ -490,8 +410,7 @@ SCENARIOS = (
     Scenario("a rebuild beside commits", _rebuild_beside_commits, ("m0", "m1", "m2"), model="13"),
     Scenario("two threads of a process", _two_threads, ("m0",)),
     Scenario("two create queues", _two_create_queues),
-    Scenario("two intakes", _two_intakes, (), _drop, afterwards=taking_in),
-    Scenario("two intakes and another user's files", _two_intakes, (), _drop_as_another_user, afterwards=taking_in),
+    *INTAKES,
     Scenario("one process's flush fails", _one_flush_fails, ("m0",), disk=FailingFlush),
     Scenario("a commit that cannot be made visible", _cannot_be_made_visible, ("m0",), disk=FailingCounters),
     Scenario("an administrator beside the coordinator", _heuristic, ("m0", "m1"), _in_doubt),

@@ -18,7 +18,8 @@ from spool.model import layout
 from spool.policies.claim_journal import _become_owner
 from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Unexplained, text
-from tests.crash.interleave import Interleaver, Stage
+from tests.crash.intakes import drop
+from tests.crash.interleave import Interleaver, Scenario, Stage
 from tests.crash.planted import OF_NARROW_WINDOWS, planted
 from tests.crash.programs import (
     Program,
@@ -33,7 +34,6 @@ from tests.crash.programs import (
     replying,
     rolling_back,
 )
-from tests.crash.scenarios import Scenario, _drop
 from tests.crash.schedule import Stop, Switch
 from tests.survivors import Rules
 from tests.torture import aftermath, windows, worker
@@ -136,7 +136,7 @@ def _scenario(stopped: str, overtaken: Overtaken, *, opens: bool) -> Scenario:
             _become_owner(stage.spaces[-1]._store)  # or most of its calls would be those of its first claim
         stage.process("R", consumes(stage))
 
-    setup = _drop if "dropped" in stopped else None
+    setup = drop if "dropped" in stopped else None
     return Scenario(f"{stopped}, stopped", cast, THERE, setup, afterwards=_expect_nothing_set_aside)
 
 

@@ -41,6 +41,13 @@ class Story:
         self.got(tx, key, number, ordinal, attempts)
         self.end(tx, "commit", "ack")
 
+    def move(self, tx: str, key: str, number: int) -> None:
+        """Take a message, put it into another queue, and decide to commit."""
+        self.begin_get(tx, number)
+        self.got(tx, key, number)
+        self.tell(tx, "put", queue="out", keys=[f"{key}>"])
+        self.tell(tx, "commit")
+
     def end(self, tx: str, *events: str) -> None:
         for event in events:
             self.tell(tx, event)
@@ -177,10 +184,7 @@ def test_a_consumer_that_gets_an_earlier_message_later_is_found(story: Story) ->
 
 def test_half_a_transaction_is_found(story: Story) -> None:
     story.put("p.1", 1, "a")
-    story.begin_get("c.1", 1)
-    story.got("c.1", "a", 1)
-    story.tell("c.1", "put", queue="out", keys=["a>"])
-    story.tell("c.1", "commit")
+    story.move("c.1", "a", 1)
     story.tell("c.1", "number", number=2)
     assert "half of c.1" in verdict(story, [("in", "a", (1, 0), 1), ("out", "a>", (2, 0), 0)])
 
@@ -192,20 +196,14 @@ def test_a_transaction_of_which_one_put_is_missing_is_found(story: Story) -> Non
 
 def test_a_transaction_that_took_and_did_not_put_is_found(story: Story) -> None:
     story.put("p.1", 1, "a")
-    story.begin_get("c.1", 1)
-    story.got("c.1", "a", 1)
-    story.tell("c.1", "put", queue="out", keys=["a>"])
-    story.tell("c.1", "commit")
+    story.move("c.1", "a", 1)
     story.tell("c.1", "number", number=2)
     assert "lost: ('out', 'a>')" in verdict(story)
 
 
 def test_a_message_may_die_with_a_plain_get_after_another_died_before_it_could_commit(story: Story) -> None:
     story.put("p.1", 1, "a")
-    story.begin_get("c.1", 1)
-    story.got("c.1", "a", 1)
-    story.tell("c.1", "put", queue="out", keys=["a>"])
-    story.tell("c.1", "commit")
+    story.move("c.1", "a", 1)
     story.begin_get("d.1", 1)
     story.tell("d.1", "commit")
     story.tell("d.1", "number", number=2)
@@ -214,12 +212,9 @@ def test_a_message_may_die_with_a_plain_get_after_another_died_before_it_could_c
 
 def test_a_message_may_die_with_a_plain_get_after_another_died_before_its_file_was_stamped(story: Story) -> None:
     story.put("p.1", 1, "a")
-    story.begin_get("m.1", 1)
-    story.got("m.1", "a", 1)
-    story.tell("m.1", "put", queue="out", keys=["a>m.1"])
-    story.end("m.1", "commit")
+    story.move("m.1", "a", 1)
     story.tell("m.1", "number", number=None, file="active/m")
-    assert "lost: ('out', 'a>m.1')" in verdict(story), "no other transaction can have taken the message"
+    assert "lost: ('out', 'a>')" in verdict(story), "no other transaction can have taken the message"
     story.begin_get("g.1", 1)
     story.end("g.1", "commit")
     assert verdict(story) == ""
