@@ -15,7 +15,7 @@ from unittest import mock
 from spool.coordination import locks
 from spool.disk import Disk
 from spool.disk.kernel import Unsupported
-from spool.disk.memory import CLEAR, WORD_BYTES, SharedBytes
+from spool.disk.memory import WORD_BYTES, SharedBytes
 from spool.disk.stat import FileIdentity, FileSystem
 from tests.machine import Change, Inode, Lock, Machine, error_of
 
@@ -229,6 +229,14 @@ class SimulatedDisk(Disk):
         self._step("look", handle, place.start, place.stop - place.start)
         return self._handle(handle).data[place]
 
+    def store(self, handle: int, place: slice, data: bytes) -> None:
+        """In shared memory, in two steps."""
+        half = len(data) // 2
+        parts = [(place.start, data[:half]), (place.start + half, data[half:])]
+        for start, part in parts if len(data) % 2 else reversed(parts):
+            self._step("store", handle, start, len(part))
+            self.machine.write(self._handle(handle, writing=True), start, part)
+
     def handle_identity(self, handle: int) -> FileIdentity:
         self._step("handle_identity", handle)
         return _identity(self._handle(handle))
@@ -367,22 +375,18 @@ class SimulatedMemory:
         self._disk = disk
         self._handle = handle
 
-    def wait(self, at: int, seconds: float) -> bool:
-        """Time passes by the clock alone: nobody waits here."""
-        return self[at : at + WORD_BYTES] == CLEAR
+    def wait(self, at: int, value: bytes, seconds: float) -> bool:
+        """Time passes by the clock alone: no thread sleeps here."""
+        return self[at : at + WORD_BYTES] != value
 
-    def clear(self, at: int) -> None:
-        self[at : at + WORD_BYTES] = CLEAR
+    def change(self, at: int, value: bytes) -> None:
+        self[at : at + WORD_BYTES] = value
 
     def __getitem__(self, place: slice) -> bytes:
         return self._disk.look(self._handle, place)
 
     def __setitem__(self, place: slice, data: bytes) -> None:
-        half = len(data) // 2
-        parts = [(place.start, data[:half]), (place.start + half, data[half:])]
-        for start, part in parts if len(data) % 2 else reversed(parts):
-            self._disk._step("store", self._handle, start, len(part))
-            self._disk.machine.write(self._disk._handle(self._handle, writing=True), start, part)
+        self._disk.store(self._handle, place, data)
 
     def close(self) -> None:
         pass

@@ -5,7 +5,8 @@ between the two stores: *issued* is then the larger (it may have been given out)
 be visible yet), and the next store writes both. A counter is stored only under the lock that makes the
 process its only writer; the callers take that lock.
 
-They are read in memory that processes share, and stored by calls, which wake the processes that watch the file.
+They are read in memory that processes share. *issued* is stored there, too; the others are stored by calls, which wake
+the processes that watch the file: a process that waits for messages is to wake when one is published, not before.
 """
 
 import struct
@@ -16,7 +17,7 @@ from typing import Self
 from spool.coordination.locks import open_shared
 from spool.disk.descriptors import not_open
 from spool.disk.disk import Disk
-from spool.disk.memory import WORD_BYTES, ByCalls, Futexes, SharedBytes
+from spool.disk.memory import FUTEX_BYTES, ByCalls, Futexes, SharedBytes
 from spool.errors import SpaceStopped
 from spool.model.layout import COUNTERS
 
@@ -83,7 +84,7 @@ class CounterPage:
 
 
 class Counters:
-    """A store writes both copies of a counter, one after the other in one ``pwrite``."""
+    """A store writes both copies of a counter, one after the other in one piece."""
 
     def __init__(self, disk: Disk, *, make: bool) -> None:
         """Open the file. ``make``: see ``open_shared``; the opener that is alone then calls ``start``."""
@@ -99,7 +100,7 @@ class Counters:
         if self.disk.handle_identity(self.handle).size >= _FILE_BYTES:
             self._memory = self.disk.map(self.handle, _FILE_BYTES)
             if self._memory.wakes:
-                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // WORD_BYTES)
+                self.disk.futexes = Futexes(self._memory, _FUTEXES_AT, (_FILE_BYTES - _FUTEXES_AT) // FUTEX_BYTES)
 
     def read(self) -> CounterPage:
         """Return the counters as they are now; the same page as last time if its bytes are the same."""
@@ -117,7 +118,10 @@ class Counters:
         return page
 
     def store_issued(self, number: int) -> None:
-        self.disk.write_at(self.handle, _ISSUED.start, _with_checksum(number))
+        try:
+            self._memory[_ISSUED] = _with_checksum(number)
+        except ValueError:
+            raise not_open() from None
 
     def publish_next(self, number: int, *, durable: bool) -> bool:
         """Publish a number, as ``store_published`` does, if the one before it is published; False if it is not.

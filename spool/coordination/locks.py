@@ -19,11 +19,11 @@ process that misses one, or finds another under its name after a lock, knows tha
 import hashlib
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from spool.disk.disk import Disk
-from spool.disk.memory import CLEAR, WORD_BYTES, Futexes
+from spool.disk.memory import CLEAR, FUTEX_BYTES, WORD_BYTES
 from spool.disk.quarantine import quarantine
 from spool.errors import SpaceStopped
 from spool.model import layout
@@ -86,7 +86,7 @@ class LockFile:
             self.disk.unlock(self.handle, byte)
         futexes = self.disk.futexes
         if futexes is not None:
-            at = futexes.first + byte % futexes.words * WORD_BYTES  # (looked at here, since most often none waits)
+            at = futexes.first + byte % futexes.count * FUTEX_BYTES  # (looked at here, since most often none waits)
             try:
                 if futexes.memory[at : at + WORD_BYTES] != CLEAR:
                     futexes.wake(byte)
@@ -100,8 +100,7 @@ class LockFile:
         futexes = self.disk.futexes
         if futexes is None:
             return deadline.pauses()
-        futexes.expect(byte)
-        return deadline.pauses(pause_for=partial(_sleep, futexes, byte, deadline))
+        return deadline.pauses(pause_for=partial(_sleep, futexes.expect(byte), deadline))
 
     def is_held_here(self, byte: int) -> bool:
         """Whether a thread of this process holds the byte."""
@@ -127,8 +126,8 @@ class LockFile:
             raise deleted_error(self.name)
 
 
-def _sleep(futexes: Futexes, byte: int, deadline: Deadline, short: float) -> bool:
-    return deadline.clock.wait(partial(futexes.wait, byte), min(_SLEEP_SECONDS, deadline.remaining()))
+def _sleep(wait: Callable[[float], bool], deadline: Deadline, short: float) -> bool:
+    return deadline.clock.wait(wait, min(_SLEEP_SECONDS, deadline.remaining()))
 
 
 def open_shared(disk: Disk, name: str, *, make: bool) -> int:

@@ -1,6 +1,6 @@
 """A file as memory that processes share: what one writes there, all see at once, without a system call.
 
-A thread can sleep until another one, of whatever process, clears a word of such memory (futex(2)).
+A thread can sleep until another one, of whatever process, changes a word of such memory (futex(2)).
 
 A page of a mapped file that cannot be written or read ends the process (SIGBUS). So a file is mapped only where its
 blocks are overwritten in place: a full disk cannot refuse that. On other file systems the same bytes are read and
@@ -14,9 +14,11 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 WORD_BYTES = 4
+FUTEX_BYTES = 2 * WORD_BYTES
 CLEAR, SET = bytes(WORD_BYTES), (1).to_bytes(WORD_BYTES, sys.byteorder)
 
 # futex(2), which glibc has no function for; on other machines no thread is woken.
@@ -44,11 +46,11 @@ class SharedBytes(Protocol):
 
     def __setitem__(self, place: slice, data: bytes, /) -> None: ...
 
-    def wait(self, at: int, seconds: float) -> bool:
-        """Sleep while the word is ``SET``, at most so long; returns whether it is ``CLEAR``. Signals end it, too."""
+    def wait(self, at: int, value: bytes, seconds: float) -> bool:
+        """Sleep while the word has that value, at most so long; returns whether it has another. Signals end it, too."""
 
-    def clear(self, at: int) -> None:
-        """Clear the word, and wake all that sleep on it."""
+    def change(self, at: int, value: bytes) -> None:
+        """Store a value in the word, and wake all that sleep on it."""
 
     def close(self) -> None:
         """Let go of the memory; what is done with it afterwards raises ValueError."""
@@ -71,15 +73,16 @@ class Mapped(mmap.mmap):
     def _address(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
-    def wait(self, at: int, seconds: float) -> bool:
+    def wait(self, at: int, value: bytes, seconds: float) -> bool:
         limit = _TIME.pack(int(seconds), int(seconds % 1 * 1e9))
-        refused = _futex(_FUTEX, self._address + at, _WAIT, 1, limit, None, 0) < 0
+        expected = int.from_bytes(value, sys.byteorder, signed=True)
+        refused = _futex(_FUTEX, self._address + at, _WAIT, expected, limit, None, 0) < 0
         if refused and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
             time.sleep(min(seconds, _NO_FUTEX_SECONDS))
-        return self[at : at + WORD_BYTES] == CLEAR
+        return self[at : at + WORD_BYTES] != value
 
-    def clear(self, at: int) -> None:
-        self[at : at + WORD_BYTES] = CLEAR
+    def change(self, at: int, value: bytes) -> None:
+        self[at : at + WORD_BYTES] = value
         _futex(_FUTEX, self._address + at, _WAKE, _ALL, None, None, 0)
 
 
@@ -98,12 +101,12 @@ class ByCalls:
     def __setitem__(self, place: slice, data: bytes) -> None:
         self._disk.write_at(self._handle, place.start, data)
 
-    def wait(self, at: int, seconds: float) -> bool:
+    def wait(self, at: int, value: bytes, seconds: float) -> bool:
         time.sleep(seconds)
-        return self[at : at + WORD_BYTES] == CLEAR
+        return self[at : at + WORD_BYTES] != value
 
-    def clear(self, at: int) -> None:
-        self[at : at + WORD_BYTES] = CLEAR
+    def change(self, at: int, value: bytes) -> None:
+        self[at : at + WORD_BYTES] = value
 
     def close(self) -> None:
         """The handle stays open: it is its owner's."""
@@ -117,33 +120,48 @@ def share(disk: Calls, handle: int, length: int, *, in_place: bool) -> SharedByt
 class Futexes:
     """Words by which a thread that lets go of a byte lock wakes those that wait for it, whatever their process.
 
-    A thread that waits sets the byte's word, looks whether the byte is free, and sleeps while the word is set. The one
-    that lets go of the byte clears the word, if it is set, and wakes the sleepers; most often it is not, so a futex
-    costs one look at memory. Many bytes share a word, and a holder that dies clears none: to be woken says only that it
-    is time to look again.
+    A futex is two words: a mark, and a time. A thread that waits keeps the time, sets the mark, looks whether the byte
+    is free, and sleeps while the time is the one it kept. The thread that lets go of the byte looks at the mark. If it
+    is set, it clears it, stores the time of now, and wakes the sleepers; most often it is not, so a futex costs one
+    look at memory. A thread that was about to sleep then finds another time, even if a third one has set the mark again.
+
+    Many bytes share a futex, and a holder that dies changes none: to be woken says only that it is time to look again.
     """
 
-    def __init__(self, memory: SharedBytes, first: int, words: int) -> None:
-        """``first``: where in the memory the words begin."""
+    def __init__(self, memory: SharedBytes, first: int, count: int) -> None:
+        """``first``: where in the memory they begin."""
         self.memory = memory
         self.first = first
-        self.words = words
+        self.count = count
 
-    def expect(self, byte: int) -> None:
-        """Have the thread that lets go of the byte wake this one. The caller looks once more, and then waits."""
-        at = self._at(byte)
-        self.memory[at : at + WORD_BYTES] = SET
+    def expect(self, byte: int) -> Callable[[float], bool]:
+        """Have the thread that lets go of the byte wake this one. The caller looks once more, and then waits.
 
-    def wait(self, byte: int, seconds: float) -> bool:
-        """Sleep, at most so long, until the byte is let go of, or was since it was expected; then expect it again.
-        Returns whether it was."""
-        woken = self.memory.wait(self._at(byte), seconds)
-        self.expect(byte)
-        return woken
+        Returns:
+            How it waits: at most so many seconds, until the byte is let go of, or was since it was expected; then it
+            expects it again. The answer is whether it was.
+        """
+        mark = self._at(byte)
+        kept = self._expect(mark)
+
+        def wait(seconds: float) -> bool:
+            nonlocal kept
+            woken = self.memory.wait(mark + WORD_BYTES, kept, seconds)
+            kept = self._expect(mark)
+            return woken
+
+        return wait
+
+    def _expect(self, mark: int) -> bytes:
+        kept = self.memory[mark + WORD_BYTES : mark + FUTEX_BYTES]  # first: the thread that wakes clears the mark first
+        self.memory[mark : mark + WORD_BYTES] = SET
+        return kept
 
     def wake(self, byte: int) -> None:
-        """Wake those that wait for the byte, which the caller has let go of. Its word is set."""
-        self.memory.clear(self._at(byte))
+        """Wake those that wait for the byte, which the caller has let go of. Its mark is set."""
+        mark = self._at(byte)
+        self.memory[mark : mark + WORD_BYTES] = CLEAR
+        self.memory.change(mark + WORD_BYTES, struct.pack("=I", time.monotonic_ns() & 0xFFFFFFFF))
 
     def _at(self, byte: int) -> int:
-        return self.first + byte % self.words * WORD_BYTES
+        return self.first + byte % self.count * FUTEX_BYTES

@@ -63,7 +63,7 @@ def deadline(seconds: float, clock: Clock) -> Deadline:
     return Deadline(clock, seconds, clock.monotonic() + seconds)
 
 
-def test_whoever_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, pool: ThreadPoolExecutor) -> None:
+def test_a_thread_that_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, pool: ThreadPoolExecutor) -> None:
     ours, clocks = control(root), [Patient(), Patient()]
     assert ours.try_lock(NUMBER)
 
@@ -78,6 +78,19 @@ def test_whoever_lets_go_of_a_byte_wakes_all_that_wait_for_it(root: str, pool: T
     ours.unlock(NUMBER)
     for waiter in waiters:
         waiter.result(LONG / 2)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_a_thread_that_expects_a_byte_again_takes_no_wake_from_another(root: str, apart: int) -> None:
+    """Both wait for one byte, or for two that share a futex; one was woken and expects it again before the other
+    sleeps."""
+    futexes = control(root).disk.futexes
+    assert futexes is not None
+    first, second = futexes.expect(NUMBER), futexes.expect(NUMBER + apart * futexes.count)
+    futexes.wake(NUMBER)
+    assert first(0.0)
+    assert second(0.0)
+    assert not second(0.0)
 
 
 def test_a_commit_wakes_those_that_wait_for_its_number(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
@@ -114,7 +127,7 @@ def test_a_wait_ends_at_its_deadline(root: str) -> None:
 
 
 @pytest.mark.parametrize("why", ["files are not mapped", "the kernel wakes nobody"])
-def test_without_bells_it_looks_by_itself(
+def test_without_futexes_a_thread_looks_by_itself(
     root: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "files are not mapped":
@@ -141,7 +154,7 @@ def test_a_kernel_that_refuses_to_let_threads_sleep_costs_pauses(
     theirs.lock(NUMBER, deadline(LONG, Clock()), "the byte")
 
 
-def test_counters_that_have_no_room_for_bells_get_it_from_an_opener_that_is_alone(root: str) -> None:
+def test_counters_that_have_no_room_for_futexes_get_it_from_an_opener_that_is_alone(root: str) -> None:
     disk = Disk(root)
     disk.truncate(disk.open(layout.COUNTERS, write=True), 320)
     assert control(root).disk.futexes is None

@@ -1,4 +1,4 @@
-"""A waiting get is woken by whoever commits, in any process; and where it is not, it looks by itself."""
+"""A waiting get is woken by a commit of any process; and where it is not, it looks by itself."""
 
 import errno
 import os
@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
 import spool
 from spool.disk import Disk
+from spool.disk.stat import overwrites_in_place
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock
 from spool.transactions.waiting import IDLE_SECONDS
 from tests.at_once import AT_ONCE
@@ -69,6 +71,17 @@ def test_a_commit_of_another_process_wakes_a_waiting_get(path: Path, pool: Threa
         assert found.result(LONG).body == "new"
         assert clock.was_woken
         assert all(clock.was_woken)
+
+
+@pytest.mark.skipif(not overwrites_in_place(gettempdir()), reason="where memory is not shared, issuing wakes, too")
+def test_a_waiting_get_is_woken_when_a_commit_is_published_and_not_before(path: Path, pool: ThreadPoolExecutor) -> None:
+    clock = Patient()
+    with spool.open(path, clock=clock) as space, spool.open(path) as other:
+        found = pool.submit(space.get, "orders", timeout=LONG / 2)
+        assert clock.waits.wait(LONG)
+        other.put("orders", "new")
+        assert found.result(LONG).body == "new"
+        assert clock.was_woken == [True]
 
 
 def test_a_commit_of_another_thread_wakes_a_waiting_get(path: Path, pool: ThreadPoolExecutor) -> None:

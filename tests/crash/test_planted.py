@@ -95,7 +95,7 @@ def test_a_commit_that_is_seen_before_it_is_durable_is_missed() -> None:
 def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
     explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
     with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
-        die_and_stop(explorer, 0, "write_at", first=1, then=2)
+        die_and_stop(explorer, 0, "store", first=1, then=2)
 
 
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:

@@ -30,7 +30,8 @@ STEPS = (
     "store feed",
     "store feed",
     "rename_new active",
-    "write_at counters",
+    "store counters",
+    "store counters",
     "unlock control",
     "write_at committed",
     "flush committed",
@@ -124,7 +125,7 @@ def test_whatever_step_fails_nothing_is_left_and_no_outcome_is_made_up(
     recorded(disk, put)
     noted = STEPS[step] != "store feed"  # else others read what it does from its file
     named = step > STEPS.index("rename_new active") or not noted
-    issued = step > STEPS.index("write_at counters") or not noted
+    issued = step > STEPS.index("unlock control") or not noted
     stamped = issued and STEPS[step] != "write_at committed"
     assert [layout.parse_xid(name) for name in disk.names(layout.ACTIVE)] == []
     assert len(disk.names(layout.COMMITTED)) == 1 + named

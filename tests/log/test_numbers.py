@@ -23,7 +23,7 @@ def test_a_number_whose_file_has_its_name_and_is_not_issued_is_not_given_out(
     space: spool.Space, watched: Watched
 ) -> None:
     doomed, disk = watched
-    disk.before("rename_new", lambda: disk.before("write_at", disk.die), layout.ACTIVE)
+    disk.before("rename_new", lambda: disk.before("store", disk.die), layout.ACTIVE)
     with pytest.raises(PowerCut):
         doomed.put("orders", "one")
     assert space.check() == [], "its file is no stray"
@@ -38,7 +38,7 @@ def test_what_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched
     def cannot() -> None:
         raise OSError(errno.EIO, "it fails")
 
-    disk.before("rename_new", lambda: disk.before("write_at", cannot), layout.ACTIVE)
+    disk.before("rename_new", lambda: disk.before("store", cannot), layout.ACTIVE)
     with pytest.raises(DiskFailure):
         unlucky.get("orders")
     assert space.get("orders").body == "one"
@@ -47,7 +47,7 @@ def test_what_cannot_be_stored_as_issued_did_nothing(space: spool.Space, watched
     assert space.check() == []
 
 
-@pytest.mark.parametrize("call", ["write_at", "unlock", "make_durable"])
+@pytest.mark.parametrize("call", ["store", "unlock", "make_durable"])
 def test_what_has_a_numbers_name_and_is_not_stamped_is_no_commit(
     space: spool.Space, watched: Watched, call: str
 ) -> None:
