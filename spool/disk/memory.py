@@ -123,7 +123,8 @@ class Futexes:
     A futex is two words: a mark, and a time. A thread that waits keeps the time, sets the mark, looks whether the byte
     is free, and sleeps while the time is the one it kept. The thread that lets go of the byte looks at the mark. If it
     is set, it clears it, stores the time of now, and wakes the sleepers; most often it is not, so a futex costs one
-    look at memory. A thread that was about to sleep then finds another time, even if a third one has set the mark again.
+    look at memory. A thread that was about to sleep then finds another time, even if a third one has set the mark
+    again.
 
     Many bytes share a futex, and a holder that dies changes none: to be woken says only that it is time to look again.
     """
