@@ -30,10 +30,16 @@ _WHOLE = (-2, -1)  # where no byte is that could be locked on its own
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """The same random ids in each run, so that a step's number means the same call; and few claim files, or most of the
-    steps of an opening would be theirs."""
+    """The same random ids in each run, so that a step's number means the same call; and few claim files."""
     numbers = random.Random(seed)
-    with mock.patch("os.urandom", numbers.randbytes), mock.patch.object(locks, "CLAIM_FILES", 4):
+    with mock.patch("os.urandom", numbers.randbytes), few_claim_files():
+        yield
+
+
+@contextmanager
+def few_claim_files() -> Iterator[None]:
+    """In spaces that only this process opens, or most of the steps of an opening would be theirs."""
+    with mock.patch.object(locks, "CLAIM_FILES", 4):
         yield
 
 

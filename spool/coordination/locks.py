@@ -40,7 +40,6 @@ _ALIVE = 0  # of the space's own directory
 _SILENT_SECONDS = 1.0  # an opener waits that long before it says what it waits for
 _SLEEP_SECONDS = 0.02  # the longest sleep of a thread that waits for a byte: then it looks whether the holder has died
 _HIDDEN = "a process that this user may not see"
-_CLAIMS = tuple(map(layout.claim_file, range(CLAIM_FILES)))
 
 GroupName = tuple[str, str]  # queue, group
 
@@ -226,7 +225,7 @@ class Claims:
     def __init__(self, disk: Disk, *, make: bool) -> None:
         self.disk = disk
         if make:  # all at once: a file that is opened late and missing is known to be deleted
-            for name in _CLAIMS:
+            for name in map(layout.claim_file, range(CLAIM_FILES)):
                 found = disk.identity(name)
                 if found is None or not found.is_plain:
                     disk.close(open_shared(disk, name, make=True))
@@ -340,7 +339,7 @@ class Claims:
     def _file(self, number: int) -> LockFile:
         index = number % CLAIM_FILES
         if index not in self._files:
-            self._files[index] = LockFile(self.disk, _CLAIMS[index], make=False)
+            self._files[index] = LockFile(self.disk, layout.claim_file(index), make=False)
         return self._files[index]
 
 

@@ -23,6 +23,7 @@ from spool.workers.outcome import Replied
 from tests.at_once import AT_ONCE
 from tests.environment.pressed import NEW, OLD, PressedDisk, descriptors, expect_whole, furnish, opened, telling
 from tests.forwarder.rounds import forward
+from tests.simdisk import few_claim_files
 from xa.codes import TMONEPHASE
 
 ENGINE = (str(Path(spool.__file__).parent), str(Path(xa.__file__).parent))
@@ -35,6 +36,12 @@ def _the_usual_handler() -> Iterator[None]:
     yield
     assert calls._deferral.depth == 0
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+@pytest.fixture(autouse=True)
+def _few_claim_files() -> Iterator[None]:
+    with few_claim_files():
+        yield
 
 
 # -- what is interrupted ----------------------------------------------------------------------------------------------
