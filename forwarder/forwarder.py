@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spool.forwarder")
 
+MOST_THREADS = 1000
+"""The most calls that a task can have under way at a time."""
+
 _ROUND_SECONDS = 2.0
 _FIRST_ROUND_MESSAGES, _MAX_ROUND_MESSAGES = 128, 8192
 _WAIT_SECONDS = 0.5
@@ -47,6 +50,8 @@ class Forwarder:
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         on_failure: what a final failure of a service means: "reject" (final) or "retry" (one of the message's tries).
         timeout: the seconds that a call may take.
+        threads: how many calls each task has under way at a time, of a service that allows several; None for as many
+            as suit its kind.
         progress: called with (queue, RoundResult) after each round.
         say: called with a few words about what is being done; without it, they are logged.
 
@@ -63,6 +68,7 @@ class Forwarder:
         master: str = "local[*]",
         on_failure: str = "reject",
         timeout: float = 30.0,
+        threads: int | None = None,
         progress: Callable[[str, RoundResult], None] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
@@ -70,8 +76,12 @@ class Forwarder:
             raise ServiceError(f"on_failure is reject or retry, not {on_failure!r}")
         if not routes:
             raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
+        if threads is not None and not 1 <= threads <= MOST_THREADS:
+            raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
         self.path = path
-        self.routes = [Route(queue, parse(url, timeout=timeout), on_failure) for queue, url in routes.items()]
+        self.routes = [
+            Route(queue, parse(url, timeout=timeout, threads=threads), on_failure) for queue, url in routes.items()
+        ]
         self.summary = Summary()
         self._spark = spark
         self._master = master

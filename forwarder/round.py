@@ -173,11 +173,19 @@ def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
     with suppress(SpoolError, OSError), store.guard:
         positions = []
         for chunk in chunks:
-            lock = store.files.disk.some_lock(store.shared.xids.handle, chunk.first_byte, len(chunk.messages))
-            if lock is not None:
-                positions.append(chunk.messages[lock[0] - chunk.first_byte].position)
+            first, held = chunk.first_byte, chunk.messages
+            positions += [held[byte - first].position for byte in _locked(store, first, first + len(held))]
         reason = "the forwarder was ended while the service worked on it"
         count_failures(store, positions, reason, store.deadline(_COUNT_SECONDS))
+
+
+def _locked(store: Store, first: int, end: int) -> Iterator[int]:
+    """Yield the bytes of run/xids from `first` to before `end` that another description has locked."""
+    if first < end and (lock := store.files.disk.some_lock(store.shared.xids.handle, first, end - first)) is not None:
+        start, stop = max(lock[0], first), min(lock[0] + lock[1], end)
+        yield from range(start, stop)
+        yield from _locked(store, first, start)
+        yield from _locked(store, stop, end)
 
 
 @contextmanager

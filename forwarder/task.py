@@ -7,12 +7,12 @@ small `Block` that names the prepared branch.
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from forwarder.calls import Calls, CallThreads
 from forwarder.failures import Failures
-from forwarder.services import Caller, Request, Service
+from forwarder.services import Request, Service
 from forwarder.time_limits import Watchdog
 from spool.coordination.locks import call_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
@@ -23,12 +23,12 @@ from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
 from spool.workers.effects import Effect, OutcomePolicy, record
-from spool.workers.outcome import Retried
+from spool.workers.outcome import Outcome, Retried
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""
 
-_callers: dict[tuple[int, Service], Caller] = {}
+_opened: dict[tuple[int, Service], CallThreads] = {}
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,12 @@ class Block:
     damaged: list[tuple[Position, str]] = field(default_factory=list)
     error: str = ""
 
+    def count(self, effect: Effect, reason: str) -> None:
+        """Count what became of one message; `reason` says why if it failed."""
+        self.effects[effect] = self.effects.get(effect, 0) + 1
+        if reason:
+            self.failures.add(effect, reason)
+
 
 def run(chunks: Iterable[Chunk]) -> Iterator[Block]:
     """Run the chunk of a partition: the function for Spark's ``mapPartitions``."""
@@ -103,41 +109,70 @@ def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
 
 
 def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
-    """Call the service for each message until the time is over; write the outcomes into the branch."""
-    caller = _caller(chunk.service)
-    block, effects = Block(), Counter[str]()
-    with Watchdog(chunk.service.watched) as watchdog:
-        for byte, held in enumerate(chunk.messages, chunk.first_byte):
-            if time.time() >= chunk.until and (effects or not chunk.must_call):
+    """Call the service for each message until the time is over; write the outcomes into the branch.
+
+    Outcomes are written in the order of the messages, whatever the order in which the calls ended.
+    """
+    block, ended, is_down = Block(), list[_Ended](), False
+    threads = _threads(chunk.service)
+    with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, HeldMessage, Request]](threads) as calls:
+
+        def wait() -> None:
+            nonlocal is_down
+            (place, held, request), outcome = calls.wait()
+            branch.end_call(chunk.first_byte + place)
+            ended.append(_Ended(place, held, request, outcome, time.time()))
+            is_down = is_down or ended[-1].was_not_reached
+
+        for place, held in enumerate(chunk.messages):
+            if is_down or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
             try:
-                message, raw, unreadable = _read(branch, held)
+                request = _read(branch, held)
             except CorruptedFile as error:
                 block.damaged.append((held.position, str(error)))
-                block.failures.add(Effect.SET_ASIDE, str(error))
-                effects[Effect.SET_ASIDE] += 1
+                block.count(Effect.SET_ASIDE, str(error))
                 continue
             watchdog.begin_call()
-            branch.begin_call(byte)
-            try:
-                outcome = caller(Request(message, raw, unreadable))
-            finally:
-                branch.end_call(byte)
-            effect, reason = record(branch.batch, chunk.policy, held, message, raw, outcome, time.time())
-            effects[effect] += 1
-            if reason:
-                block.failures.add(effect, reason)
-            if effect in IN_A_QUEUE:
-                block.tried.append(held.position)
-            if effect is Effect.KEPT and isinstance(outcome, Retried):
-                block.retry_after = outcome.delay
-                break  # the service cannot be reached, also not for the other messages
-    block.effects = dict(effects)
+            branch.begin_call(chunk.first_byte + place)
+            calls.begin((place, held, request), request)
+            while calls.is_full:
+                wait()
+        while calls.under_way:
+            wait()
+    for one in sorted(ended, key=lambda one: one.place):
+        _record(branch, chunk.policy, one, block)
     return block
 
 
-def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes, str]:
-    """Return the message for a service, its body as stored, and why the body could not be decoded, "" if it was.
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A call that has ended: the message and its place in the chunk, what the call came to, and when."""
+
+    place: int
+    held: HeldMessage
+    request: Request
+    outcome: Outcome
+    at: float
+
+    @property
+    def was_not_reached(self) -> bool:
+        return isinstance(self.outcome, Retried) and not self.outcome.counted
+
+
+def _record(branch: RemoteBranch, policy: OutcomePolicy, one: _Ended, block: Block) -> None:
+    """Write what a call came to into the branch, and count it."""
+    request = one.request
+    effect, reason = record(branch.batch, policy, one.held, request.message, request.raw, one.outcome, one.at)
+    block.count(effect, reason)
+    if effect in IN_A_QUEUE:
+        block.tried.append(one.held.position)
+    if effect is Effect.KEPT and isinstance(one.outcome, Retried):
+        block.retry_after = one.outcome.delay
+
+
+def _read(branch: RemoteBranch, held: HeldMessage) -> Request:
+    """Read a message for a service.
 
     Raises:
         CorruptedFile: the body is damaged.
@@ -148,12 +183,13 @@ def _read(branch: RemoteBranch, held: HeldMessage) -> tuple[Message, bytes, str]
         body = codecs.decode(raw, held.attributes.get("codec"))
     except UnknownCodec as error:  # a service that takes bytes needs no codec
         unreadable = str(error)
-    return Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes), raw, unreadable
+    message = Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes)
+    return Request(message, raw, unreadable)
 
 
-def _caller(service: Service) -> Caller:
-    """Return the opened service; it is opened once in each worker process."""
+def _threads(service: Service) -> CallThreads:
+    """Return the opened service with its threads; it is opened once in each worker process."""
     key = (os.getpid(), service)
-    if key not in _callers:
-        _callers[key] = service.open()
-    return _callers[key]
+    if key not in _opened:
+        _opened[key] = CallThreads(service.open(), service.threads)
+    return _opened[key]

@@ -1,5 +1,6 @@
 """The services that a queue is forwarded to, each named by a URL."""
 
+from forwarder.services import http
 from forwarder.services.http import HttpService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
@@ -19,18 +20,24 @@ __all__ = [
 ]
 
 
-def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> Service:
+def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, threads: int | None = None) -> Service:
     """Return the service that `url` names; whether it can be used is for its `check()` to say.
 
-    `timeout` is the seconds that a call may take, `max_reply` the largest reply in bytes.
-    Raises `ServiceError` if no kind of service has such URLs.
+    Args:
+        timeout: the seconds that a call may take.
+        max_reply: the largest reply in bytes.
+        threads: how many calls each task has under way at a time, where the kind of service allows several; None for
+            as many as suit the kind.
+
+    Raises:
+        ServiceError: no kind of service has such URLs.
     """
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else None:
         case "python":
             return PythonService(rest, max_reply=max_reply, timeout=timeout)
         case "http" | "https":
-            return HttpService(url, timeout=timeout, max_reply=max_reply)
+            return HttpService(url, timeout, max_reply, threads or http.THREADS)
         case "queue":
             return QueueService(rest)
     raise ServiceError(

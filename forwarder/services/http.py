@@ -6,18 +6,18 @@ was put. That goes for `Spool-Queue`, `Spool-Correlation-Id` and `Spool-Header-<
 """
 
 import email.utils
-import os
 import re
 import ssl
 import string
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from forwarder.services.service import MAX_REPLY, Message, Request, ServiceError
+from forwarder.services.service import MAX_REPLY, Request, ServiceError
+from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, bounded, describe, one_line, replied, too_large
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 RETRIABLE = frozenset({408, 425, 429})
 """The 4xx that are about the moment and not about the message."""
+
+THREADS = 32
+"""How many calls a task has under way at a time: a service that answers in 20 ms is called 1,600 times a second."""
 
 _IN_VALUES = "".join(sorted(set(string.ascii_letters + string.digits + string.punctuation + " ") - {"%"}))
 _IN_NAMES = "!#$&'*+-.^_`|~"
@@ -35,11 +38,13 @@ class HttpService:
     """`http://…` or `https://…`; `timeout` is in seconds, `max_reply` in bytes.
 
     The timeout holds for making the connection, for each silence of the server, and for the response's body as a whole.
+    threads: how many calls a task has under way at a time.
     """
 
     url: str
     timeout: float = 30.0
     max_reply: int = MAX_REPLY
+    threads: int = THREADS
     watched = None  # the client limits the time
 
     def check(self) -> None:
@@ -58,45 +63,64 @@ class HttpService:
             valid = False
         if not valid:
             raise ServiceError(f"{self.url!r} is no URL of a web service: write http://host:port/path")
-        self._client()
+        self.open()
 
     def open(self) -> "HttpCaller":
-        """Return a caller that shares its process's connections; `ServiceError` as for `check`."""
-        self.check()
-        return HttpCaller(self._client(), self.url, self.timeout, self.max_reply)
-
-    def _client(self) -> "httpx.Client":
+        """Return a caller; `ServiceError` as for `check`."""
         try:
-            return _client(os.getpid(), self.timeout)
+            return HttpCaller(self.url, self.timeout, self.max_reply)
         except Exception as error:
             raise ServiceError(
                 f"no HTTP client can be made ({describe(error)}): correct SSL_CERT_FILE and the like, or HTTP_PROXY"
             ) from error
 
 
-@dataclass(frozen=True)
 class HttpCaller:
-    """Makes the calls."""
+    """Makes the calls. Each thread has a client, so one connection, which stays open from call to call."""
 
-    client: "httpx.Client"
-    url: str
-    timeout: float = 30.0
-    max_reply: int = MAX_REPLY
+    def __init__(self, url: str, timeout: float = 30.0, max_reply: int = MAX_REPLY) -> None:
+        import httpx
+
+        self.timeout = timeout
+        self.max_reply = max_reply
+        self._url = httpx.URL(url)
+        self._limits = {"timeout": httpx.Timeout(timeout).as_dict()}
+        self._trusted = httpx.create_ssl_context()  # once: it reads all certificates of the machine
+        self._threads = threading.local()
+        self._client()  # an unusable proxy is found before the first call
+
+    def _client(self) -> "httpx.Client":
+        """Return this thread's client."""
+        import httpx
+
+        client: httpx.Client | None = getattr(self._threads, "client", None)
+        if client is None:
+            client = self._threads.client = httpx.Client(verify=self._trusted, follow_redirects=False)
+        return client
 
     def __call__(self, request: Request) -> Outcome:
         import httpx
 
-        headers = headers_for(request.message)
+        # Without what `client.post` would merge in, which takes as long as the call itself.
+        posted = httpx.Request(
+            "POST", self._url, content=request.raw, headers=headers_for(request.message), extensions=self._limits
+        )
         try:
-            with self.client.stream("POST", self.url, content=request.raw, headers=headers) as response:
+            response = self._client().send(posted, stream=True)
+            try:
                 return judge(response.status_code, self._read(response), response.headers, self.max_reply)
+            finally:
+                response.close()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
             return Retried(describe(error), counted=False)
         except Exception as error:
             return Retried(describe(error), counted=not _refused_by_tls(error))
 
     def close(self) -> None:
-        """Do nothing: the connections stay open for the worker's next calls."""
+        """Close this thread's connection; those of other threads end with them."""
+        client = self._threads.__dict__.pop("client", None)
+        if client is not None:
+            client.close()
 
     def _read(self, response: "httpx.Response") -> bytes | None:
         """Return the response's body, or None as soon as it is known to be too large."""
@@ -173,11 +197,3 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-@cache
-def _client(pid: int, timeout: float) -> "httpx.Client":
-    """One pool of connections a process, kept from round to round; `pid` keeps a forked child off its parent's."""
-    import httpx
-
-    return httpx.Client(timeout=timeout, follow_redirects=False)

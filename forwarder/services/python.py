@@ -20,6 +20,7 @@ class PythonService:
     target: str
     max_reply: int = MAX_REPLY
     timeout: float | None = 30.0
+    threads = 1  # its time limit is an alarm, which only the main thread gets
 
     @property
     def watched(self) -> float | None:

@@ -12,6 +12,7 @@ class QueueService:
 
     queue: str
     watched = None  # nothing is called
+    threads = 1
 
     def check(self) -> None:
         """Raise `ServiceError` if no queue is named."""

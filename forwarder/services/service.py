@@ -1,9 +1,9 @@
 """What all kinds of services have in common: requests, outcomes, and how a service is opened."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from spool.model.message import Message
 from spool.workers.functions import ServiceError as ServiceError
 from spool.workers.outcome import Outcome
 
@@ -13,23 +13,6 @@ MAX_REPLY = 256 * 1024 * 1024
 
 class MissingQueue(ServiceError):
     """A route names a queue that does not exist. It may be created later, so the route itself is not a wrong value."""
-
-
-class Message(Protocol):
-    """The part of `spool.Message` that the services here read. A Python service gets the whole message."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def correlation_id(self) -> str | None: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +28,10 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service, for one worker; it never raises but for KeyboardInterrupt."""
+    """An opened service, for one worker process; it never raises but for KeyboardInterrupt.
+
+    If its service has several `threads`, it is called from as many at the same time.
+    """
 
     def __call__(self, request: Request) -> Outcome:
         """Deliver one message and return the outcome."""
@@ -60,6 +46,10 @@ class Service(Protocol):
     @property
     def watched(self) -> float | None:
         """The seconds that a call may take, if it may hang its process; None if the service limits its time itself."""
+
+    @property
+    def threads(self) -> int:
+        """How many calls a task may have under way at a time; a service that is `watched` has 1."""
 
     def check(self) -> None:
         """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""

@@ -65,6 +65,11 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     help="How long one call of a service may take, in seconds or e.g. 5m; a longer one is stopped and counts as a try "
     "of its message.",
 )  # fmt: skip
+@click.option(
+    "--threads", metavar="N", type=click.IntRange(1, 1000),
+    help="How many calls of one service each core has under way at a time; without it, 32 of a web service. Python "
+    "functions and queues are called one after the other.",
+)  # fmt: skip
 @json_option
 @space_option
 @version_option
@@ -76,6 +81,7 @@ def main(
     master: str,
     on_failure: str,
     timeout: float,
+    threads: int | None,
     as_json: bool,
 ) -> None:
     """Call a service for each message; its reply goes to the message's reply queue, in the same commit.
@@ -103,8 +109,9 @@ def main(
     with _progress(routes) as (progress, say):
         try:
             forwarder = Forwarder(
-                space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, progress=progress, say=say
-            )
+                space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, threads=threads,
+                progress=progress, say=say,
+            )  # fmt: skip
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
         except (MissingQueue, SparkUnavailable) as error:

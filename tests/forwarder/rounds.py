@@ -22,6 +22,7 @@ class Scripted:
 
     name: str
     watched: float | None = None
+    threads: int = 1
 
     def check(self) -> None:
         if self.name not in answers:
@@ -45,10 +46,11 @@ def in_process(chunks: list[Chunk]) -> list[Block]:
 
 
 def forward(
-    space: spool.Space, answer: Answer, *, queue: str = "work", on_failure: str = "reject", job=in_process
-) -> RoundResult:
+    space: spool.Space, answer: Answer, *, queue: str = "work", on_failure: str = "reject", job=in_process,
+    threads: int = 1,
+) -> RoundResult:  # fmt: skip
     answers["it"] = answer
-    route = Route(queue, Scripted("it"), on_failure)
+    route = Route(queue, Scripted("it", threads=threads), on_failure)
     return run_round(space, route, job, limit=1000, tasks=2, timeout=0)
 
 

@@ -216,6 +216,8 @@ def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
         Forwarder(path, {})
     with pytest.raises(ServiceError, match="reject or retry"):
         Forwarder(path, {"sample": "queue:errors"}, on_failure="explode")
+    with pytest.raises(ServiceError, match="whole number from 1 to 1000, not 0"):
+        Forwarder(path, {"sample": "queue:errors"}, threads=0)
 
 
 @pytest.mark.parametrize(

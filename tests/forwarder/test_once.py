@@ -36,7 +36,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
-    monkeypatch.setattr(driver, "parse", lambda url, timeout: Scripted(url))
+    monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
 
 
 def made(space: spool.Space, answer: Answer, **options: Any) -> Forwarder:

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
@@ -174,9 +175,23 @@ class TestHttpRequests:
         plain = 'text/plain; charset="utf-8", (a) [b] {c} ~!@#$^&*_+=|\\<>?'
         assert header_value(plain) == plain
 
-    def test_one_connection_serves_all_calls_of_a_process(self, url: str, answer: Answer) -> None:
-        assert [call(parse(url)) for _ in range(3)] == [Replied(b"")] * 3
+    def test_one_connection_serves_all_calls_of_a_thread(self, url: str, answer: Answer) -> None:
+        caller = parse(url).open()
+        assert [caller(request()) for _ in range(3)] == [Replied(b"")] * 3
         assert len(answer.connections) == 1
+        caller.close()
+
+    def test_calls_of_several_threads_have_connections_of_their_own(self, url: str, answer: Answer) -> None:
+        together = threading.Barrier(4)
+
+        def meet(handler: BaseHTTPRequestHandler) -> None:
+            together.wait(30)
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        answer.act = meet
+        caller = parse(url).open()
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(caller, [request()] * 4)) == [Replied(b"ok")] * 4
 
 
 class TestHttpFailures:

@@ -1,0 +1,73 @@
+"""The calls of a service that are under way at a time: each in a thread, or one after the other in the caller's own."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from forwarder.services.service import Caller, Request
+from spool.workers.outcome import Outcome
+
+Key = TypeVar("Key")
+
+
+class CallThreads:
+    """The threads in which a worker process calls one service; they stay from task to task.
+
+    Args:
+        caller: the opened service.
+        threads: how many calls may be under way at a time. With one, calls are made in the thread that begins them.
+    """
+
+    def __init__(self, caller: Caller, threads: int) -> None:
+        self.caller = caller
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
+
+    def begin(self, request: Request, done: Callable[["Future[Outcome]"], object]) -> None:
+        """Begin a call; `done` gets its future when it has ended, in the thread that made the call."""
+        if self._pool is not None:
+            self._pool.submit(self.caller, request).add_done_callback(done)
+            return
+        future = Future[Outcome]()
+        future.set_result(self.caller(request))
+        done(future)
+
+
+class Calls(Generic[Key]):
+    """The calls of one task: begun one by one, and waited for in the order in which they end.
+
+    As a context manager it ends when all calls have ended: a thread cannot be ended, and what it does counts.
+
+    under_way: the calls that were begun and whose end `wait` has not told.
+    """
+
+    def __init__(self, threads: CallThreads) -> None:
+        self._threads = threads
+        self._ended: SimpleQueue[tuple[Key, Future[Outcome]]] = SimpleQueue()
+        self.under_way = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a call has to end before the next one may begin."""
+        return self.under_way >= self._threads.threads
+
+    def begin(self, key: Key, request: Request) -> None:
+        """Begin a call; `key` is what `wait` names it by."""
+        self._threads.begin(request, lambda future: self._ended.put((key, future)))
+        self.under_way += 1
+
+    def wait(self) -> tuple[Key, Outcome]:
+        """Wait until a call ends; return its key and what it came to, or raise what it raised."""
+        key, future = self._ended.get()
+        self.under_way -= 1
+        return key, future.result()
+
+    def __enter__(self) -> "Calls[Key]":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        while self.under_way:
+            self._ended.get()
+            self.under_way -= 1

@@ -1,0 +1,146 @@
+"""Several calls of a service under way at a time, in one task."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spool
+from forwarder.round import count_calls_in_progress
+from forwarder.services import Request
+from forwarder.task import Block, Chunk, deliver
+from spool.workers.effects import Effect
+from spool.workers.outcome import Outcome, Replied, Retried
+from tests.forwarder.rounds import bodies, echo, forward
+
+PATIENT_SECONDS = 30.0
+
+
+def in_one_task(chunks: list[Chunk]) -> list[Block]:
+    """Run all the work of a round in one task."""
+    return [deliver(joined(chunks), 0, 0)]
+
+
+def joined(chunks: list[Chunk]) -> Chunk:
+    return replace(chunks[0], messages=[held for chunk in chunks for held in chunk.messages])
+
+
+def test_a_task_has_as_many_calls_under_way_as_the_service_has_threads_and_never_more(space: spool.Space) -> None:
+    space.put_many("work", [b"%d" % i for i in range(12)])
+    together, under_way, most = threading.Barrier(4), [], []
+
+    def answer(request: Request) -> Outcome:
+        under_way.append(request)
+        most.append(len(under_way))
+        together.wait(PATIENT_SECONDS)  # broken, unless four are under way
+        under_way.remove(request)
+        return echo(request)
+
+    result = forward(space, answer, threads=4, job=in_one_task)
+    assert result.effects == {Effect.DELIVERED: 12}
+    assert max(most) == 4
+
+
+def test_replies_keep_the_order_of_the_messages_whatever_call_ends_first(space: spool.Space) -> None:
+    space.put_many("work", [b"slow", b"fast"])
+    fast_ended = threading.Event()
+
+    def answer(request: Request) -> Outcome:
+        if request.raw == b"slow":
+            assert fast_ended.wait(PATIENT_SECONDS)
+        else:
+            fast_ended.set()
+        return echo(request)
+
+    assert forward(space, answer, threads=2, job=in_one_task).effects == {Effect.DELIVERED: 2}
+    assert bodies(space, "replies") == [b"re: slow", b"re: fast"]
+
+
+def test_e08_one_slow_call_does_not_hold_back_the_others(space: spool.Space) -> None:
+    space.put("work", b"slow")
+    space.put_many("work", [b"fast"] * 20)
+    fast, all_fast = [], threading.Event()
+
+    def answer(request: Request) -> Outcome:
+        if request.raw == b"slow":
+            assert all_fast.wait(PATIENT_SECONDS), "one thread calls all others meanwhile"
+        else:
+            fast.append(request)
+            if len(fast) == 20:
+                all_fast.set()
+        return echo(request)
+
+    assert forward(space, answer, threads=2, job=in_one_task).effects == {Effect.DELIVERED: 21}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_q12_a_service_that_is_down_is_called_by_what_is_under_way_and_no_more(
+    space: spool.Space, threads: int
+) -> None:
+    space.put_many("work", [b"x"] * 20)
+    called = []
+
+    def answer(request: Request) -> Outcome:
+        called.append(request)
+        return Retried("ConnectError", counted=False)
+
+    effects = forward(space, answer, threads=threads, job=in_one_task).effects
+    assert effects == {Effect.KEPT: len(called)}
+    assert 1 <= len(called) <= threads
+    assert [message.attempts for message in space.browse("work")] == [0] * 20
+
+
+def test_messages_of_a_group_are_never_under_way_together(space: spool.Space) -> None:
+    for body in (b"1", b"2"):
+        space.put("work", body, group="a")
+    together = []
+
+    def answer(request: Request) -> Outcome:
+        together.append(request.raw)
+        return Replied()
+
+    assert forward(space, answer, threads=4).effects == {Effect.DELIVERED: 1}
+    assert together == [b"1"]
+
+
+def test_what_the_service_raises_ends_the_task_after_the_calls_under_way(space: spool.Space) -> None:
+    space.put_many("work", [b"breaks", b"goes on"])
+    broken, ended = threading.Event(), []
+
+    def answer(request: Request) -> Outcome:
+        if request.raw == b"breaks":
+            broken.set()
+            raise spool.SystemFailure("broken")
+        assert broken.wait(PATIENT_SECONDS)
+        ended.append(request.raw)
+        return Replied()
+
+    with pytest.raises(spool.SystemFailure):
+        forward(space, answer, threads=2, job=in_one_task)
+    assert ended == [b"goes on"]
+    assert not list(Path(space.path, "prepared").iterdir())
+    assert len(bodies(space, "work")) == 2
+
+
+def test_all_calls_that_are_under_way_count_when_the_forwarder_is_ended(space: spool.Space) -> None:
+    ids = space.put_many("work", [b"a", b"b", b"c", b"d"])
+    began, seen, chunks = threading.Barrier(3), list[int](), list[Chunk]()
+
+    def answer(request: Request) -> Outcome:
+        if request.raw == b"b":
+            return Replied()
+        if began.wait(PATIENT_SECONDS) == 0:
+            with spool.open(space.path) as other:
+                count_calls_in_progress(other, [joined(chunks)])
+                seen.extend(other.show(id_).attempts for id_ in ids)
+        began.wait(PATIENT_SECONDS)
+        return Replied()
+
+    def job(given: list[Chunk]) -> list[Block]:
+        chunks.extend(given)
+        return in_one_task(given)
+
+    forward(space, answer, threads=4, job=job)
+    assert [seen[0], seen[2], seen[3]] == [1, 1, 1]
+    assert seen[1] in (0, 1), "its call may have ended"
