@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,8 @@ class Forwarder:
 
     Args:
         path: the directory of the space.
-        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``) for each queue.
+        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``) for each queue; or
+            routes as they are made of them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         on_failure: what a final failure of a service means: "reject" (final) or "retry" (one of the message's tries).
         timeout: the seconds that a call may take.
@@ -62,7 +63,7 @@ class Forwarder:
     def __init__(
         self,
         path: str,
-        routes: Mapping[str, str],
+        routes: Mapping[str, str] | Sequence[Route],
         spark: "SparkSession | None" = None,
         *,
         master: str = "local[*]",
@@ -79,9 +80,11 @@ class Forwarder:
         if threads is not None and not 1 <= threads <= MOST_THREADS:
             raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
         self.path = path
-        self.routes = [
-            Route(queue, parse(url, timeout=timeout, threads=threads), on_failure) for queue, url in routes.items()
-        ]
+        if isinstance(routes, Mapping):
+            routes = [
+                Route(queue, parse(url, timeout=timeout, threads=threads), on_failure) for queue, url in routes.items()
+            ]
+        self.routes = list(routes)
         self.summary = Summary()
         self._spark = spark
         self._master = master
@@ -113,13 +116,22 @@ class Forwarder:
                 return self.summary
             try:
                 self._say("forwarding")
-                self._run_routes(space, spark, once)
+                for routes in self._steps(once):
+                    self._run_routes(space, spark, routes, once)
             finally:
                 if self._spark is None:
                     stop(spark)
             if once:
                 self._count_left(space)
         return self.summary
+
+    def _steps(self, once: bool) -> Iterator[list[Route]]:
+        """Yield the routes that run side by side: with ``once``, those of one step, then those of the next."""
+        for step in sorted({route.step for route in self.routes}) if once else ():
+            if not self._stop.is_set():
+                yield [route for route in self.routes if route.step == step]
+        if not once:
+            yield self.routes
 
     def stop(self) -> None:
         """Have `run` finish the calls in progress, commit them and return.
@@ -169,8 +181,10 @@ class Forwarder:
             if route.queue not in queues:
                 raise MissingQueue(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
             route.service.check()
-            if isinstance(route.service, QueueService) and (target := route.service.queue) not in queues:
-                raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
+            into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
+            for target in into:
+                if target not in queues:
+                    raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
         self._check_cycles()
 
     def _check_cycles(self) -> None:
@@ -191,10 +205,10 @@ class Forwarder:
                 if left := left_in(space, queue, tried):
                     self.summary.left[queue] = left
 
-    def _run_routes(self, space: Space, spark: "SparkSession", once: bool) -> None:
+    def _run_routes(self, space: Space, spark: "SparkSession", routes: list[Route], once: bool) -> None:
         threads = [
             threading.Thread(target=self._run_route, args=(space, spark.sparkContext, route, once), name=route.queue)
-            for route in self.routes
+            for route in routes
         ]
         for thread in threads:
             thread.start()

@@ -50,11 +50,17 @@ class TaskDied(Exception):
 
 @dataclass(frozen=True)
 class Route:
-    """The service that the messages of a queue go to."""
+    """The service that the messages of a queue go to.
+
+    into: the queues that the service puts messages into, beside those for replies. The route pauses while one is full.
+    step: with ``once``, the routes of a lower step are drained before those of this one.
+    """
 
     queue: str
     service: Service
     on_failure: str = "reject"
+    into: tuple[str, ...] = ()
+    step: int = 0
 
 
 @dataclass
@@ -121,18 +127,20 @@ def run_round(
     with _coordinating(store, round_id, transaction):
         with store.guard:
             room, full = _room(store, route)
+        config = space.queues().get(route.queue)
+        in_order = config is not None and config.ordered
         held = transaction.hold(
-            route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed
-        )
+            route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
+            in_order=in_order,
+        )  # fmt: skip
         if not held:
             return RoundResult()
         if full:
             return RoundResult({Effect.KEPT: len(held)}, full=full)
-        config = space.queues()
-        policy = OutcomePolicy(
-            with_error_queue(store.settings.known.config, route.queue), dict(config), route.on_failure
-        )
-        blocks = _deliver(space, job, Chunk(space.path, round_id, route.service, policy, held), tasks, calling)
+        known = store.settings.known.config
+        policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
+        whole = Chunk(space.path, round_id, route.service, policy, held, in_order=in_order)
+        blocks = _deliver(space, job, whole, tasks, calling)
         with store.guard:
             try:
                 result = _commit(store, transaction, blocks)
@@ -146,18 +154,24 @@ def run_round(
 
 
 def _room(store: Store, route: Route) -> tuple[int | None, str]:
-    """Return how many replies the default reply queue takes (None: any number), and the reason if it takes none."""
+    """Return how many messages the queues take that the route puts into: the default reply queue, or those of its
+    service. None: any number. The reason, if one of them takes none."""
     settings = store.settings.current()
     catch_up(store, list_prepared(store))
     config = settings.config.queues.get(route.queue)
-    queue = None if config is None else config.reply_queue
+    queues = [config.reply_queue] if config is not None and config.reply_queue is not None else []
     if isinstance(route.service, QueueService):
-        queue = route.service.queue
-    if queue is None or (room := room_in(store.view, settings, queue)) is None:
-        return None, ""
-    if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
+        queues = [route.service.queue]
+    least = None
+    for queue in [*queues, *route.into]:
         room = room_in(store.view, settings, queue)
-    return room, f"queue {queue} is full" if room == 0 else ""
+        if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
+            room = room_in(store.view, settings, queue)
+        if room == 0:
+            return 0, f"queue {queue} is full"
+        if room is not None:
+            least = room if least is None else min(least, room)
+    return least, ""
 
 
 def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
@@ -233,10 +247,11 @@ def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -
             return [_count_killer(space, whole, error, clock.monotonic() - begun)]
         log.info("a task died with its worker; looking for the message in halves: %s", error)
         middle = len(whole.messages) // 2
-        blocks = []
-        for part in (whole.messages[:middle], whole.messages[middle:]):
-            blocks += _deliver(space, job, replace(whole, messages=part), tasks, calling)
-        return blocks
+        first, second = (replace(whole, messages=part) for part in (whole.messages[:middle], whole.messages[middle:]))
+        blocks = _deliver(space, job, first, tasks, calling)
+        if whole.in_order:  # the second half may have to wait for a message of the first one
+            return blocks
+        return blocks + _deliver(space, job, second, tasks, calling)
 
 
 def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
@@ -259,7 +274,12 @@ def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -
 
 
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
-    """Split the work into about two chunks a task, none of them too large; the order of the messages stays."""
+    """Split the work into about two chunks a task, none of them too large; the order of the messages stays.
+
+    Messages that are handled in order are one chunk.
+    """
+    if whole.in_order:
+        return [whole]
     messages = whole.messages
     target = max(1, min(_CHUNK_MESSAGES, -(-len(messages) // (2 * tasks))))
     chunks: list[Sequence[HeldMessage]] = []

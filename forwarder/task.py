@@ -20,9 +20,10 @@ from spool.model import codecs
 from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.policies.retries import is_last
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.remote_branch import RemoteBranch, Vote
-from spool.workers.effects import Effect, OutcomePolicy, record
+from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Retried
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
@@ -37,6 +38,7 @@ class Chunk:
 
     until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
     must_call: the task makes its first call also after that time.
+    in_order: a message that goes back to the queue keeps those behind it waiting.
     """
 
     path: str
@@ -46,6 +48,7 @@ class Chunk:
     messages: list[HeldMessage]
     until: float = math.inf
     must_call: bool = True
+    in_order: bool = False
 
     @property
     def first_byte(self) -> int:
@@ -113,19 +116,19 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 
     Outcomes are written in the order of the messages, whatever the order in which the calls ended.
     """
-    block, ended, is_down = Block(), list[_Ended](), False
+    block, ended, is_over = Block(), list[_Ended](), False
     threads = _threads(chunk.service)
     with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, HeldMessage, Request]](threads) as calls:
 
         def wait() -> None:
-            nonlocal is_down
+            nonlocal is_over
             (place, held, request), outcome = calls.wait()
             branch.end_call(chunk.first_byte + place)
             ended.append(_Ended(place, held, request, outcome, time.time()))
-            is_down = is_down or ended[-1].was_not_reached
+            is_over = is_over or ended[-1].was_not_reached or (chunk.in_order and ended[-1].goes_back(chunk.policy))
 
         for place, held in enumerate(chunk.messages):
-            if is_down or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
+            if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
             try:
                 request = _read(branch, held)
@@ -136,7 +139,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
             watchdog.begin_call()
             branch.begin_call(chunk.first_byte + place)
             calls.begin((place, held, request), request)
-            while calls.is_full:
+            while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()
         while calls.under_way:
             wait()
@@ -158,6 +161,12 @@ class _Ended:
     @property
     def was_not_reached(self) -> bool:
         return isinstance(self.outcome, Retried) and not self.outcome.counted
+
+    def goes_back(self, policy: OutcomePolicy) -> bool:
+        """Return whether the message stays in its queue, for another try."""
+        message = self.request.message
+        outcome = effective_outcome(policy, message, self.outcome)
+        return isinstance(outcome, Retried) and not is_last(policy.queue, message.attempts)
 
 
 def _record(branch: RemoteBranch, policy: OutcomePolicy, one: _Ended, block: Block) -> None:

@@ -54,19 +54,20 @@ if TYPE_CHECKING:
     from spool.opening import create, import_space, open
     from spool.space import Space, current_space
     from spool.transactions.transaction import Transaction
-    from spool.workers.outcome import Reject, Retry
+    from spool.workers.outcome import NewMessage, Reject, Retry, Translated
     from spool.workers.worker import Worker, WorkSummary
 
     __version__: str
 
 __all__ = [
     "JOIN", "BadMessageId", "Codec", "CommitUnknown", "CorruptedFile", "DiskFailure", "Empty", "Finding", "Full",
-    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewerFormat", "NotASpace",
-    "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile", "QueueConfig", "QueueEntry", "QueueExists",
-    "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats", "RecoveryReport", "Reject", "Retry", "Space",
-    "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped", "SpoolError", "SystemFailure", "Transaction",
-    "TransactionRolledBack", "TransactionTimeout", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio",
-    "create", "current_space", "import_space", "open", "register_codec",
+    "GetOptions", "Holder", "InvalidArgument", "Message", "MessageFilters", "MessageInUse", "NewMessage",
+    "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile",
+    "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats",
+    "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped",
+    "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated",
+    "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "import_space",
+    "open", "register_codec",
 ]  # fmt: skip
 
 
@@ -86,7 +87,7 @@ _MODULES = {
     "opening": ("create", "import_space", "open"),
     "space": ("Space", "current_space"),
     "transactions.transaction": ("Transaction",),
-    "workers.outcome": ("Reject", "Retry"),
+    "workers.outcome": ("NewMessage", "Reject", "Retry", "Translated"),
     "workers.worker": ("WorkSummary", "Worker"),
 }
 

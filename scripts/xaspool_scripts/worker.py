@@ -204,8 +204,8 @@ def print_summary(queue: str, summary: "WorkSummary", error: BaseException | Non
         write_json({"queue": queue, **vars(summary), "error": None if error is None else describe(error)})
         return
     click.echo(f"{queue}: {_in_words(summary)}" + (f"; {summary.left:,} left" if summary.left else ""))
-    for reason in summary.reasons.values():
-        note(f"{queue}: the last failure: {reason}")
+    for effect, reason in summary.reasons.items():
+        note(f"{queue}: {reason}" if effect == "delivered" else f"{queue}: the last failure: {reason}")
     if error is not None:
         note(f"{queue}: {describe(error)}")
 

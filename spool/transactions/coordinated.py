@@ -56,6 +56,7 @@ class CoordinatedTransaction(Transaction):
         *,
         timeout: float | None = 0,
         passed: Set[tuple[int, int]] = frozenset(),
+        in_order: bool = False,
         check: Callable[[], object] = lambda: None,
     ) -> list[HeldMessage]:
         """Claim messages without taking them: ``conclude``, or branches that this transaction will adopt, say what
@@ -64,9 +65,11 @@ class CoordinatedTransaction(Transaction):
         Returns where their bodies lie, in the queue's order; [] if there is no message within ``timeout`` seconds.
         Messages in ``passed`` stay. What nothing mentions is free again when the transaction ends.
 
+        ``in_order``: the caller handles the messages one after the other, so that several of one group are claimed.
+
         ``check``: called ten times a second; what it raises ends the wait.
         """
-        wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=True, passed=passed)
+        wanted = replace(check_wanted(queue, max_messages, timeout=timeout), spread=not in_order, passed=passed)
 
         def check_both() -> None:
             self._check_active()

@@ -134,7 +134,7 @@ class Attempt:
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add what the outcome does to the branch, by the settings as they are now."""
         settings = self._store.settings.current()
-        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config.queues)
+        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config)
         outcome = effective_outcome(policy, message, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
 from spool.model.message import Message
-from spool.model.settings import QueueConfig
+from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.retries import moved_to, outcome_of_failure, tries
 from spool.transactions.delivery import HeldMessage
-from spool.transactions.validation import with_first_delay
-from spool.workers.outcome import Outcome, Passed, Rejected, Replied, Retried
+from spool.transactions.validation import check_headers, check_size, with_first_delay
+from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
 log = logging.getLogger("spool")
 
@@ -45,14 +46,19 @@ class Effect(enum.StrEnum):
 
 @dataclass(frozen=True)
 class OutcomePolicy:
-    """What decides the effects of an outcome: the queue's options and those of all queues.
+    """What decides the effects of an outcome: the queue's options, and those of the space and all its queues.
 
     ``on_failure``: what to do with a failure that the service calls final: "reject" it, or "retry" as a failed try.
     """
 
     queue: QueueConfig
-    queues: Mapping[str, QueueConfig]
+    space: SpaceConfig
     on_failure: str = "reject"
+
+    @property
+    def queues(self) -> Mapping[str, QueueConfig]:
+        """The options of all queues, by name."""
+        return self.space.queues
 
 
 def record(
@@ -64,7 +70,8 @@ def record(
     outcome: Outcome,
     now: float,
 ) -> tuple[Effect, str]:
-    """Add what the outcome does to the branch; return what became of the message, and why if it failed.
+    """Add what the outcome does to the branch; return what became of the message, and why if it failed, or what else is
+    to be told.
 
     ``raw``: the body as stored. ``now``: seconds since the epoch, for delays.
     """
@@ -75,14 +82,22 @@ def record(
         return _retry(batch, policy, held, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
         batch.put(outcome.queue, [raw], _fields_for(policy, outcome.queue, message, held.attributes))
+    elif isinstance(outcome, Translated):
+        for new in outcome.messages:
+            batch.put(new.queue, [new.raw], _fields_of(policy, new, message))
     elif message.reply_queue is not None:
         _answer(batch, policy, message.reply_queue, message, outcome)
     batch.remove(*held.position, 1, "dequeued")
-    return Effect.DELIVERED, ""
+    return Effect.DELIVERED, outcome.note if isinstance(outcome, Translated) else ""
 
 
 def effective_outcome(policy: OutcomePolicy, message: Message, outcome: Outcome) -> Outcome:
-    """Return the outcome that counts by the policy: an answer without a queue to go to is a failed try."""
+    """Return the outcome that counts by the policy.
+
+    An answer without a queue to go to is a failed try; a new message over the limits of the space is refused for good.
+    """
+    if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
+        outcome = Rejected(refused)
     if isinstance(outcome, Rejected) and policy.on_failure == "retry":
         outcome = Retried(outcome.reason)
     missing = _missing_queue(policy, message, outcome)
@@ -92,9 +107,22 @@ def effective_outcome(policy: OutcomePolicy, message: Message, outcome: Outcome)
     return outcome
 
 
+def _over_limits(policy: OutcomePolicy, outcome: Translated) -> str:
+    """Return why one of the messages cannot be put into the space; "" if each can."""
+    for new in outcome.messages:
+        try:
+            check_size(len(new.raw), policy.space.max_body_bytes)
+            check_headers(new.attributes.get("headers", {}), policy.space)
+        except InvalidArgument as error:
+            return f"a message for queue {new.queue}: {error}"
+    return ""
+
+
 def _missing_queue(policy: OutcomePolicy, message: Message, outcome: Outcome) -> str | None:
     target = None
-    if isinstance(outcome, Replied):
+    if isinstance(outcome, Translated):
+        target = next((new.queue for new in outcome.messages if new.queue not in policy.queues), None)
+    elif isinstance(outcome, Replied):
         target = message.reply_queue
     elif isinstance(outcome, Passed):
         target = outcome.queue
@@ -154,6 +182,12 @@ def _answer(batch: CommitBatch, policy: OutcomePolicy, queue: str, request: Mess
     if answer.codec is not None:
         attributes["codec"] = answer.codec
     batch.put(queue, [answer.body], with_first_delay(policy.queues[queue], attributes))
+
+
+def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[str, Any]:
+    """Return the control fields of a new message: its own, and the correlation id of the one that it comes from."""
+    fields = {"correlation_id": source.correlation_id or source.id, **new.attributes}
+    return with_first_delay(policy.queues[new.queue], fields)
 
 
 def _fields_for(policy: OutcomePolicy, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """The outcome of one call of a service, as a value; and the two exceptions by which a Python function chooses it."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Self, Unpack
 
 from spool.errors import InvalidArgument
 from spool.model.codecs import encode
-from spool.model.message import LONGEST_REASON
+from spool.model.message import LONGEST_REASON, attributes_of, check_content_type
+from spool.model.options import PutOptions
+from spool.model.settings import check_queue_name
 from spool.text import shown
 
 LONGEST_DELAY = 7 * 86400.0
@@ -52,7 +56,71 @@ class Passed:
     queue: str
 
 
-Outcome = Replied | Retried | Rejected | Passed
+class NewMessage:
+    """A message that takes another one's place: see ``Translated``. ``options`` are those of ``put``.
+
+    ``top``, ``before`` and ``deduplication_key`` are for ``put`` alone, because they depend on what is in the queue.
+
+    queue: where it is put. raw: its body, as stored. attributes: its control fields, as stored.
+
+    Raises:
+        InvalidArgument: the body, or an option, cannot be put.
+    """
+
+    __slots__ = ("attributes", "queue", "raw")
+
+    queue: str
+    raw: bytes
+    attributes: Mapping[str, Any]
+
+    def __init__(self, queue: str, body: Any, **options: Unpack[PutOptions]) -> None:
+        given: dict[str, Any] = dict(options)
+        content_type = given.pop("content_type", None)
+        for name in _OF_PUT_ALONE:
+            if given.get(name):
+                raise InvalidArgument(f"{name} depends on what is in the queue: put the message with space.put")
+        check_content_type(content_type)
+        self.queue = check_queue_name(queue)
+        self.raw, codec, content_type = encode(body, content_type)
+        stored = {"codec": codec, "content_type": content_type}
+        self.attributes = {**attributes_of(**given), **{name: value for name, value in stored.items() if value}}
+
+    @classmethod
+    def stored(cls, queue: str, raw: bytes, attributes: Mapping[str, Any]) -> Self:
+        """Return a message whose body and control fields are as stored already."""
+        message = cls.__new__(cls)
+        message.queue, message.raw, message.attributes = queue, raw, attributes
+        return message
+
+    def __repr__(self) -> str:
+        return f"NewMessage({self.queue!r}, {shown(self.raw)})"
+
+
+_OF_PUT_ALONE = ("top", "before", "deduplication_key")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Translated:
+    """The message becomes these: several, in any queues, or none. They are put in the commit that removes it.
+
+    A function returns it instead of a reply. Each message gets the correlation id of the one that it comes from, or
+    else that one's id, unless it has one of its own.
+
+    note: what is worth telling of it in a summary; "" for nothing.
+    """
+
+    messages: tuple[NewMessage, ...]
+    note: str
+
+    def __init__(self, messages: Iterable[NewMessage], note: str = "") -> None:
+        object.__setattr__(self, "messages", tuple(messages))
+        object.__setattr__(self, "note", one_line(note))
+        for one in self.messages:
+            if not isinstance(one, NewMessage):
+                raise InvalidArgument(f"Translated takes messages, each a spool.NewMessage, not {shown(one)}")
+
+
+Outcome = Replied | Retried | Rejected | Passed | Translated
 
 
 class Retry(Exception):
@@ -86,11 +154,15 @@ class Reject(Exception):
         self.reply = reply
 
 
-def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected:
+def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected | Translated:
     """Return what a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
 
-    A value that no codec can write is a try.
+    A value that no codec can write is a try. What is an outcome already stays what it is.
     """
+    return value if isinstance(value, Translated | Retried | Rejected | Replied) else _reply(value, max_reply)
+
+
+def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:
     if value is None:
         return Replied()
     try:
@@ -109,7 +181,7 @@ def of_error(error: BaseException, max_reply: int) -> Retried | Rejected:
     reason = error.reason or "the service rejects the message"
     if error.reply is None:
         return Rejected(reason)
-    reply = of_value(error.reply, max_reply)
+    reply = _reply(error.reply, max_reply)
     if isinstance(reply, Replied):
         return Rejected(reason, reply)
     # The rejection stands: another try would only make the same useless reply.
