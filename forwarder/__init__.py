@@ -1,5 +1,6 @@
-"""Forwarding queues to services, in parallel, through Spark."""
+"""Forwarding queues to services, in parallel, through Spark; and queues as Spark's DataFrames."""
 
+from forwarder.dataframes import register
 from forwarder.forwarder import Forwarder
 from forwarder.round import RoundResult
 from forwarder.services import MissingQueue, ServiceError
@@ -20,4 +21,5 @@ __all__ = [
     "SparkUnavailable",
     "Summary",
     "TookTooLong",
+    "register",
 ]

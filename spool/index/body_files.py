@@ -8,6 +8,7 @@ those of its bodies.
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Protocol
 
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile
@@ -15,13 +16,23 @@ from spool.format.header import SectionEntry
 from spool.format.reader import BodyPlace, FileContents, body_place, cannot_open
 from spool.format.table import CompactedTable, Table, decode_table, search_keys
 from spool.index.commit import FileRef
-from spool.index.run import Run
 from spool.model import layout
 
 _CHUNK_BYTES = 1 << 20  # of bodies, in one read
 _MAX_OPEN = 32
 _MAX_TABLES = 512
 _MAX_MESSAGES = 65_536  # in all tables that are kept, unless the last one alone has more
+
+
+class Stored(Protocol):
+    """Neighbouring messages, as far as their bodies are concerned: a ``Run`` is one, and tells what the three mean."""
+
+    @property
+    def file(self) -> FileRef: ...
+    @property
+    def bodies(self) -> BodyPlace | SectionEntry: ...
+    @property
+    def base(self) -> int: ...
 
 
 class FileCache:
@@ -81,7 +92,7 @@ class FileCache:
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
-    def bodies(self, run: Run, ordinal: int, count: int) -> list[bytes]:
+    def bodies(self, run: Stored, ordinal: int, count: int) -> list[bytes]:
         """Return ``count`` neighbouring bodies of a run, from that ordinal on."""
         file, where = run.file, run.bodies
         if type(where) is BodyPlace:  # of a section without another message: read once, then it is gone
@@ -107,14 +118,14 @@ class FileCache:
                     raise CorruptedFile(f"{_name(file)}: {error}") from None
         raise AssertionError("unreachable")
 
-    def place(self, run: Run, ordinal: int) -> BodyPlace:
+    def place(self, run: Stored, ordinal: int) -> BodyPlace:
         """Return where one body lies."""
         where = run.bodies
         if isinstance(where, BodyPlace):
             return where
         return body_place(self.table(run.file, where), where, ordinal - run.base)
 
-    def unproven(self, run: Run, ordinal: int) -> bytes:
+    def unproven(self, run: Stored, ordinal: int) -> bytes:
         """Return the bytes of a body, whatever its checksum says."""
         offset, length, _ = self.place(run, ordinal)
         return self.disk.read_at(self._file(run.file, fresh=True), offset, length)

@@ -85,11 +85,7 @@ class Segment:
 
     def pieces(self, table: CompactedTable, row: int = 0) -> Iterator[Piece]:
         """Yield what is live from ``row`` on, in order."""
-        starts = table.places().rows
-        for run in range(bisect_right(starts, row) - 1, len(table.runs)):
-            number, first = table.origins.numbers[run], table.origins.ordinals[run]
-            for at, count in _live_spans(self.removed, max(row, starts[run]), starts[run + 1]):
-                yield Piece(run, at, number, first + at - starts[run], count)
+        return live_pieces(table, self.removed, row)
 
     def piece_at(self, table: CompactedTable, number: int, ordinal: int, end: int) -> tuple[Piece | None, int]:
         """Find the live messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
@@ -116,7 +112,16 @@ class Segment:
         return None, end
 
 
-def _live_spans(removed: bytearray, row: int, end: int) -> Iterator[tuple[int, int]]:
+def live_pieces(table: CompactedTable, removed: bytes | bytearray, row: int = 0) -> Iterator[Piece]:
+    """Yield what is live from ``row`` on, in order. ``removed``: as a segment has it."""
+    starts = table.places().rows
+    for run in range(bisect_right(starts, row) - 1, len(table.runs)):
+        number, first = table.origins.numbers[run], table.origins.ordinals[run]
+        for at, count in _live_spans(removed, max(row, starts[run]), starts[run + 1]):
+            yield Piece(run, at, number, first + at - starts[run], count)
+
+
+def _live_spans(removed: bytes | bytearray, row: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield (row, count) of neighbours that are live, from ``row`` up to ``end``."""
     while row < end:
         if removed[row >> 3] & 1 << (row & 7):

@@ -74,7 +74,7 @@ def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
             found.append(
                 HeldMessage(
                     message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
-                    run.attributes if config is None else _with_defaults(config, run.attributes),
+                    run.attributes if config is None else with_defaults(config, run.attributes),
                     (name,) if file.xid is None else (layout.prepared(file.xid), name),
                     store.files.cache.place(run, position.ordinal),
                 )
@@ -217,7 +217,7 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
                 bodies = _decoded(bodies, codec, only_shown, queue, branch, in_branch)
             config = store.settings.known.config.queues.get(queue)
             if config is not None and (config.reply_queue is not None or config.failure_queue is not None):
-                attributes = _with_defaults(config, attributes)
+                attributes = with_defaults(config, attributes)
             shared = (branch.hex(), ordinal - in_branch, queue, number, run.committed_at, attributes)
             origin = tuple.__new__(Origin, shared)
             for place, body in enumerate(bodies, ordinal):  # (each costs little more than its body)
@@ -246,7 +246,7 @@ def _decoded(
     return bodies
 
 
-def _with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
     defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
     return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}

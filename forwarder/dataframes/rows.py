@@ -1,0 +1,238 @@
+"""A task's side of a read: the messages of the plan as Arrow batches, read from the files of the space.
+
+A task does not open the space. It knows where each body lies, and proves it by checksum. If a file is not there any
+more, or is not what it was, it was compacted or reclaimed after the plan was made. Then the task opens the space and
+looks where the messages lie now; those that have left their queue meanwhile are left out.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, TimestampType
+
+from forwarder.dataframes.columns import BODY, COLUMNS
+from forwarder.dataframes.places import Item, Stretch, stretch, unpacked
+from spool.disk.disk import Disk
+from spool.errors import CorruptedFile, InvalidArgument
+from spool.format.reader import BodyPlace
+from spool.index.body_files import FileCache
+from spool.log.visibility import catch_up
+from spool.model.message import Message, message_id
+from spool.model.position import Position, PositionRanges
+from spool.opening import open as open_space
+from spool.runtime.calls import public_call
+from spool.space import Space
+from spool.transactions.delivery import WHAT_TO_DO
+
+_BATCH_ROWS, _BATCH_BYTES = 4096, 4 << 20
+_LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
+_TRIES = 3  # of a look for what is not where it was
+_MICROSECONDS = 1_000_000
+
+
+def read(path: str, items: Sequence[Item], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a plan as batches with these columns.
+
+    Raises:
+        CorruptedFile: a body is damaged.
+        InvalidArgument: a body is larger than a row of Spark can be.
+    """
+    with closing(_Files(path, with_body=BODY in schema.names)) as files:
+        some, rows, size = list[_Piece](), 0, 0
+        for item in items:
+            for piece in files.pieces(item):
+                some.append(piece)
+                rows, size = rows + piece.stretch.length, size + sum(piece.lengths)
+                if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                    yield _batch(some, schema)
+                    some, rows, size = [], 0, 0
+        if some:
+            yield _batch(some, schema)
+
+
+# -- the messages, and their bodies if they are wanted ----------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """Messages that were read. ``lengths``: of their bodies, in bytes; ``bodies``: none if they are not wanted."""
+
+    stretch: Stretch
+    lengths: Sequence[int]
+    bodies: Sequence[bytes]
+
+
+class _Files:
+    """The files of the space, as one task reads them."""
+
+    def __init__(self, path: str, *, with_body: bool) -> None:
+        self._path = path
+        self._with_body = with_body
+        self._disk = Disk(path)
+        self._cache = FileCache(self._disk)
+        self._moved: _Moved | None = None
+
+    def pieces(self, item: Item) -> Iterator[_Piece]:
+        """Yield the messages of an item that are there."""
+        if isinstance(item, Stretch):
+            yield from self._read(item)
+            return
+        try:
+            table = self._cache.compacted_table(item.file, item.section)
+        except CorruptedFile:
+            yield from self._relocated(item.queue, unpacked(item.positions))
+            return
+        for part in item.stretches(table):
+            yield from self._read(part)
+
+    def _read(self, whole: Stretch) -> Iterator[_Piece]:
+        """Yield neighbouring messages, in parts that fit into a batch."""
+        first, end = whole.first, whole.first + whole.length
+        while first < end:
+            try:
+                piece = read_part(self._cache, whole.part(first, end - first), self._with_body)
+            except CorruptedFile:
+                yield from self._relocated(whole.queue, [(whole.number, first, end - first)])
+                return
+            yield piece
+            first += piece.stretch.length
+
+    def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[_Piece]:
+        if self._moved is None:
+            self._moved = _Moved(open_space(self._path), self._with_body)
+        for one in ranges:
+            yield from self._moved.pieces(queue, *one)
+
+    def close(self) -> None:
+        """Close the files, and the space if it was opened."""
+        if self._moved is not None:
+            self._moved.close()
+        self._disk.close_all()
+
+
+def read_part(cache: FileCache, whole: Stretch, with_body: bool) -> _Piece:
+    """Read as many of the messages as fit into a batch, at least one; CorruptedFile."""
+    if isinstance(whole.bodies, BodyPlace):
+        part, lengths = whole, array("I", [whole.bodies.length])
+    else:
+        table, row = cache.table(whole.file, whole.bodies), whole.first - whole.base
+        ends = table.ends(whole.bodies)
+        start = ends[row] - table.lengths[row]
+        stop = min(row + min(whole.length, _BATCH_ROWS), max(row + 1, bisect_right(ends, start + _BATCH_BYTES)))
+        part, lengths = whole.part(whole.first, stop - row), table.lengths[row:stop]
+    if not with_body:
+        return _Piece(part, lengths, [])
+    if lengths[0] > _LARGEST_BODY:  # (then it is alone)
+        raise InvalidArgument(
+            f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
+            "bytes, more than a row of Spark takes: read without bodies, .option('body', 'false')"
+        )
+    return _Piece(part, lengths, cache.bodies(part, part.first, part.length))
+
+
+class _Moved:
+    """Looks for messages that are not where the plan says, in the index of the space, which it has open."""
+
+    def __init__(self, space: Space, with_body: bool) -> None:
+        self._space = space
+        self._store = space.engine.store
+        self._with_body = with_body
+
+    def pieces(self, queue: str, number: int, first: int, count: int) -> Iterator[_Piece]:
+        """Yield those of the messages that are in the queue still."""
+        ordinal, end = first, first + count
+        while ordinal < end:
+            piece, ordinal = self._next(queue, number, ordinal, end)
+            if piece is not None:
+                yield piece
+
+    @public_call("reading messages")
+    def _next(self, queue: str, number: int, ordinal: int, end: int) -> tuple[_Piece | None, int]:
+        """Return the next messages that are there, and the ordinal from which to go on.
+
+        Other processes may remove and compact them during the read: then catching up shows it.
+        """
+        store, problem = self._store, Exception()
+        for _ in range(_TRIES):
+            catch_up(store)
+            with store.view.mutex:
+                try:
+                    messages = store.view.index.messages
+                    run, stop = messages.run_from(number, ordinal, end)
+                    if run is None or run.queue.name != queue:
+                        return None, stop
+                    branch, in_branch = messages.branch_of(Position(number, ordinal))
+                    config = store.settings.known.config.queues.get(queue)
+                    found = stretch(run, branch, in_branch - (ordinal - run.first), config)
+                    piece = read_part(store.files.cache, found.part(ordinal, stop - ordinal), self._with_body)
+                    return piece, ordinal + piece.stretch.length
+                except (CorruptedFile, FileNotFoundError) as error:
+                    problem = error
+        raise CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
+
+    def close(self) -> None:
+        self._space.close()
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _batch(pieces: Sequence[_Piece], schema: StructType) -> pa.RecordBatch:
+    """Return messages as one batch.
+
+    Most columns have one value for neighbouring messages: they are made with one value a piece, which is then repeated.
+    """
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    messages = [_described(piece.stretch) for piece in pieces]
+    counts = [piece.stretch.length for piece in pieces]
+    repeats = None if max(counts) == 1 else pa.array([at for at, count in enumerate(counts) for _ in range(count)])
+    arrays = []
+    for field in arrow:
+        by_row = _BY_ROW.get(field.name)
+        if by_row is not None:
+            arrays.append(pa.array(by_row(pieces), field.type))
+            continue
+        values = [_value(message, field.name) for message in messages]
+        column = pa.array(values, field.type)
+        arrays.append(column if repeats is None else column.take(repeats))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+def _described(part: Stretch) -> Message:
+    """Return the first message of a piece without its body: it tells the control fields of all."""
+    id_ = message_id(part.branch, part.in_branch)
+    return Message(id_, part.queue, None, part.committed_at, Position(part.number, part.first), part.attributes)
+
+
+def _value(message: Message, name: str) -> Any:
+    if name == "number":
+        return message.position.number
+    value = getattr(message, name)
+    if isinstance(COLUMNS[name][0], TimestampType):
+        return None if value is None else round(value * _MICROSECONDS)
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def _ids(pieces: Sequence[_Piece]) -> list[str]:
+    return [
+        f"{branch}{ordinal:08x}"
+        for branch, first, count in ((p.stretch.branch.hex(), p.stretch.in_branch, p.stretch.length) for p in pieces)
+        for ordinal in range(first, first + count)
+    ]
+
+
+def _ordinals(pieces: Sequence[_Piece]) -> list[int]:
+    return [ordinal for p in pieces for ordinal in range(p.stretch.first, p.stretch.first + p.stretch.length)]
+
+
+_BY_ROW: Mapping[str, Callable[[Sequence[_Piece]], Sequence[Any]]] = {
+    "id": _ids,
+    "ordinal": _ordinals,
+    BODY: lambda pieces: [body for piece in pieces for body in piece.bodies],
+    "body_bytes": lambda pieces: [length for piece in pieces for length in piece.lengths],
+}
+"""The columns in which neighbouring messages differ."""

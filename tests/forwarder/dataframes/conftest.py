@@ -1,0 +1,33 @@
+"""What the tests of the data source share: one Spark session for all of them, and a space."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spool
+from tests.at_once import AT_ONCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+
+
+@pytest.fixture(scope="package")
+def spark() -> "Iterator[SparkSession]":
+    from forwarder import session
+
+    spark = session.start("local[2]", "xaspool-tests")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield spark
+    session.stop(spark)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        for queue in ("orders", "replies", "errors"):
+            space.create_queue(queue)
+        yield space
