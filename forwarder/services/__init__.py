@@ -1,6 +1,8 @@
 """The services that a queue is forwarded to, each named by a URL."""
 
-from forwarder.services import http
+from forwarder.services import file, http
+from forwarder.services.exec import ExecService
+from forwarder.services.file import FileService
 from forwarder.services.http import HttpService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
@@ -9,6 +11,8 @@ from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request,
 __all__ = [
     "MAX_REPLY",
     "Caller",
+    "ExecService",
+    "FileService",
     "HttpService",
     "MissingQueue",
     "PythonService",
@@ -38,9 +42,13 @@ def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, thread
             return PythonService(rest, max_reply=max_reply, timeout=timeout)
         case "http" | "https":
             return HttpService(url, timeout, max_reply, threads or http.THREADS)
+        case "exec":
+            return ExecService(rest, timeout, max_reply, threads or 1)
+        case "file":
+            return FileService(rest, threads or file.THREADS)
         case "queue":
             return QueueService(rest)
     raise ServiceError(
-        f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https:// "
-        "or queue: (queue:name)"
+        f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https://, "
+        "exec: (exec:command argument), file: (file:directory) or queue: (queue:name)"
     )

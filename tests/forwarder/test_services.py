@@ -29,14 +29,17 @@ def call(service: Service, message: Request | None = None) -> Outcome:
 
 
 class TestNames:
-    @pytest.mark.parametrize("url", ["python:json:dumps", "http://localhost:1/a", "https://localhost/a", "queue:other"])
+    @pytest.mark.parametrize(
+        "url",
+        ["python:json:dumps", "http://localhost:1/a", "https://localhost/a", "queue:other", "exec:cat -u", "file:/tmp"],
+    )
     def test_each_kind_has_its_scheme_and_can_be_sent_to_a_worker(self, url: str) -> None:
         service = parse(url, timeout=7, max_reply=9)
         assert pickle.loads(pickle.dumps(service)) == service
 
-    @pytest.mark.parametrize("url", ["ftp://host/", "orders", "", ":", "python", "file:/tmp"])
+    @pytest.mark.parametrize("url", ["ftp://host/", "orders", "", ":", "python", "gopher://x"])
     def test_an_unknown_scheme_is_told_the_known_ones(self, url: str) -> None:
-        with pytest.raises(ServiceError, match=r"python:.*http://.*https://.*queue:"):
+        with pytest.raises(ServiceError, match=r"python:.*http://.*https://.*exec:.*file:.*queue:"):
             parse(url)
 
     @pytest.mark.parametrize(

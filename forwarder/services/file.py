@@ -1,0 +1,147 @@
+"""A directory as a service: each message becomes a file there, whole, and flushed before its message is done.
+
+A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
+message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
+"""
+
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from forwarder.services.service import Request, ServiceError
+from spool.model.message import Message
+from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
+
+THREADS = 8
+"""How many files a task writes at a time: their flushes share the journal of the file system."""
+
+_FIELD = re.compile(r"{([^{}]*)}")
+_FIELDS: dict[str, Callable[[Message], object]] = {
+    "id": lambda message: message.id,
+    "queue": lambda message: message.queue,
+    "correlation_id": lambda message: message.correlation_id,
+    "application_key": lambda message: message.application_key,
+    "client_id": lambda message: message.client_id,
+    "user_code": lambda message: message.user_code,
+    "priority": lambda message: message.priority,
+}
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
+_ABANDONED_SECONDS = 86400.0  # no file is written for that long
+
+_IN_NAMES = "-_.,=@+ "  # besides letters and digits
+
+
+@dataclass(frozen=True)
+class FileService:
+    """`file:directory` or `file:directory?name={correlation_id}-{id}.json`, with `target` what stands after the scheme.
+
+    threads: how many files a task writes at a time.
+    """
+
+    target: str
+    threads: int = THREADS
+    watched = None  # nothing is called
+
+    @property
+    def directory(self) -> str:
+        path = self.target.partition("?name=")[0]
+        return path[2:] if path.startswith("///") else path
+
+    @property
+    def name(self) -> str:
+        """What names are made by: text, and fields of the message in braces."""
+        return self.target.partition("?name=")[2] or "{id}"
+
+    def check(self) -> None:
+        """Raise `ServiceError` if there is no such directory, or names made like that would not do."""
+        directory, name = self.directory, self.name
+        if not directory:
+            raise ServiceError("'file:' names no directory: write file:directory")
+        if not os.path.isdir(directory):
+            raise ServiceError(f"there is no directory {directory!r}: make it, or correct the service")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
+        for field in _FIELD.findall(name):
+            if field not in _FIELDS and not field.startswith("header."):
+                known = ", ".join([*_FIELDS, "header.NAME"])
+                raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {known}")
+        if "{id}" not in name:
+            raise ServiceError(f"{name!r} lacks {{id}}: two messages could have one name, and one file be lost")
+        if "/" in name or "\0" in name or name.startswith("."):
+            raise ServiceError(f"{name!r} is no plain name of a file: it begins with no dot, and has no /")
+
+    def open(self) -> "FileCaller":
+        """Return the caller; `ServiceError` as for `check`. What killed processes left half written is removed."""
+        self.check()
+        _remove_abandoned(self.directory)
+        return FileCaller(self.directory, self.name)
+
+
+@dataclass(frozen=True)
+class FileCaller:
+    """Writes the files."""
+
+    directory: str
+    name: str
+
+    def __call__(self, request: Request) -> Outcome:
+        name = file_name(self.name, request.message)
+        try:
+            _write(self.directory, name, request.raw, f".{request.message.id}.{secrets.token_hex(4)}.tmp")
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return Rejected(f"the name of its file is too long: {name}"[:200])
+            return Retried(describe(error), counted=False)  # nothing that is wrong there is the message's
+        return Replied(name.encode(), "text/plain; charset=utf-8", "text")
+
+    def close(self) -> None:
+        """Do nothing: the caller holds nothing."""
+
+
+def file_name(pattern: str, message: Message) -> str:
+    """Return the name of a message's file: values percent-encoded where they have more than plain characters."""
+
+    def value(field: re.Match[str]) -> str:
+        name = field[1]
+        found = message.headers.get(name[7:]) if name.startswith("header.") else _FIELDS[name](message)
+        return quote("" if found is None else str(found), safe=_IN_NAMES, errors="replace")
+
+    name = _FIELD.sub(value, pattern)
+    return f"%2E{name[1:]}" if name.startswith(".") else name  # a hidden file is one that is not whole
+
+
+def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
+    """Write a whole file, durably, or none."""
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place)
+        try:
+            try:
+                left = memoryview(body)
+                while left:
+                    left = left[os.write(file, left) :]
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.rename(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=place)
+            raise
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+def _remove_abandoned(directory: str) -> None:
+    """Remove files that were not written to their end."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name) and entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                os.unlink(entry.path)

@@ -1,0 +1,168 @@
+"""Messages as files of a directory: whole, durable, once a message, and never elsewhere."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forwarder.services import ServiceError, parse
+from forwarder.services.file import file_name
+from spool.workers.outcome import Rejected, Replied, Retried
+from tests.forwarder.test_services import call, request
+
+ID = "0" * 31 + "1"
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_message_becomes_a_file_and_its_name_the_reply(tmp_path: Path) -> None:
+    assert call(parse(f"file:{tmp_path}"), request(b"a\0b")) == Replied(
+        ID.encode(), "text/plain; charset=utf-8", "text"
+    )
+    assert (tmp_path / ID).read_bytes() == b"a\0b"
+    assert names(tmp_path) == [ID]
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}"])
+def test_a_directory_is_a_path_or_a_file_url(tmp_path: Path, form: str) -> None:
+    call(parse(form.format(tmp_path)))
+    assert names(tmp_path) == [ID]
+
+
+def test_the_same_message_again_is_the_same_file(tmp_path: Path) -> None:
+    service = parse(f"file:{tmp_path}")
+    call(service, request(b"first"))
+    call(service, request(b"first"))
+    assert names(tmp_path) == [ID]
+
+
+def test_names_are_made_of_fields(tmp_path: Path) -> None:
+    sent = request(b"x", correlation_id="c 1", headers={"filename": "a.hl7"}, priority=7)
+    call(parse(f"file:{tmp_path}?name={{queue}}-{{priority}}-{{correlation_id}}-{{id}}-{{header.filename}}"), sent)
+    assert names(tmp_path) == [f"orders-7-c 1-{ID}-a.hl7"]
+
+
+@pytest.mark.parametrize(
+    ("value", "stands"),
+    [
+        ("../../etc/passwd", "..%2F..%2Fetc%2Fpasswd"),
+        ("/x", "%2Fx"),
+        ("a\0\n", "a%00%0A"),
+        ("100%", "100%25"),
+        ("", ""),
+    ],
+)
+def test_no_value_leads_out_of_the_directory(tmp_path: Path, value: str, stands: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    call(parse(f"file:{place}?name={{id}}{{header.x}}"), request(b"x", headers={"x": value}))
+    assert names(place) == [ID + stands]
+    assert names(tmp_path) == ["place"]
+
+
+@pytest.mark.parametrize("value", [".", "..", ".hidden"])
+def test_no_file_is_hidden_by_a_value(value: str) -> None:
+    name = file_name("{header.x}{id}", request(headers={"x": value}).message)
+    assert name.startswith("%2E")
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it may see while the file is written is hidden; its bytes are flushed before its name, and that after it."""
+    steps: list[Any] = []
+    flush, rename = os.fsync, os.rename
+
+    def flushed(file: int) -> None:
+        steps.append(("flush", os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2], names(tmp_path)))
+        flush(file)
+
+    def renamed(*args: Any, **options: Any) -> None:
+        steps.append("rename")
+        rename(*args, **options)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "rename", renamed)
+    call(parse(f"file:{tmp_path}"))
+    (_, hidden, there), middle, (_, place, there_then) = steps
+    assert hidden.startswith(".")
+    assert hidden.endswith(".tmp")
+    assert there == [hidden]
+    assert middle == "rename"
+    assert (place, there_then) == (tmp_path.name, [ID])
+
+
+def test_what_a_killed_process_left_half_written_is_removed_later(tmp_path: Path) -> None:
+    old, new, other = f".{ID}.0123abcd.tmp", f".{ID}.0123abce.tmp", ".profile"
+    for name in (old, new, other):
+        (tmp_path / name).write_bytes(b"half")
+    for name in (old, other):
+        os.utime(tmp_path / name, (0, 0))
+    parse(f"file:{tmp_path}").open()
+    assert names(tmp_path) == sorted([new, other])
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_q12_a_disk_that_is_full_burns_no_try_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fails(file: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    outcome = call(parse(f"file:{tmp_path}"))
+    assert isinstance(outcome, Retried)
+    assert not outcome.counted
+    assert names(tmp_path) == []
+
+
+def test_a_directory_that_went_away_burns_no_try_and_may_come_back(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    caller = parse(f"file:{place}").open()
+    place.rmdir()
+    outcome = caller(request())
+    assert isinstance(outcome, Retried)
+    assert not outcome.counted
+    place.mkdir()
+    assert isinstance(caller(request()), Replied)
+
+
+def test_a_name_that_is_too_long_is_final(tmp_path: Path) -> None:
+    outcome = call(parse(f"file:{tmp_path}?name={{id}}{{header.x}}"), request(headers={"x": "y" * 250}))
+    assert isinstance(outcome, Rejected)
+    assert names(tmp_path) == []
+
+
+def test_two_tasks_that_write_the_same_message_do_not_meet(tmp_path: Path) -> None:
+    caller, body = parse(f"file:{tmp_path}").open(), os.urandom(1 << 20)
+    threads = [threading.Thread(target=caller, args=(request(body),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names(tmp_path) == [ID]
+    assert (tmp_path / ID).read_bytes() == body
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("{correlation_id}", r"lacks \{id\}"),
+        ("{id}{body}", "no field 'body'"),
+        ("../{id}", "no plain name"),
+        (".{id}", "no plain name"),
+    ],
+)
+def test_names_that_would_not_do_are_found_before_any_work(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(ServiceError, match=text):
+        parse(f"file:{tmp_path}?name={name}").check()
+
+
+@pytest.mark.parametrize(("directory", "text"), [("", "names no directory"), ("/no/such/place", "no directory '/no")])
+def test_a_directory_that_is_not_there_is_found_before_any_work(directory: str, text: str) -> None:
+    with pytest.raises(ServiceError, match=text):
+        parse(f"file:{directory}").check()
