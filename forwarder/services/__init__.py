@@ -1,9 +1,10 @@
 """The services that a queue is forwarded to, each named by a URL."""
 
-from forwarder.services import file, http
+from forwarder.services import file, http, kafka
 from forwarder.services.exec import ExecService
 from forwarder.services.file import FileService
 from forwarder.services.http import HttpService
+from forwarder.services.kafka import KafkaService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
 from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError
@@ -14,6 +15,7 @@ __all__ = [
     "ExecService",
     "FileService",
     "HttpService",
+    "KafkaService",
     "MissingQueue",
     "PythonService",
     "QueueService",
@@ -46,9 +48,11 @@ def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, thread
             return ExecService(rest, timeout, max_reply, threads or 1)
         case "file":
             return FileService(rest, threads or file.THREADS)
+        case "kafka":
+            return KafkaService(rest, timeout, threads or kafka.THREADS)
         case "queue":
             return QueueService(rest)
     raise ServiceError(
         f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https://, "
-        "exec: (exec:command argument), file: (file:directory) or queue: (queue:name)"
+        "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) or queue: (queue:name)"
     )

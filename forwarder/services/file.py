@@ -9,11 +9,11 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from forwarder.services.fields import NAMES, field_of, is_field
 from forwarder.services.service import Request, ServiceError
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
@@ -22,15 +22,6 @@ THREADS = 8
 """How many files a task writes at a time: their flushes share the journal of the file system."""
 
 _FIELD = re.compile(r"{([^{}]*)}")
-_FIELDS: dict[str, Callable[[Message], object]] = {
-    "id": lambda message: message.id,
-    "queue": lambda message: message.queue,
-    "correlation_id": lambda message: message.correlation_id,
-    "application_key": lambda message: message.application_key,
-    "client_id": lambda message: message.client_id,
-    "user_code": lambda message: message.user_code,
-    "priority": lambda message: message.priority,
-}
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}\.tmp")
 _ABANDONED_SECONDS = 86400.0  # no file is written for that long
 
@@ -68,9 +59,8 @@ class FileService:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
         for field in _FIELD.findall(name):
-            if field not in _FIELDS and not field.startswith("header."):
-                known = ", ".join([*_FIELDS, "header.NAME"])
-                raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {known}")
+            if not is_field(field):
+                raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {NAMES}")
         if "{id}" not in name:
             raise ServiceError(f"{name!r} lacks {{id}}: two messages could have one name, and one file be lost")
         if "/" in name or "\0" in name or name.startswith("."):
@@ -108,9 +98,7 @@ def file_name(pattern: str, message: Message) -> str:
     """Return the name of a message's file: values percent-encoded where they have more than plain characters."""
 
     def value(field: re.Match[str]) -> str:
-        name = field[1]
-        found = message.headers.get(name[7:]) if name.startswith("header.") else _FIELDS[name](message)
-        return quote("" if found is None else str(found), safe=_IN_NAMES, errors="replace")
+        return quote(field_of(message, field[1]) or "", safe=_IN_NAMES, errors="replace")
 
     name = _FIELD.sub(value, pattern)
     return f"%2E{name[1:]}" if name.startswith(".") else name  # a hidden file is one that is not whole

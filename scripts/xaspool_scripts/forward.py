@@ -44,7 +44,7 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 @click.option(
     "--route", "routes", multiple=True, required=True, callback=_routes, metavar="QUEUE=SERVICE",
     help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://…, "
-    "exec:COMMAND, file:DIRECTORY or queue:NAME. Give one --route for each queue.",
+    "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC or queue:NAME. Give one --route for each queue.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,
@@ -67,8 +67,8 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 )  # fmt: skip
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000),
-    help="How many calls of one service each core has under way at a time; without it, 32 of a web service, 8 "
-    "files, one command. Python functions are called one after the other.",
+    help="How many calls of one service each core has under way at a time; without it, 32 of a web service, 64 "
+    "records of Kafka, 8 files, one command. Python functions are called one after the other.",
 )  # fmt: skip
 @json_option
 @space_option

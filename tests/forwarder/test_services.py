@@ -31,7 +31,15 @@ def call(service: Service, message: Request | None = None) -> Outcome:
 class TestNames:
     @pytest.mark.parametrize(
         "url",
-        ["python:json:dumps", "http://localhost:1/a", "https://localhost/a", "queue:other", "exec:cat -u", "file:/tmp"],
+        [
+            "python:json:dumps",
+            "http://localhost:1/a",
+            "https://localhost/a",
+            "queue:other",
+            "exec:cat -u",
+            "file:/tmp",
+            "kafka://h:1/t",
+        ],
     )
     def test_each_kind_has_its_scheme_and_can_be_sent_to_a_worker(self, url: str) -> None:
         service = parse(url, timeout=7, max_reply=9)
@@ -39,7 +47,7 @@ class TestNames:
 
     @pytest.mark.parametrize("url", ["ftp://host/", "orders", "", ":", "python", "gopher://x"])
     def test_an_unknown_scheme_is_told_the_known_ones(self, url: str) -> None:
-        with pytest.raises(ServiceError, match=r"python:.*http://.*https://.*exec:.*file:.*queue:"):
+        with pytest.raises(ServiceError, match=r"python:.*http://.*https://.*exec:.*file:.*kafka:.*queue:"):
             parse(url)
 
     @pytest.mark.parametrize(

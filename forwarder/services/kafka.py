@@ -1,0 +1,200 @@
+"""A topic of Apache Kafka as a service: a message is done when the cluster has reported that it has the record.
+
+The producer is librdkafka's, idempotent: its own repetitions make no second record. A message whose forwarder died
+before the commit is produced again; the record's header ``Idempotency-Key`` is then the same.
+"""
+
+import logging
+import os
+import re
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from forwarder.services.fields import NAMES, field_of, is_field
+from forwarder.services.service import MAX_REPLY, Request, ServiceError
+from forwarder.time_limits import GRACE_SECONDS
+from spool.model.message import Message
+from spool.workers.outcome import Outcome, Rejected, Retried, of_value, one_line
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+THREADS = 64
+"""How many records a task has under way at a time; the producer sends those that come together in one batch."""
+
+REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_MSG", "_BAD_MSG"})
+"""Errors that are about the record. All others are about the cluster, the topic or the rights to it."""
+
+_POLL_SECONDS = 1.0
+_SETTINGS_OF_THE_SERVICE = ("key", "config")
+
+
+@dataclass(frozen=True)
+class KafkaService:
+    """`kafka://host:port,host:port/topic?key=FIELD&config=FILE&property=value`; `target` stands after the scheme.
+
+    timeout: the seconds until a record that no broker has taken is given up.
+    threads: how many records a task has under way at a time.
+    """
+
+    target: str
+    timeout: float = 30.0
+    threads: int = THREADS
+    watched = None  # the producer limits the time
+
+    def check(self) -> None:
+        """Raise `ServiceError` if the URL or a setting is wrong. Whether a broker answers shows at the first call."""
+        self.open().close()
+
+    def open(self) -> "KafkaCaller":
+        """Return the caller; `ServiceError` as for `check`."""
+        url = f"kafka:{self.target}"
+        found = re.fullmatch(r"//([^/?]+)/([\w.-]{1,249})(?:\?(.*))?", self.target, re.ASCII)
+        if found is None:
+            raise ServiceError(f"{url!r} is no URL of a topic: write kafka://host:port,host:port/topic")
+        brokers, topic, query = found.groups()
+        try:
+            given = dict(parse_qsl(query or "", keep_blank_values=True, strict_parsing=bool(query)))
+        except ValueError:
+            raise ServiceError(f"{url!r}: what stands after the ? is not name=value&name=value: correct it") from None
+        key = given.get("key", "group")
+        if not is_field(key):
+            raise ServiceError(f"{url!r}: a message has no field {key!r} for a key; there are {NAMES}")
+        settings: dict[str, Any] = {
+            "client.id": "xaspool",
+            "log_level": 7 if os.environ.get("SPOOL_DEBUG") else 0,  # its errors are the reasons of failures
+            **(_properties(given["config"]) if "config" in given else {}),
+            **{name: value for name, value in given.items() if name not in _SETTINGS_OF_THE_SERVICE},
+            "bootstrap.servers": brokers,
+            "enable.idempotence": True,
+            "message.timeout.ms": max(1, round(self.timeout * 1000)),
+        }
+        return KafkaCaller(settings, topic, key, self.timeout)
+
+
+def _properties(path: str) -> dict[str, str]:
+    """Read a file of lines `name=value`, as Kafka's own programs take them; `#` begins a comment."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServiceError(f"the settings of Kafka's producer cannot be read: {error}") from None
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise ServiceError(f"{path}: {name!r} is not name=value: correct the line")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+class KafkaCaller:
+    """Produces the records, and waits for each one's report."""
+
+    def __init__(self, settings: dict[str, Any], topic: str, key: str, timeout: float) -> None:
+        self._settings, self._topic, self._key, self._timeout = settings, topic, key, timeout
+        self._mutex = threading.Lock()
+        self._producer: _Producer | None = _Producer(settings)
+
+    def __call__(self, request: Request) -> Outcome:
+        import confluent_kafka
+
+        with self._mutex:
+            producer = self._producer = self._producer or _Producer(self._settings)
+        message = request.message
+        try:
+            key = field_of(message, self._key)
+            report = producer.produce(self._topic, request.raw, None if key is None else key.encode(), headers(message))
+            place = report.result(self._timeout + GRACE_SECONDS)
+        except confluent_kafka.KafkaException as failure:
+            return self._failed(producer, failure.args[0])
+        except (BufferError, TimeoutError) as error:
+            return Retried(f"no report of the record's delivery ({error})", counted=False)
+        return of_value({"topic": place.topic(), "partition": place.partition(), "offset": place.offset()}, MAX_REPLY)
+
+    def _failed(self, producer: "_Producer", error: "confluent_kafka.KafkaError") -> Outcome:
+        if error.fatal():  # the producer can do nothing more
+            with self._mutex:
+                if self._producer is producer:
+                    self._producer = None
+            producer.close()
+        reason = one_line(f"{error.name()}: {error.str()}")
+        if error.name() in REFUSALS:
+            return Rejected(reason)
+        return Retried(one_line(f"{reason} ({producer.trouble})" if producer.trouble else reason), counted=False)
+
+    def close(self) -> None:
+        """End the producer. No record is under way: each call has waited for its own."""
+        with self._mutex:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+
+class _Producer:
+    """A producer, and the thread in which its reports come.
+
+    trouble: the last that it said of its brokers.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        try:
+            import confluent_kafka
+        except ImportError:
+            raise ServiceError(
+                "services in Kafka need confluent-kafka: install xaspool with the extra [kafka] "
+                "(spool-admin docs install)"
+            ) from None
+        self.trouble = ""
+        try:
+            self._producer = confluent_kafka.Producer(
+                {**settings, "error_cb": self._note}, logger=logging.getLogger("spool.forwarder")
+            )
+        except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
+            text = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else error
+            raise ServiceError(f"no producer for Kafka can be made: {one_line(text)}: correct the setting") from None
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="spool-kafka", daemon=True)
+        self._thread.start()
+
+    def produce(
+        self, topic: str, body: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> "Future[confluent_kafka.Message]":
+        """Begin to produce a record; its future has the report, or raises KafkaException."""
+        import confluent_kafka
+
+        report: Future[confluent_kafka.Message] = Future()
+
+        def delivered(error: "confluent_kafka.KafkaError | None", place: "confluent_kafka.Message") -> None:
+            if error is None:
+                report.set_result(place)
+            else:
+                report.set_exception(confluent_kafka.KafkaException(error))
+
+        self._producer.produce(topic, body, key=key, headers=headers, on_delivery=delivered)
+        return report
+
+    def _note(self, error: "confluent_kafka.KafkaError") -> None:
+        self.trouble = one_line(error.str())
+
+    def _poll(self) -> None:
+        while not self._is_closed.is_set():
+            self._producer.poll(_POLL_SECONDS)
+
+    def close(self) -> None:
+        """End the thread; it lets go of the producer."""
+        self._is_closed.set()
+        self._producer.purge()  # wakes the poll, if something was under way
+
+
+def headers(message: Message) -> list[tuple[str, bytes]]:
+    """Return the headers of a message's record: its own, and those that say what it is."""
+    said = {
+        "Content-Type": message.content_type,
+        "Idempotency-Key": message.id,
+        "Spool-Queue": message.queue,
+        "Spool-Correlation-Id": message.correlation_id,
+    }
+    own = {**message.headers, **{name: value for name, value in said.items() if value is not None}}
+    return [(name, value.encode("utf-8", "replace")) for name, value in own.items()]
