@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from pyspark.sql.types import (
     BinaryType,
@@ -136,13 +136,17 @@ def _bytes(value: str) -> int:
     return int(found[1]) << {"b": 0, "k": 10, "m": 20, "g": 30}[(found[2] or "b").lower()]
 
 
-def _truth(value: str) -> bool:
-    return {"true": True, "false": False}[value.lower()]
-
-
 def _queues(value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     return tuple(map(check_queue_name, names))
+
+
+LATEST = 0
+
+
+def _beginning(value: str) -> int:
+    named = {"earliest": 1, "latest": LATEST}
+    return named[value.lower()] if value.lower() in named else number_option("").convert(value)
 
 
 def _headers(value: str) -> Mapping[str, str]:
@@ -156,23 +160,45 @@ def _headers(value: str) -> Mapping[str, str]:
 BYTES = ValueCheck("a number of bytes, e.g. 16m", _bytes)
 
 
-def checked_truth(value: str) -> bool:
+def truth(value: str) -> bool:
     """Return what ``true`` or ``false`` says; ValueError for anything else."""
-    try:
-        return _truth(value)
-    except KeyError:
-        raise ValueError from None
+    if value.lower() not in ("true", "false"):
+        raise ValueError
+    return value.lower() == "true"
 
+
+_QUEUE = ValueCheck("a queue's name, or several with commas between them", _queues)
+_HEADERS = ValueCheck("""a JSON object of texts, e.g. {"tenant": "acme"}""", _headers)
+_BODY = ValueCheck("true or false", truth)
 
 READING: Mapping[str, ValueCheck] = {
-    "queue": ValueCheck("a queue's name, or several with commas between them", _queues),
+    "queue": _QUEUE,
     "from": number_option("the number of a commit, from 1"),
     "to": number_option("the number of a commit, from 1"),
-    "headers": ValueCheck("""a JSON object of texts, e.g. {"tenant": "acme"}""", _headers),
-    "body": ValueCheck("true or false", checked_truth),
+    "headers": _HEADERS,
+    "body": _BODY,
     "partitionBytes": BYTES,
 }
 """The options of a batch read."""
+
+STREAMING: Mapping[str, ValueCheck] = {
+    "queue": _QUEUE,
+    "from": ValueCheck("earliest, latest or the number of a commit, from 1", _beginning),
+    "headers": _HEADERS,
+    "body": _BODY,
+    "partitionBytes": BYTES,
+    "maxMessagesPerTrigger": number_option("a number of messages, from 1", most=2**31 - 1),
+    "maxBytesPerTrigger": BYTES,
+}
+"""The options of a stream read."""
+
+
+def chosen_columns(given: Options) -> StructType:
+    """Return the columns of a read with these options, while it is not known yet whether it is a batch or a stream.
+
+    InvalidArgument if neither of them takes the options.
+    """
+    return columns(parse_options(given, {**READING, **STREAMING}, "reading a space").get("body", True))
 
 
 @dataclass(frozen=True)
@@ -196,17 +222,40 @@ class ReadOptions:
     partition_bytes: int = 16 << 20
 
     @classmethod
-    def of(cls, given: Options) -> Self:
+    def of(cls, given: Options) -> "ReadOptions":
         """Make it of the options of a batch read; InvalidArgument."""
-        return cls._of(parse_options(given, READING, "reading a space"))
+        found = cls(**_arguments(parse_options(given, READING, "reading a space")))
+        if found.last is not None and found.last < found.first:
+            raise InvalidArgument(f"the option from, {found.first}, is behind the option to, {found.last}: swap them")
+        return found
+
+
+@dataclass(frozen=True)
+class StreamOptions(ReadOptions):
+    """What to read as a stream.
+
+    first: the commit with whose messages a new query begins; LATEST: the one behind those that there are then.
+    max_messages, max_bytes: about how much a batch has at most; None: all that there is.
+    """
+
+    max_messages: int | None = None
+    max_bytes: int | None = None
 
     @classmethod
-    def _of(cls, found: dict[str, Any]) -> Self:
-        if found.get("to", MAX_NUMBER) < found.get("from", 1):
-            raise InvalidArgument(
-                f"the option from, {found['from']}, is behind the option to, {found['to']}: swap them"
-            )
-        return cls(**{_NAMES.get(name, name): value for name, value in found.items()})
+    def of(cls, given: Options) -> "StreamOptions":
+        """Make it of the options of a stream read; InvalidArgument."""
+        return cls(**_arguments(parse_options(given, STREAMING, "reading a space as a stream")))
 
 
-_NAMES = {"queue": "queues", "from": "first", "to": "last", "partitionBytes": "partition_bytes"}
+_ARGUMENTS = {
+    "queue": "queues",
+    "from": "first",
+    "to": "last",
+    "partitionBytes": "partition_bytes",
+    "maxMessagesPerTrigger": "max_messages",
+    "maxBytesPerTrigger": "max_bytes",
+}
+
+
+def _arguments(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {_ARGUMENTS.get(name, name): value for name, value in found.items()}

@@ -1,12 +1,7 @@
 """The data source ``format("spool")``: which class reads and which writes. Spark makes an instance for each use."""
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
-
-if TYPE_CHECKING:
-    from forwarder.dataframes.columns import ReadOptions
 
 
 class SpoolSource(DataSource):
@@ -19,17 +14,20 @@ class SpoolSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read, unless the program chooses them with ``.schema(…)``."""
-        from forwarder.dataframes.columns import columns
+        from forwarder.dataframes.columns import chosen_columns
 
-        return columns(self._read_options().body)
+        return chosen_columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a DataFrame."""
+        from forwarder.dataframes.columns import ReadOptions
         from forwarder.dataframes.scan import BatchReader
 
-        return BatchReader(self._read_options(), schema)
+        return BatchReader(ReadOptions.of(self.options), schema)
 
-    def _read_options(self) -> "ReadOptions":
-        from forwarder.dataframes.columns import ReadOptions
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads a stream."""
+        from forwarder.dataframes.columns import StreamOptions
+        from forwarder.dataframes.stream import StreamReader
 
-        return ReadOptions.of(self.options)
+        return StreamReader(StreamOptions.of(self.options), schema)

@@ -262,8 +262,9 @@ def test_a_damaged_body_fails_the_task_and_says_what_to_do(space: spool.Space) -
 
 @pytest.mark.spark
 class TestSpark:
-    def test_x05_a_queue_is_read_as_a_dataframe(self, spark: "SparkSession", space: spool.Space) -> None:
-        forwarder.register(spark)
+    def test_x05_a_queue_is_read_as_a_dataframe_of_a_format_that_spark_finds(
+        self, spark: "SparkSession", space: spool.Space
+    ) -> None:
         put_all_kinds(space)
         frame = spark.read.format("spool").option("queue", "orders").load(space.path)
         assert frame.count() == 7
@@ -282,14 +283,8 @@ class TestSpark:
         )
 
     def test_an_error_of_the_plan_is_told(self, spark: "SparkSession", space: spool.Space) -> None:
-        forwarder.register(spark.newSession())
         forwarder.register(spark)
         with pytest.raises(Exception, match="did you mean queue"):
             spark.read.format("spool").option("queu", "orders").load(space.path)
         with pytest.raises(Exception, match="is not a directory"):
             spark.read.format("spool").load(space.path + "s").count()
-
-    def test_the_format_is_found_by_its_package(self, spark: "SparkSession", space: spool.Space) -> None:
-        space.put_many("orders", SOME)
-        fresh = spark.newSession()
-        assert fresh.read.format("spool").load(space.path).count() == 3

@@ -1,0 +1,202 @@
+"""Stream reads: offsets, limits of a batch, the end of a query that reads what is there; restarts, and queries side by
+side."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+import forwarder
+import spool
+from forwarder.dataframes import stream as stream_module
+from forwarder.dataframes.columns import StreamOptions, columns
+from forwarder.dataframes.stream import StreamReader
+from spool.maintenance.reclaim import reclaim
+from tests.compaction import small_compactions
+from tests.forwarder.dataframes.rows import bodies_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def query(space: spool.Space) -> Iterator[Callable[..., StreamReader]]:
+    """Makes sources of queries, which end with the test."""
+    readers: list[StreamReader] = []
+
+    def reader(**options: str) -> StreamReader:
+        given = {"path": space.path, **{name.rstrip("_"): value for name, value in options.items()}}
+        readers.append(StreamReader(StreamOptions.of(given), columns(True)))
+        return readers[-1]
+
+    yield reader
+    for each in readers:
+        each.stop()
+
+
+Query = Callable[..., StreamReader]
+
+
+def batches(reader: StreamReader, start: dict[str, int], limit: ReadLimit) -> Iterator[list[bytes]]:
+    """The bodies of batch after batch, until there is nothing to read."""
+    while (end := reader.latestOffset(start, limit)) != start:
+        yield bodies_of(reader, reader.partitions(start, end))
+        start = end
+
+
+def test_x05_a_batch_goes_from_commit_to_commit(space: spool.Space, query: Query) -> None:
+    reader = query(queue="orders")
+    assert reader.initialOffset() == {"number": 0}
+    assert reader.latestOffset({"number": 0}, ALL) == {"number": 0}
+    space.put("orders", b"1")
+    space.put("replies", b"other")
+    assert reader.latestOffset({"number": 0}, ALL) == {"number": 2}
+    assert bodies_of(reader, reader.partitions({"number": 0}, {"number": 2})) == [b"1"]
+    assert reader.latestOffset({"number": 2}, ALL) == {"number": 2}
+    space.put("replies", b"other")
+    assert reader.latestOffset({"number": 2}, ALL) == {"number": 2}, "a batch without messages is none"
+    space.put_many("orders", [b"2", b"3"])
+    assert reader.reportLatestOffset() == {"number": 4}
+    assert [*batches(reader, {"number": 2}, ALL)] == [[b"2", b"3"]]
+    assert [*batches(reader, {"number": 0}, ALL)] == [[b"1", b"2", b"3"]], "an earlier offset is asked for again"
+    assert reader.partitions({"number": 4}, {"number": 4}) == []
+
+
+def test_a_stream_begins_where_it_is_told(space: spool.Space, query: Query) -> None:
+    for place in range(5):
+        space.put("orders", b"%d" % place)
+    assert query(from_="earliest").initialOffset() == {"number": 0}
+    assert query(from_="latest").initialOffset() == {"number": 5}
+    assert query(from_="3").initialOffset() == {"number": 2}
+    for wrong in ("0", "newest"):
+        with pytest.raises(spool.InvalidArgument, match="the option from is earliest, latest or the number"):
+            query(from_=wrong)
+    with pytest.raises(spool.InvalidArgument, match="as a stream has no option 'to'"):
+        query(to="3")
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("options", "limit", "expected"),
+    [
+        ({}, ReadMaxRows(3), [[b"a", b"b"], [b"c" * 10] * 4, [b"d", b"e"]]),
+        ({}, ReadMaxRows(2), [[b"a", b"b"], [b"c" * 10] * 4, [b"d", b"e"]]),
+        ({}, ReadMaxRows(1), [[b"a"], [b"b"], [b"c" * 10] * 4, [b"d"], [b"e"]]),
+        ({}, ReadMaxBytes(42), [[b"a", b"b", *[b"c" * 10] * 4], [b"d", b"e"]]),
+        ({"maxBytesPerTrigger": "41"}, ReadMaxRows(6), [[b"a", b"b"], [*[b"c" * 10] * 4, b"d"], [b"e"]]),
+        ({"maxBytesPerTrigger": "41"}, ALL, [[b"a", b"b", *[b"c" * 10] * 4, b"d", b"e"]]),
+    ],
+)
+def test_x05_a_batch_has_as_many_whole_commits_as_its_limit_allows(
+    space: spool.Space, query: Query, monkeypatch: pytest.MonkeyPatch, window: int,
+    options: dict[str, str], limit: ReadLimit, expected: list[list[bytes]],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(stream_module, "_COMMITS", window)
+    reader = query(**options)
+    for some in ([b"a"], [b"b"], [b"c" * 10] * 4, [b"d"], [b"e"]):
+        space.put_many("orders", some)
+    assert [*batches(reader, {"number": 0}, limit)] == expected
+
+
+def test_the_options_are_the_default_limit(query: Query) -> None:
+    assert query().getDefaultReadLimit() == ALL
+    assert query(maxMessagesPerTrigger="7", maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxRows(7)
+    assert query(maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
+
+
+def test_compacted_messages_come_in_batches_too(space: spool.Space, query: Query) -> None:
+    with small_compactions():
+        for place in range(40):
+            space.put("orders", b"%02d" % place)
+        space._housekeeper.compact()
+        assert space._store.view.index.messages.segments
+        assert [*batches(query(from_="8"), {"number": 7}, ReadMaxRows(11))] == [
+            [b"%02d" % place for place in range(begin, min(begin + 11, 40))] for begin in (7, 18, 29)
+        ]
+
+
+def test_x05_what_was_consumed_before_the_plan_is_not_read_and_moved_messages_keep_their_number(
+    space: spool.Space, query: Query
+) -> None:
+    reader = query(queue="orders")
+    ids = space.put_many("orders", [b"1", b"2", b"3"])
+    space.delete(ids[0])
+    space.move(ids[1], "errors")
+    assert [*batches(reader, {"number": 0}, ALL)] == [[b"3"]]
+    assert [*batches(query(queue="errors"), {"number": 0}, ALL)] == [[b"2"]]
+    assert [*batches(query(queue="errors"), {"number": 1}, ALL)] == []
+
+
+def test_a_query_that_reads_what_is_there_reads_nothing_newer(space: spool.Space, query: Query) -> None:
+    reader = query()
+    space.put("orders", b"1")
+    space.put("orders", b"2")
+    reader.prepareForTriggerAvailableNow()
+    space.put("orders", b"3")
+    assert [*batches(reader, {"number": 0}, ReadMaxRows(1))] == [[b"1"], [b"2"]]
+
+
+def test_the_checkpoint_of_another_space_is_refused(query: Query) -> None:
+    with pytest.raises(
+        spool.InvalidArgument, match=r"the checkpoint of the query is at commit 9, and .* has 0 commits"
+    ):
+        query().latestOffset({"number": 9}, ALL)
+
+
+# -- Spark ------------------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """A sink that notes the bodies of each batch, and can fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[bytes]]] = []
+        self.fail_at: int | None = None
+
+    def __call__(self, frame: "DataFrame", number: int) -> None:
+        found = [bytes(row.body) for row in frame.sort("number", "ordinal").collect()]
+        self.batches.append((number, found))
+        if number == self.fail_at:
+            raise RuntimeError("the sink fails")
+
+
+@pytest.mark.spark
+class TestSpark:
+    def start(
+        self, spark: "SparkSession", space: spool.Space, heard: Heard, checkpoint: Path, **options: str
+    ) -> "StreamingQuery":
+        forwarder.register(spark)
+        frame = spark.readStream.format("spool").option("queue", "orders").options(**options).load(space.path)
+        sink: Any = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(checkpoint))
+        query: StreamingQuery = sink.trigger(availableNow=True).start()
+        return query
+
+    def test_x05_a_query_goes_on_behind_its_checkpoint_and_reads_a_batch_again_that_failed(
+        self, spark: "SparkSession", space: spool.Space, tmp_path: Path
+    ) -> None:
+        for place in range(5):
+            space.put_many("orders", [b"%d" % place] * 2)
+        heard = Heard()
+        heard.fail_at = 1
+        query = self.start(spark, space, heard, tmp_path / "one", maxMessagesPerTrigger="4")
+        with pytest.raises(Exception, match="the sink fails"):
+            query.awaitTermination()
+        first = [(0, [b"0", b"0", b"1", b"1"]), (1, [b"2", b"2", b"3", b"3"])]
+        assert heard.batches == first
+        space.get("orders", message_id=next(m.id for m in space.browse("orders") if m.body == b"3"))
+        space.put("orders", b"new")
+        while reclaim(space._store):
+            pass
+        again = Heard()
+        self.start(spark, space, again, tmp_path / "one", maxMessagesPerTrigger="4").awaitTermination()
+        assert again.batches == [(1, [b"2", b"2", b"3"]), (2, [b"4", b"4", b"new"])]
+        # Another query reads what is there, whatever the first one has read.
+        other = Heard()
+        self.start(spark, space, other, tmp_path / "two").awaitTermination()
+        assert [body for _, some in other.batches for body in some] == [m.body for m in space.browse("orders")]
+        assert space.stats("orders").ready == 10
