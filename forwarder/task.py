@@ -21,8 +21,8 @@ from spool.model.message import Message
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.retries import is_last
+from spool.remote.branch import RemoteBranch, Vote
 from spool.transactions.delivery import HeldMessage
-from spool.transactions.remote_branch import RemoteBranch, Vote
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Retried
 

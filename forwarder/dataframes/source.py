@@ -1,6 +1,12 @@
 """The data source ``format("spool")``: which class reads and which writes. Spark makes an instance for each use."""
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 
@@ -31,3 +37,15 @@ class SpoolSource(DataSource):
         from forwarder.dataframes.stream import StreamReader
 
         return StreamReader(StreamOptions.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a DataFrame."""
+        from forwarder.dataframes.sink import BatchWriter, Job
+
+        return BatchWriter(Job.of(self.options, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes the micro-batches of a stream."""
+        from forwarder.dataframes.stream_sink import StreamWriter
+
+        return StreamWriter.of(self.options, schema, overwrite=overwrite)

@@ -20,7 +20,7 @@ MAX_BQUAL_BYTES = 64
 BRANCH_ID_BYTES = 12
 FORMAT_LOCAL = 0x58500001  # a transaction of one process, never handed out
 LOCAL_TEXT = f"{FORMAT_LOCAL}.%s."  # % its gtrid in base64url; it has no bqual
-FORMAT_ROUND = 0x58500002  # a forwarding round: gtrid = round, bqual = partition and attempt
+FORMAT_ROUND = 0x58500002  # a forwarding round or a Spark write: gtrid = its id, bqual = partition and attempt
 FORMATS_BOUND_TO_A_LIFE = frozenset({FORMAT_LOCAL, FORMAT_ROUND})
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")

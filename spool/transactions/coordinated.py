@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from spool.format.batch import CommitBatch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
@@ -150,11 +151,18 @@ class CoordinatedTransaction(Transaction):
                 self._fail("preparing", error)
 
     @public_call("committing")
-    def commit(self, adopt: Sequence[Xid] = ()) -> None:
+    def commit(
+        self,
+        adopt: Sequence[Xid] = (),
+        facts: CommitBatch | None = None,
+        check: Callable[[Settings], object] | None = None,
+    ) -> None:
         """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller was told.
 
         Args:
             adopt: the xids of the branches.
+            facts: what is committed with them.
+            check: as of ``two_phase.adopt``, of whose commit it is.
         """
         if not adopt:
             super().commit()
@@ -163,12 +171,14 @@ class CoordinatedTransaction(Transaction):
             try:
                 self._check_ending()
                 self._branch.lock_xid()
-                self._commit_with(adopt)
+                if facts is not None:
+                    self._branch.batch.append(facts)
+                self._commit_with(adopt, check)
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)
 
-    def _commit_with(self, adopt: Sequence[Xid]) -> None:
+    def _commit_with(self, adopt: Sequence[Xid], check: Callable[[Settings], object] | None) -> None:
         store, branch = self._store, self._branch
-        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline())
+        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline(), check)
         two_phase.move_adopted(store, self.number, enumerate(adopt, 1))

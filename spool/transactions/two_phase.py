@@ -112,25 +112,38 @@ def _unlist(disk: Disk, shared: Shared, xid: Xid, deadline: Deadline) -> None:
         shared.control.unlock(PREPARED_LIST)
 
 
-def adopt(store: Store, file: CommitFileWriter, batch: CommitBatch, xids: Sequence[Xid], deadline: Deadline) -> int:
+def adopt(
+    store: Store,
+    file: CommitFileWriter,
+    batch: CommitBatch,
+    xids: Sequence[Xid],
+    deadline: Deadline,
+    also: Callable[[Settings], object] | None = None,
+) -> int:
     """Commit prepared branches together with a batch, in one numbered file; returns the number.
 
     The caller was told the branches' votes, or made them durable.
 
+    Args:
+        also: called under the number lock, behind every issued number; raises if the commit must not happen.
+
     Raises:
         UnknownBranch: one of the branches is not there to be committed; nothing was done.
-        Full: there is no room for what the tasks of a forwarding round answered; nothing was done.
+        Full: there is no room for what the tasks of a coordinator of ours wrote; nothing was done.
     """
     branches = [voted_contents(store, xid) for xid in xids]
     for contents in branches:
         batch.adopt(contents)
     undecided = still_prepared(store, xids, branches, deadline)
-    # A task of a forwarding round votes without a quota check; all other branches were checked when they voted.
+    # A task of a forwarding round or a Spark write votes without a quota check; all other branches were checked when
+    # they voted.
     voted = zip(xids, branches, strict=True)
     unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
 
     def check(settings: Settings) -> None:
         undecided(settings)
+        if also is not None:
+            also(settings)
         if settings.config.has_limits:
             settle_and_catch_up(store, deadline)
             check_adoption(store.view, settings, file.tables, unchecked)

@@ -14,8 +14,9 @@ from spool.format import batch
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
+from spool.remote import branch as remote_branch
 from spool.store import feed
-from spool.transactions import remote_branch, resolution
+from spool.transactions import resolution
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch

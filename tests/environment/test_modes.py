@@ -15,7 +15,7 @@ from spool.coordination.locks import coordinator_byte
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
-from spool.transactions.remote_branch import RemoteBranch
+from spool.remote.branch import RemoteBranch
 
 NOBODY = 65534
 DROPPED_MODE = 0o644

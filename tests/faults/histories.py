@@ -16,8 +16,8 @@ from spool.errors import DiskFailure
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model.xid import FORMAT_ROUND, Xid
+from spool.remote.branch import RemoteBranch
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.remote_branch import RemoteBranch
 from tests.crash.worlds import EMPTY, XID, World
 from tests.held import committed_here
 from xa import TMFAIL, TMSUCCESS, XA_OK, XAER_NOTA, ResourceManager, XAError
@@ -265,7 +265,7 @@ def _round(actor: Actor) -> None:
         held = tx.hold("a", 2)
         disk = copy.copy(store.files.disk)
         disk._handles = {}
-        with mock.patch("spool.transactions.remote_branch.Disk", return_value=disk):
+        with mock.patch("spool.remote.branch.Disk", return_value=disk):
             votes = [_task(space.path, gtrid, held)]
         tx.commit(adopt=votes)
     finally:

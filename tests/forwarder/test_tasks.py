@@ -11,8 +11,8 @@ from forwarder.task import Block, Chunk, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
 from spool.model.xid import FORMAT_ROUND, Xid
+from spool.remote.branch import RemoteBranch
 from spool.transactions import two_phase
-from spool.transactions.remote_branch import RemoteBranch
 from spool.transactions.resolution import resolve_orphans
 from spool.workers.effects import Effect
 from tests.forwarder.rounds import Scripted, answers, attempts, bodies, echo, forward, in_process

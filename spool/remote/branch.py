@@ -5,7 +5,8 @@ coordinator's process holds the claims and decides; once the coordinator's lock 
 branch rolls it back.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.content import open_first
@@ -15,6 +16,7 @@ from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.body_files import read_bodies
 from spool.log.commit import write
+from spool.model.options import PutOptions
 from spool.model.xid import BRANCH_ID_BYTES, Xid
 from spool.runtime import calls
 from spool.runtime.calls import public_call
@@ -22,6 +24,7 @@ from spool.runtime.clock import Clock
 from spool.store.store import attach_store
 from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
+from spool.transactions.validation import check_queue, control_fields, encode_bodies
 
 
 class Vote(NamedTuple):
@@ -35,7 +38,7 @@ class Vote(NamedTuple):
 class RemoteBranch:
     """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
 
-    ``batch`` takes its messages and commands.
+    ``put`` adds messages. ``batch`` takes messages and commands, too, which stay in memory until the branch votes.
 
     Raises:
         TransactionRolledBack: the coordinator has ended.
@@ -48,6 +51,7 @@ class RemoteBranch:
         self.batch = CommitBatch()
         self.batch.begin_branch(xid, branch_id)
         self._handles: dict[str, int] = {}
+        self._file: CommitFileWriter | None = None
         disk = Disk(path)
         with calls.deferred(disk.close_all):
             self._store = attach_store(disk, Clock())
@@ -59,6 +63,28 @@ class RemoteBranch:
     def _check_coordinator(self) -> None:
         if self._store.shared.xids.is_free(coordinator_byte(self.xid.gtrid)):
             raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
+
+    @public_call("putting into queue {queue}")
+    def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
+        """Add messages with the same options; what fills a section of the file goes to the disk.
+
+        Errors as of ``Space.put_many``, but for limits, which are checked when the branch is adopted. The options
+        ``before`` and ``deduplication_key`` need an index, which is not here.
+        """
+        store = self._store
+        settings = store.settings.known
+        if queue not in settings.config.queues:
+            settings = check_queue(store.settings, queue, store.shared.counters.read())
+        content_type = options.pop("content_type", None)
+        attributes = control_fields(store, settings, queue, options)
+        for raws, fields in encode_bodies(list(bodies), content_type, attributes, settings.config.max_body_bytes):
+            self.batch.put(queue, raws, fields)
+        if self.batch.sections:
+            self._own_file().stream(self.batch)
+
+    def _own_file(self) -> CommitFileWriter:
+        self._file = self._file or CommitFileWriter(self._store.files.disk, self.xid)
+        return self._file
 
     @public_call("reading a message")
     def read(self, message: HeldMessage) -> bytes:
@@ -97,8 +123,7 @@ class RemoteBranch:
         """Vote yes, durably; returns the vote, or None if there is nothing in the branch."""
         if self.batch.is_empty:
             return None
-        store = self._store
-        file = CommitFileWriter(store.files.disk, self.xid)
+        store, file = self._store, self._own_file()
         try:
             write(store, file, self.batch)
             self._check_coordinator()
@@ -113,5 +138,9 @@ class RemoteBranch:
         return Vote(self.xid, header.size, header.checksum)
 
     def close(self) -> None:
-        """Let go of the lock on the xid; the vote, if there was one, stands."""
-        self._store.guard.close()
+        """Let go of the lock on the xid, and remove what was not voted for; the vote, if there was one, stands."""
+        try:
+            if self._file is not None:
+                self._file.abandon()
+        finally:
+            self._store.guard.close()

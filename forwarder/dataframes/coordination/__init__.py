@@ -1,0 +1,1 @@
+"""The coordinator of a write: a lock, and the process that holds it."""

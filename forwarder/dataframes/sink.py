@@ -1,0 +1,245 @@
+"""Write a DataFrame into queues: all of its rows, or none, in one commit.
+
+Each task writes its rows into a branch of its own, streamed to the disk, and prepares it; one commit adopts the
+branches of the attempts that Spark chose, in the order of the partitions. Which process does what, and what becomes of
+a write whose processes die: see ``coordination.coordinator``.
+
+A commit that was made and could not be told, because its process died behind it, makes Spark call ``abort()`` and fail
+the job. So ``abort()`` decides nothing: it ends the coordinator, and then what is not committed is rolled back. A
+program that repeats such a job names it by the options ``applicationId`` and ``batchId``: what was committed under them
+is recorded in the commit itself, and is not written again (``spool.policies.applications``).
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import spool
+from forwarder.dataframes.columns import Options, parse_options
+from forwarder.dataframes.coordination import coordinator
+from forwarder.dataframes.coordination.coordinator import Coordinator
+from forwarder.dataframes.puts import RowsAsPuts
+from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
+from spool.log.visibility import catch_up
+from spool.model.checks import ValueCheck, text
+from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.model.settings import check_queue_name
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.policies.applications import BatchOf
+from spool.remote.branch import RemoteBranch, Vote
+from spool.text import no_queue
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.resolution import resolve_orphans
+from spool.transactions.two_phase import UnknownBranch
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+log = logging.getLogger("spool.forwarder")
+
+
+def _batch_id(value: str) -> int:
+    number = int(value)
+    if not 0 <= number <= MAX_NUMBER:
+        raise ValueError
+    return number
+
+
+QUEUE = ValueCheck("a queue's name", lambda value: check_queue_name(value, "the option queue: "))
+APPLICATION = ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255))
+WRITING: Mapping[str, ValueCheck] = {
+    "queue": QUEUE,
+    "applicationId": APPLICATION,
+    "batchId": ValueCheck("a whole number from 0", _batch_id),
+}
+"""The options of a batch write."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One write, as its tasks and its commit know it.
+
+    path: the directory of the space.
+    rows: how rows become messages.
+    batch: what the program calls this write; None: nothing.
+    """
+
+    path: str
+    rows: RowsAsPuts
+    batch: BatchOf | None = None
+
+    @classmethod
+    def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
+        """Make it of the options of a batch write and the columns of a DataFrame; InvalidArgument."""
+        found = parse_options(given, WRITING, "writing to a space")
+        if overwrite:
+            raise InvalidArgument(
+                "messages are added to a queue, which is never overwritten: write with .mode('append'); "
+                "spool-admin queue purge empties a queue"
+            )
+        if "batchId" in found and "applicationId" not in found:
+            raise InvalidArgument("batchId numbers the batches of an application: set the option applicationId, too")
+        batch = BatchOf(found["applicationId"], found.get("batchId", 0)) if "applicationId" in found else None
+        return cls(found["path"], RowsAsPuts.of(schema, found.get("queue")), batch)
+
+    def begin(self, key: str | None = None) -> Coordinator:
+        """Start the coordinator of the write. QueueNotFound if there is no queue of the option's name.
+
+        ``key``: see ``coordinator.start``.
+        """
+        with spool.open(self.path) as space:
+            queues = space.queues()
+            if self.rows.queue is not None and self.rows.queue not in queues:
+                raise no_queue(self.rows.queue, queues)
+            return coordinator.start(space, key)
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What an attempt of a task has done.
+
+    coordinator: of its write.
+    vote: the branch that it prepared; None if it had no rows.
+    rows: how many it had.
+    """
+
+    coordinator: Coordinator
+    vote: Vote | None
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch write. It is made beside the driver, before the tasks start, and sent to each of them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.coordinator = job.begin()
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # (PySpark's own types)
+        """Write the rows of a partition into a branch, and prepare it."""
+        return write_partition(self.job, self.coordinator, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Commit what the tasks prepared. Raises what ``commit`` raises."""
+        commit(self.job.path, self.coordinator, messages, self.job.batch)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Roll back what is not committed."""
+        end(self.job.path, self.coordinator)
+
+
+# -- in the tasks ------------------------------------------------------------------------------------------------------
+
+
+def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[RecordBatch]") -> Written:
+    """Write the rows of a partition into a branch of this attempt, and prepare it.
+
+    Raises:
+        InvalidArgument, QueueNotFound: a row cannot be a message; the row is named.
+        TransactionRolledBack: the write has ended.
+    """
+    context = TaskContext.get()
+    partition, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+    xid = Xid(FORMAT_ROUND, coordinator.id, f"{partition}.{attempt}".encode())
+    branch = RemoteBranch(job.path, xid, os.urandom(BRANCH_ID_BYTES))
+    try:
+        rows = 0
+        for batch in batches:
+            check_count(rows + batch.num_rows)
+            for put in job.rows.puts(batch):
+                try:
+                    branch.put(put.queue, put.bodies, **put.options)
+                except SpoolError as error:
+                    error.add_note(f"(row {rows + put.row} of partition {partition}, counted from 0)")
+                    raise
+            rows += batch.num_rows
+        return Written(coordinator, branch.prepare(), rows)
+    finally:
+        branch.close()
+
+
+def check_count(rows: int) -> None:
+    """Raise InvalidArgument if these are more than one commit has."""
+    if rows > MAX_ORDINAL + 1:
+        raise InvalidArgument(
+            f"one write has at most {MAX_ORDINAL + 1:,} rows, because it is one commit: write the DataFrame in parts"
+        )
+
+
+# -- beside the driver -------------------------------------------------------------------------------------------------
+
+
+def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], batch: BatchOf | None) -> None:
+    """Commit the branches of the attempts that Spark chose, and roll back all others; nothing if it was done before.
+
+    Args:
+        messages: of all partitions, in order.
+        batch: what the write is called, if it has a name.
+
+    Raises:
+        TransactionRolledBack: the coordinator has ended, so nothing was written.
+        Full: the rows do not fit; nothing was written.
+        CommitUnknown: the disk failed in the middle of the commit.
+    """
+    check_count(sum(message.rows for message in messages))
+    xids = [message.vote.xid for message in messages if message.vote is not None]
+    with spool.open(path) as space:
+        if xids:
+            _adopt(space, xids, batch)
+        _end(space, coordinator)
+
+
+class _CommittedBefore(Exception):
+    """The batch was committed before."""
+
+
+def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> None:
+    store = space.engine.store
+    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+
+    def check(_: object = None) -> None:
+        if batch is not None and batch.is_committed(store.view.index.facts, store.clock.now()):
+            raise _CommittedBefore
+
+    try:
+        with store.guard:
+            catch_up(store)
+            check()  # before the branches are read
+        facts = None if batch is None else batch.fact(store.clock.now())
+        transaction.commit(adopt=xids, facts=facts, check=check)
+    except _CommittedBefore:
+        assert batch is not None
+        log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
+    except UnknownBranch as error:
+        raise TransactionRolledBack(
+            f"nothing was written: the process that coordinates the write has ended before the commit ({error}); "
+            "write the DataFrame again"
+        ) from error
+    finally:
+        transaction.abandon()
+
+
+def end(path: str, coordinator: Coordinator) -> None:
+    """End a write: what it has not committed is rolled back, by this process or by the next that opens the space."""
+    try:
+        with spool.open(path) as space:
+            _end(space, coordinator)
+    except (SpoolError, OSError) as error:
+        coordinator.end()
+        log.warning("the next process that opens %s rolls back what a write has left: %s", path, error)
+
+
+def _end(space: spool.Space, coordinator: Coordinator) -> None:
+    """End the coordinator and roll back what is left. The write is decided: an error is logged only."""
+    coordinator.end()
+    try:
+        with space.engine.store.guard:
+            resolve_orphans(space.engine.store, space.engine.store.deadline())
+    except (SpoolError, OSError) as error:
+        log.warning("the next process that opens %s rolls back what a write has left: %s", space.path, error)

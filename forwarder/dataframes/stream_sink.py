@@ -1,0 +1,110 @@
+"""Write a stream into queues: each micro-batch is one commit, however often Spark tries it.
+
+A micro-batch is written as a batch write is (``sink``). Spark commits it to its checkpoint behind that, so after a
+crash in between it runs the same batch again. The commit of a batch therefore records, with the messages, the number of
+the batch under the stream's name, and a batch whose number is recorded writes nothing
+(``spool.policies.applications``).
+
+The stream's name is the option ``applicationId``, or else the id of the query, which Spark keeps in the checkpoint: a
+query that is restarted on its checkpoint has the same. The tasks learn it, and tell it in their messages; the processes
+beside the driver are not told. The id of the query is recorded, too: a stream with a new checkpoint, which counts its
+batches from 0 again, under the name of an older one would lose its first batches, and is refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from forwarder.dataframes.columns import Options, parse_options
+from forwarder.dataframes.coordination.coordinator import Coordinator, address_of
+from forwarder.dataframes.puts import RowsAsPuts
+from forwarder.dataframes.sink import APPLICATION, QUEUE, Job, Written, commit, end, write_partition
+from spool.errors import InvalidArgument
+from spool.model.checks import ValueCheck
+from spool.policies.applications import BatchOf
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property in which Spark tells the tasks of a micro-batch the id of their query."""
+
+_ANY = ValueCheck("a text", str)
+STREAMING: Mapping[str, ValueCheck] = {
+    "queue": QUEUE,
+    "applicationId": APPLICATION,
+    "checkpointLocation": _ANY,
+    "queryName": _ANY,
+}
+"""The options of a stream write; the last two are Spark's own."""
+
+
+@dataclass(frozen=True)
+class WrittenToStream(Written):
+    """What an attempt of a task of a micro-batch has done. ``query``: the id of the query in its checkpoint."""
+
+    query: str
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream write. Spark makes one for the tasks of each micro-batch, and another one to commit or abort it.
+
+    coordinator: of the micro-batch; None until the writer is sent to the tasks.
+    """
+
+    def __init__(self, job: Job, application: str | None, key: str | None) -> None:
+        """``key``: what names the stream in its space, whatever process asks; None: nothing does."""
+        self.job = job
+        self.application = application
+        self.key = key
+        self.coordinator: Coordinator | None = None
+
+    @classmethod
+    def of(cls, given: Options, schema: StructType, *, overwrite: bool) -> Self:
+        """Make it of the options of a stream write and its columns; InvalidArgument."""
+        found = parse_options(given, STREAMING, "writing a stream to a space")
+        if overwrite:
+            raise InvalidArgument(
+                "messages are added to a queue, which is never overwritten: "
+                "write with .outputMode('append'), or 'update'"
+            )
+        application, checkpoint = found.get("applicationId"), found.get("checkpointLocation")
+        key = None if checkpoint is None else f"checkpoint {checkpoint}"
+        key = key if application is None else f"application {application}"
+        return cls(Job(found["path"], RowsAsPuts.of(schema, found.get("queue"))), application, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent to the tasks. Only the writer for the tasks is ever sent, so this begins the write."""
+        if self.coordinator is None:
+            self.coordinator = self.job.begin(self.key)
+        return self.__dict__
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> WrittenToStream:  # type: ignore[override]
+        """Write the rows of a partition into a branch, and prepare it."""
+        assert self.coordinator is not None
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY_ID)
+        if not query:
+            raise InvalidArgument(
+                "this is no task of a streaming query: write a DataFrame that is no stream with .write"
+            )
+        done = write_partition(self.job, self.coordinator, iterator)
+        return WrittenToStream(done.coordinator, done.vote, done.rows, query)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """Commit what the tasks prepared, unless the batch was committed before. Raises what ``sink.commit`` raises."""
+        first: WrittenToStream = messages[0]
+        batch = BatchOf(self.application or first.query, batchId, first.query)
+        commit(self.job.path, first.coordinator, messages, batch)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """Roll back what is not committed."""
+        known = [message.coordinator for message in messages if message is not None]
+        if not known and self.key is not None:
+            known = [Coordinator(b"", address_of(self.job.path, self.key))]
+        if known:
+            end(self.job.path, known[0])

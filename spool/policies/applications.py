@@ -1,0 +1,72 @@
+"""Applications: the last batch that each has committed, so that a batch that comes again is not committed again.
+
+An application numbers its batches upwards. The number of the last one is a fact, which is written in the commit of the
+batch itself: so either the batch and its number are there, or neither. Its ``source`` tells a further batch from that
+of another program which was given the same name by mistake, and begins to count anew.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from spool.errors import CorruptedFile, InvalidArgument
+from spool.format.batch import CommitBatch
+from spool.text import shown
+
+REMEMBERED_SECONDS = 90 * 86_400.0
+"""How long the last batch of an application without a source is remembered."""
+
+Facts = Mapping[str, tuple[int, Any, float | None]]
+"""The facts of an index, by key."""
+
+
+class BatchOf(NamedTuple):
+    """A batch of an application.
+
+    application: its name, 1 to 255 characters.
+    number: of the batch.
+    source: what numbers the batches, a stream's checkpoint say; "": the program itself.
+    """
+
+    application: str
+    number: int
+    source: str = ""
+
+    def is_committed(self, facts: Facts, now: float) -> bool:
+        """Whether this batch, or a later one of its application, was committed.
+
+        Args:
+            facts: of an index that has applied every commit that counts.
+            now: seconds since the epoch.
+
+        Raises:
+            InvalidArgument: the application's batches are of another source.
+            CorruptedFile: the record says nothing.
+        """
+        _, value, expiry = facts.get(self._key, (0, None, None))
+        if value is None or (expiry is not None and expiry <= now):
+            return False
+        match value:
+            case [int(number), str(source)]:
+                pass
+            case _:
+                raise CorruptedFile(f"the record of the application {self.application!r} is damaged: {shown(value)}")
+        if source != self.source:
+            raise InvalidArgument(
+                f"the application {self.application!r} has committed batch {number} of {_described(source)}, and "
+                f"this is batch {self.number} of {_described(self.source)}: give this one an application id of its own"
+            )
+        return self.number <= number
+
+    def fact(self, now: float) -> CommitBatch:
+        """Return what is to be committed with the batch. ``now``: seconds since the epoch."""
+        batch = CommitBatch()
+        batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
+        return batch
+
+    @property
+    def _key(self) -> str:
+        return f"application:{self.application}"
+
+
+def _described(source: str) -> str:
+    return f"the stream {source}" if source else "a program without a stream"

@@ -1,0 +1,127 @@
+"""The coordinator of a write: a lock that outlives the process that began the write, and nothing else."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from forwarder.dataframes.coordination import coordinator
+from forwarder.dataframes.coordination.coordinator import Coordinator, address_of, end_at, start
+from spool.coordination.locks import coordinator_byte
+from spool.errors import SystemFailure
+from spool.store.store import Store
+
+
+def is_locked(store: Store, which: Coordinator) -> bool:
+    return not store.shared.xids.is_free(coordinator_byte(which.id))
+
+
+def wait_until_free(store: Store, which: Coordinator) -> None:
+    byte = coordinator_byte(which.id)
+    store.shared.xids.lock(byte, store.deadline(), "the coordinator")
+    store.shared.xids.unlock(byte)
+
+
+@pytest.fixture
+def parent() -> Iterator["subprocess.Popen[bytes]"]:
+    """The process that a holder ends with: Spark's daemon in earnest."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_the_lock_outlives_the_space_that_was_open_and_ends_when_it_is_told(
+    space: spool.Space, parent: "subprocess.Popen[bytes]"
+) -> None:
+    with spool.open(space.path) as opened:
+        which = start(opened, parent=parent.pid)
+    assert is_locked(space._store, which)
+    assert which.end()
+    assert not is_locked(space._store, which)
+    assert which.end(), "it has ended before"
+
+
+def test_no_process_is_alone_in_a_space_that_is_written_to(
+    space: spool.Space, parent: "subprocess.Popen[bytes]"
+) -> None:
+    """An opener that took itself for alone would recover the space under the tasks."""
+    which = start(space, parent=parent.pid)
+    space.close()
+    with spool.open(space.path) as other:
+        assert not other.recovery.alone
+    which.end()
+    with spool.open(space.path) as alone:
+        assert alone.recovery.alone
+
+
+def test_the_lock_outlives_the_process_that_began_the_write(
+    space: spool.Space, parent: "subprocess.Popen[bytes]"
+) -> None:
+    program = f"""
+import spool
+from forwarder.dataframes.coordination.coordinator import start
+
+with spool.open({space.path!r}) as space:
+    which = start(space, parent={parent.pid})
+print(which.id.hex(), which.address[1:])
+"""
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    which = Coordinator(bytes.fromhex(said[0]), "\0" + said[1])
+    assert is_locked(space._store, which)
+    assert which.end()
+    assert not is_locked(space._store, which)
+
+
+def test_the_lock_ends_with_the_process_that_runs_the_write(
+    space: spool.Space, parent: "subprocess.Popen[bytes]"
+) -> None:
+    """Whatever ends it: a killed driver takes its daemon with it."""
+    which = start(space, parent=parent.pid)
+    parent.send_signal(signal.SIGKILL)
+    wait_until_free(space._store, which)
+
+
+def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
+    space: spool.Space, parent: "subprocess.Popen[bytes]"
+) -> None:
+    first = start(space, "checkpoint /a", parent.pid)
+    other = start(space, "checkpoint /b", parent.pid)
+    second = start(space, "checkpoint /a", parent.pid)
+    assert not is_locked(space._store, first)
+    assert is_locked(space._store, second)
+    assert is_locked(space._store, other)
+    assert first.address == second.address == address_of(space.path, "checkpoint /a")
+    assert second.end()
+    assert other.end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_does_not_end_a_write(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
+    which = start(space, parent=parent.pid)
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(which.address)
+        os._exit(len(connection.recv(1)))
+    assert os.waitpid(child, 0)[1] == 0, "it was let in, and told nothing"
+    assert is_locked(space._store, which)
+    assert which.end()
+
+
+def test_an_address_that_another_program_has_is_told(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, parent: "subprocess.Popen[bytes]"
+) -> None:
+    monkeypatch.setattr(coordinator, "_END_SECONDS", 0.01)
+    address = address_of(space.path, "taken")
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(address)
+        taken.listen()
+        with pytest.raises(SystemFailure, match="coordinates the write"):
+            start(space, "taken", parent.pid)
+        assert not end_at(address)
