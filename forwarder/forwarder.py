@@ -5,10 +5,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
 from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress, run_round
-from forwarder.services import MissingQueue, QueueService, ServiceError, parse
+from forwarder.services import MissingQueue, OtherSpaceService, QueueService, ServiceError, parse
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
@@ -181,6 +182,9 @@ class Forwarder:
             if route.queue not in queues:
                 raise MissingQueue(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
             route.service.check()
+            if isinstance(route.service, OtherSpaceService) and samefile(route.service.path, self.path):
+                queue = route.service.queue
+                raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
             into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
             for target in into:
                 if target not in queues:

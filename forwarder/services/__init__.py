@@ -1,10 +1,11 @@
 """The services that a queue is forwarded to, each named by a URL."""
 
-from forwarder.services import file, http, kafka
+from forwarder.services import file, http, kafka, other_space
 from forwarder.services.exec import ExecService
 from forwarder.services.file import FileService
 from forwarder.services.http import HttpService
 from forwarder.services.kafka import KafkaService
+from forwarder.services.other_space import OtherSpaceService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
 from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError
@@ -17,6 +18,7 @@ __all__ = [
     "HttpService",
     "KafkaService",
     "MissingQueue",
+    "OtherSpaceService",
     "PythonService",
     "QueueService",
     "Request",
@@ -51,8 +53,10 @@ def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, thread
         case "kafka":
             return KafkaService(rest, timeout, threads or kafka.THREADS)
         case "queue":
-            return QueueService(rest)
+            queue, at, path = rest.partition("@")
+            return OtherSpaceService(queue, path, threads or other_space.THREADS) if at else QueueService(rest)
     raise ServiceError(
         f"{url!r} names no service: it begins with python: (python:package.module:function), http://, https://, "
-        "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) or queue: (queue:name)"
+        "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) "
+        "or queue: (queue:name, or queue:name@/path/of/a/space)"
     )

@@ -44,7 +44,8 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 @click.option(
     "--route", "routes", multiple=True, required=True, callback=_routes, metavar="QUEUE=SERVICE",
     help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://…, "
-    "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC or queue:NAME. Give one --route for each queue.",
+    "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC, queue:NAME or "
+    "queue:NAME@SPACE. Give one --route for each queue.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,

@@ -1,0 +1,160 @@
+"""A queue of another space as a service: exactly once in it, whatever dies between the two commits."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import spool
+from forwarder import Effect, Forwarder, ServiceError
+from forwarder import forwarder as driver
+from forwarder.services import MissingQueue, Request, parse
+from spool.workers.outcome import Rejected, Replied, Retried
+from tests.forwarder.rounds import bodies, in_process
+from tests.forwarder.test_services import call, request
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "other") as other:
+        other.create_queue("orders", deduplication_window=86400.0)
+        yield other
+
+
+def to(other: spool.Space, queue: str = "orders") -> str:
+    return f"queue:{queue}@{other.path}"
+
+
+def test_a_message_is_put_there_with_its_fields(space: spool.Space, other: spool.Space) -> None:
+    options: Any = {
+        "priority": 7, "headers": {"a": "b"}, "user_code": 5, "client_id": "me", "application_key": "k", "group": "g",
+        "correlation_id": "c", "expires_at": time.time() + 3600, "reply_queue": "replies",
+    }  # fmt: skip
+    space.put("work", {"n": 1}, content_type="application/json", **options)
+    sent = space.get("work")
+    outcome = call(parse(to(other)), Request(sent, b'{"n": 1}'))
+    got = other.get("orders")
+    assert outcome == Replied(got.id.encode())
+    same = ("body", "content_type", "codec", *options)
+    assert {n: getattr(got, n) for n in same} == {n: getattr(sent, n) for n in same} | {"reply_queue": None}
+
+
+def test_x08_a_message_that_is_forwarded_again_is_there_once(other: spool.Space) -> None:
+    caller = parse(to(other)).open()
+    first, second = caller(request(b"x")), caller(request(b"x"))
+    caller.close()
+    assert first == second
+    assert bodies(other, "orders") == [b"x"]
+    other.get("orders")
+    assert call(parse(to(other)), request(b"x")) == first, "also once it was taken"
+    assert bodies(other, "orders") == []
+
+
+def test_q13_a_message_without_a_correlation_id_can_be_followed(other: spool.Space) -> None:
+    call(parse(to(other)), request(b"x"))
+    assert other.get("orders").correlation_id == request().message.id
+
+
+def test_q12_what_the_other_space_cannot_do_now_burns_no_try(other: spool.Space) -> None:
+    caller = parse(to(other)).open()
+    other.change_queue("orders", max_messages=1)
+    other.put("orders", b"x")
+    assert_not_reached(caller(request()))
+    other.get("orders")
+    other.delete_queue("orders")
+    assert_not_reached(caller(request()))
+    other.create_queue("orders")
+    assert isinstance(caller(request()), Replied)
+    caller.close()
+
+
+def test_a_space_that_stopped_is_opened_anew(other: spool.Space) -> None:
+    caller: Any = parse(to(other)).open()
+    assert isinstance(caller(request(b"1")), Replied)
+    caller._space.close()
+    assert_not_reached(caller(request(b"2")))
+    assert isinstance(caller(request(b"2")), Replied)
+    caller.close()
+
+
+def assert_not_reached(outcome: object) -> None:
+    assert isinstance(outcome, Retried)
+    assert not outcome.counted, outcome
+
+
+def test_a_body_that_is_too_large_there_is_refused(tmp_path: Path) -> None:
+    with spool.create(tmp_path / "small", max_body_bytes=10) as small:
+        small.create_queue("orders", deduplication_window=86400.0)
+        assert isinstance(call(parse(to(small)), request(bytes(11))), Rejected)
+
+
+def test_what_cannot_work_is_found_before_any_work(
+    space: spool.Space, other: spool.Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ServiceError, match="no-space"):
+        parse(f"queue:orders@{tmp_path}/no-space").check()
+    with pytest.raises(MissingQueue, match="'nowhere' in"):
+        parse(to(other, "nowhere")).check()
+    with pytest.raises(ServiceError, match="own space: write queue:replies"):
+        Forwarder(space.path, {"work": f"queue:replies@{space.path}"}, SPARK).run(once=True)
+    other.change_queue("orders", deduplication_window=60.0)
+    parse(to(other)).check()
+    assert "knows what was put for 60 s only" in caplog.text
+
+
+def test_it_is_one_route_like_any_other(
+    space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
+    space.put_many("work", range(50))
+    summary = Forwarder(space.path, {"work": to(other)}, SPARK).run(once=True)
+    assert summary.effects == {"work": {Effect.DELIVERED: 50}}
+    assert sorted(bodies(other, "orders")) == list(range(50))  # type: ignore[type-var]
+
+
+VICTIM = """
+import sys
+from types import SimpleNamespace
+from forwarder import Forwarder, forwarder as driver
+from tests.forwarder.rounds import in_process
+
+driver.spark_job = lambda context, chunks: in_process(chunks)
+print("ready", flush=True)
+spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+Forwarder(sys.argv[1], {"work": sys.argv[2]}, spark).run(once=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_x08_each_message_is_there_exactly_once_however_often_the_forwarder_is_killed(
+    space: spool.Space, other: spool.Space, kills: int
+) -> None:
+    """Killed once its commits there have begun and those here have not ended."""
+    count, killed = 100 * kills, 0
+    space.put_many("work", range(count))
+    command = [sys.executable, "-c", VICTIM, space.path, to(other)]
+    while killed < kills:
+        there = other.stats("orders").enqueued
+        victim = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], env=os.environ)
+        while victim.poll() is None and other.stats("orders").enqueued < there + 1 + killed % 50:
+            time.sleep(0.001)
+        if victim.poll() is None:
+            killed += 1
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+    assert other.stats("orders").enqueued >= count - space.stats("work").ready, "nothing is lost"
+    again = subprocess.run(command, check=True, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert not again.stderr
+    assert sorted(bodies(other, "orders")) == list(range(count))  # type: ignore[type-var]
+    assert space.stats("work").ready == 0
+    assert not [finding for finding in other.check() if finding.kind == "damaged"]
