@@ -3,20 +3,27 @@
 from forwarder.dataframes import register
 from forwarder.forwarder import Forwarder
 from forwarder.round import RoundResult
-from forwarder.services import MissingQueue, ServiceError
+from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
 from forwarder.session import SparkUnavailable
 from forwarder.summary import Summary
 from forwarder.time_limits import TookTooLong
 from spool.workers.effects import Effect
-from spool.workers.outcome import Reject, Retry
+from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
 
 __all__ = [
+    "Caller",
     "Effect",
     "Forwarder",
+    "MissingQueue",
+    "Outcome",
     "Reject",
+    "Rejected",
+    "Replied",
+    "Request",
+    "Retried",
     "Retry",
     "RoundResult",
-    "MissingQueue",
+    "Service",
     "ServiceError",
     "SparkUnavailable",
     "Summary",
