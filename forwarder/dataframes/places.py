@@ -13,9 +13,9 @@ from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
 from spool.index.run import Run
 from spool.index.segment import Piece, live_pieces
+from spool.model.message import with_defaults
 from spool.model.position import PositionRanges
 from spool.model.settings import QueueConfig
-from spool.transactions.delivery import with_defaults
 
 
 class Stretch(NamedTuple):

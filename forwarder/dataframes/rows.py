@@ -9,25 +9,25 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
 from forwarder.dataframes.columns import BODY, COLUMNS
-from forwarder.dataframes.places import Item, Stretch, stretch, unpacked
+from forwarder.dataframes.places import Item, Stretch, unpacked
+from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
-from spool.errors import CorruptedFile, InvalidArgument
+from spool.errors import CorruptedFile, InvalidArgument, SpoolError
 from spool.format.reader import BodyPlace
 from spool.index.body_files import FileCache
-from spool.log.visibility import catch_up
 from spool.model.message import Message, message_id
 from spool.model.position import Position, PositionRanges
-from spool.opening import open as open_space
-from spool.runtime.calls import public_call
-from spool.space import Space
-from spool.transactions.delivery import WHAT_TO_DO
+
+if TYPE_CHECKING:
+    from forwarder.dataframes.look import Relocation
 
 _BATCH_ROWS, _BATCH_BYTES = 4096, 4 << 20
 _LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
@@ -41,18 +41,16 @@ def read(path: str, items: Sequence[Item], schema: StructType) -> Iterator[pa.Re
     Raises:
         CorruptedFile: a body is damaged.
         InvalidArgument: a body is larger than a row of Spark can be.
+        DiskFailure: a file cannot be read.
     """
     with closing(_Files(path, with_body=BODY in schema.names)) as files:
-        some, rows, size = list[_Piece](), 0, 0
-        for item in items:
-            for piece in files.pieces(item):
-                some.append(piece)
-                rows, size = rows + piece.stretch.length, size + sum(piece.lengths)
-                if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                    yield _batch(some, schema)
-                    some, rows, size = [], 0, 0
-        if some:
-            yield _batch(some, schema)
+        try:
+            for some in files.batches(items):
+                yield _batch(some, schema)
+        except SpoolError:
+            raise
+        except OSError as error:
+            raise as_failure("reading messages", error) from error
 
 
 # -- the messages, and their bodies if they are wanted ----------------------------------------------------------------
@@ -63,7 +61,7 @@ class _Piece(NamedTuple):
 
     stretch: Stretch
     lengths: Sequence[int]
-    bodies: Sequence[bytes]
+    bodies: Sequence[memoryview]
 
 
 class _Files:
@@ -74,7 +72,20 @@ class _Files:
         self._with_body = with_body
         self._disk = Disk(path)
         self._cache = FileCache(self._disk)
-        self._moved: _Moved | None = None
+        self._relocation: Relocation | None = None
+
+    def batches(self, items: Sequence[Item]) -> Iterator[list[_Piece]]:
+        """Yield the messages of the items that are there, as many at a time as make a batch."""
+        some, rows, size = list[_Piece](), 0, 0
+        for item in items:
+            for piece in self.pieces(item):
+                some.append(piece)
+                rows, size = rows + piece.stretch.length, size + sum(piece.lengths)
+                if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                    yield some
+                    some, rows, size = [], 0, 0
+        if some:
+            yield some
 
     def pieces(self, item: Item) -> Iterator[_Piece]:
         """Yield the messages of an item that are there."""
@@ -102,15 +113,38 @@ class _Files:
             first += piece.stretch.length
 
     def _relocated(self, queue: str, ranges: PositionRanges) -> Iterator[_Piece]:
-        if self._moved is None:
-            self._moved = _Moved(open_space(self._path), self._with_body)
-        for one in ranges:
-            yield from self._moved.pieces(queue, *one)
+        """Yield those of the messages that are in the queue still, from where they lie now."""
+        if self._relocation is None:
+            from forwarder.dataframes.look import Relocation  # (most tasks need nothing of it)
+
+            self._relocation = Relocation(self._path)
+        for number, first, count in ranges:
+            ordinal, end = first, first + count
+            while ordinal < end:
+                piece, ordinal = self._next(self._relocation, queue, number, ordinal, end)
+                if piece is not None:
+                    yield piece
+
+    def _next(
+        self, relocation: "Relocation", queue: str, number: int, ordinal: int, end: int
+    ) -> tuple[_Piece | None, int]:
+        """Read what is there next. Other processes may sweep it away once more, before it is read: then look again."""
+        problem: Exception
+        for _ in range(_TRIES):
+            try:
+                found, stop = relocation.next(queue, number, ordinal, end)
+                if found is None:
+                    return None, stop
+                piece = read_part(self._cache, found, self._with_body)
+                return piece, ordinal + piece.stretch.length
+            except (CorruptedFile, FileNotFoundError) as error:
+                problem = error
+        raise relocation.damaged(queue, problem)
 
     def close(self) -> None:
         """Close the files, and the space if it was opened."""
-        if self._moved is not None:
-            self._moved.close()
+        if self._relocation is not None:
+            self._relocation.close()
         self._disk.close_all()
 
 
@@ -131,51 +165,7 @@ def read_part(cache: FileCache, whole: Stretch, with_body: bool) -> _Piece:
             f"message {message_id(part.branch, part.in_branch)} of queue {part.queue} has a body of {lengths[0]:,} "
             "bytes, more than a row of Spark takes: read without bodies, .option('body', 'false')"
         )
-    return _Piece(part, lengths, cache.bodies(part, part.first, part.length))
-
-
-class _Moved:
-    """Looks for messages that are not where the plan says, in the index of the space, which it has open."""
-
-    def __init__(self, space: Space, with_body: bool) -> None:
-        self._space = space
-        self._store = space.engine.store
-        self._with_body = with_body
-
-    def pieces(self, queue: str, number: int, first: int, count: int) -> Iterator[_Piece]:
-        """Yield those of the messages that are in the queue still."""
-        ordinal, end = first, first + count
-        while ordinal < end:
-            piece, ordinal = self._next(queue, number, ordinal, end)
-            if piece is not None:
-                yield piece
-
-    @public_call("reading messages")
-    def _next(self, queue: str, number: int, ordinal: int, end: int) -> tuple[_Piece | None, int]:
-        """Return the next messages that are there, and the ordinal from which to go on.
-
-        Other processes may remove and compact them during the read: then catching up shows it.
-        """
-        store, problem = self._store, Exception()
-        for _ in range(_TRIES):
-            catch_up(store)
-            with store.view.mutex:
-                try:
-                    messages = store.view.index.messages
-                    run, stop = messages.run_from(number, ordinal, end)
-                    if run is None or run.queue.name != queue:
-                        return None, stop
-                    branch, in_branch = messages.branch_of(Position(number, ordinal))
-                    config = store.settings.known.config.queues.get(queue)
-                    found = stretch(run, branch, in_branch - (ordinal - run.first), config)
-                    piece = read_part(store.files.cache, found.part(ordinal, stop - ordinal), self._with_body)
-                    return piece, ordinal + piece.stretch.length
-                except (CorruptedFile, FileNotFoundError) as error:
-                    problem = error
-        raise CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
-
-    def close(self) -> None:
-        self._space.close()
+    return _Piece(part, lengths, cache.views(part, part.first, part.length))
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
@@ -194,7 +184,7 @@ def _batch(pieces: Sequence[_Piece], schema: StructType) -> pa.RecordBatch:
     for field in arrow:
         by_row = _BY_ROW.get(field.name)
         if by_row is not None:
-            arrays.append(pa.array(by_row(pieces), field.type))
+            arrays.append(by_row(pieces, field.type))
             continue
         values = [_value(message, field.name) for message in messages]
         column = pa.array(values, field.type)
@@ -217,22 +207,32 @@ def _value(message: Message, name: str) -> Any:
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
-def _ids(pieces: Sequence[_Piece]) -> list[str]:
-    return [
-        f"{branch}{ordinal:08x}"
-        for branch, first, count in ((p.stretch.branch.hex(), p.stretch.in_branch, p.stretch.length) for p in pieces)
-        for ordinal in range(first, first + count)
-    ]
+def _ids(pieces: Sequence[_Piece], of: pa.DataType) -> "pa.Array[Any]":
+    parts = ((p.stretch.branch.hex(), p.stretch.in_branch, p.stretch.length) for p in pieces)
+    ids = [f"{branch}{ordinal:08x}" for branch, first, count in parts for ordinal in range(first, first + count)]
+    return pa.array(ids, of)
 
 
-def _ordinals(pieces: Sequence[_Piece]) -> list[int]:
-    return [ordinal for p in pieces for ordinal in range(p.stretch.first, p.stretch.first + p.stretch.length)]
+def _ordinals(pieces: Sequence[_Piece], of: pa.DataType) -> "pa.Array[Any]":
+    ranges = (range(p.stretch.first, p.stretch.first + p.stretch.length) for p in pieces)
+    return pa.array(array("I", chain.from_iterable(ranges)), of)
 
 
-_BY_ROW: Mapping[str, Callable[[Sequence[_Piece]], Sequence[Any]]] = {
+def _lengths(pieces: Sequence[_Piece]) -> "array[int]":
+    return array("I", chain.from_iterable(piece.lengths for piece in pieces))
+
+
+def _bodies(pieces: Sequence[_Piece], of: pa.DataType) -> "pa.Array[Any]":
+    """Return the bodies as one column: they are joined once, and not made bytes of their own before."""
+    ends = array("i", accumulate(_lengths(pieces), initial=0))
+    joined = b"".join(chain.from_iterable(piece.bodies for piece in pieces))
+    return pa.Array.from_buffers(of, len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
+
+
+_BY_ROW: Mapping[str, Callable[[Sequence[_Piece], pa.DataType], "pa.Array[Any]"]] = {
     "id": _ids,
     "ordinal": _ordinals,
-    BODY: lambda pieces: [body for piece in pieces for body in piece.bodies],
-    "body_bytes": lambda pieces: [length for piece in pieces for length in piece.lengths],
+    BODY: _bodies,
+    "body_bytes": lambda pieces, of: pa.array(_lengths(pieces), of),
 }
 """The columns in which neighbouring messages differ."""

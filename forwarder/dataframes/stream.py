@@ -11,6 +11,7 @@ ends. The tasks read as those of a batch read do.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,11 +25,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from forwarder.dataframes import rows
-from forwarder.dataframes.columns import BODY, StreamOptions, check_columns
-from forwarder.dataframes.scan import CommitSize, Look, Partition, divided
+from forwarder.dataframes.columns import StreamOptions, check_columns
+from forwarder.dataframes.scan import Partition, planned
 from spool.errors import InvalidArgument
-from spool.opening import open as open_space
-from spool.space import Space
+
+if TYPE_CHECKING:
+    from forwarder.dataframes.look import CommitSize, Look
+    from spool.space import Space
 
 # At how many commits one look for sizes goes at most.
 _COMMITS = 1 << 20
@@ -133,8 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start[_NUMBER] >= end[_NUMBER]:
             return []
         found = self._look().items(start[_NUMBER] + 1, end[_NUMBER])
-        with_body = BODY in self._schema.names
-        return [Partition(items) for items in divided(found, self._options.partition_bytes, with_body=with_body)]
+        return list(planned(found, self._options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads; in a worker."""
@@ -148,12 +150,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- the space ----------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Space:
+    def _opened(self) -> "Space":
         if self._space is None:
+            from forwarder.dataframes.look import open_space  # (a task, which gets this object, does not need it)
+
             self._space = open_space(self._options.path)
         return self._space
 
-    def _look(self) -> Look:
+    def _look(self) -> "Look":
+        from forwarder.dataframes.look import Look
+
         return Look(self._opened(), self._options)
 
     def _published(self) -> int:

@@ -8,15 +8,7 @@ from forwarder.services.kafka import KafkaService
 from forwarder.services.other_space import OtherSpaceService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
-from forwarder.services.service import (
-    MAX_REPLY,
-    Caller,
-    MissingQueue,
-    Request,
-    Service,
-    ServiceError,
-    check_sendable,
-)
+from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError
 
 __all__ = [
     "MAX_REPLY",
@@ -32,7 +24,6 @@ __all__ = [
     "Request",
     "Service",
     "ServiceError",
-    "check_sendable",
     "parse",
 ]
 

@@ -61,8 +61,13 @@ class Table:
     def ends(self, entry: SectionEntry) -> "array[int]":
         """Return the offset in the file at which each body ends; computed once."""
         if self._ends is None:
-            sizes = map(int.__add__, head_sizes(self.lengths), self.lengths)
-            self._ends = array("Q", accumulate(sizes, initial=entry.offset + entry.table_bytes))
+            start, lengths = entry.offset + entry.table_bytes, self.lengths
+            if lengths and lengths.count(lengths[0]) == len(lengths):
+                step = lengths[0] + len(body_head(lengths[0]))
+                self._ends = array("Q", range(start + step, start + step * len(lengths) + 1, step))
+                return self._ends
+            sizes = map(int.__add__, head_sizes(lengths), lengths)
+            self._ends = array("Q", accumulate(sizes, initial=start))
             del self._ends[0]
         return self._ends
 

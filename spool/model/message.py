@@ -14,7 +14,7 @@ from spool.errors import BadMessageId, InvalidArgument
 from spool.model.checks import ValueCheck, check, seconds, text, whole
 from spool.model.codecs import BYTES_TYPE
 from spool.model.position import Position
-from spool.model.settings import check_queue_name
+from spool.model.settings import QueueConfig, check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES
 from spool.text import shown
 
@@ -342,6 +342,12 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
 def headers_bytes(headers: Mapping[str, str]) -> int:
     """Return how many bytes all names and values have together."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
+def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
+    defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
+    return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
 
 # A time that is set replaces one that was relative to the commit.

@@ -28,9 +28,9 @@ from spool.model.message import (
     set_body,
     set_ordinal,
     set_origin,
+    with_defaults,
 )
 from spool.model.position import Position, PositionRanges, positions, subtract_ranges
-from spool.model.settings import QueueConfig
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, claim, release
@@ -244,12 +244,6 @@ def _decoded(
                 raise UnknownCodec(f"message {id_} of queue {queue} stays where it is: {error}") from None
             bodies.append(raw)
     return bodies
-
-
-def with_defaults(config: QueueConfig, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return control fields in which the queue's reply and failure queue stand for those that the message lacks."""
-    defaults = {"reply_queue": config.reply_queue, "failure_queue": config.failure_queue}
-    return {**{name: value for name, value in defaults.items() if value is not None}, **attributes}
 
 
 def set_aside(store: Store, position: Position, reason: str, deadline: Deadline) -> None:

@@ -1,0 +1,181 @@
+"""What a space holds, as the index of a process that has it open tells: for plans, and for tasks whose files went."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from forwarder.dataframes.columns import ReadOptions
+from forwarder.dataframes.places import Compacted, Item, Stretch, packed, stretch
+from spool.errors import CorruptedFile
+from spool.format.table import CompactedTable
+from spool.index.run import Run
+from spool.index.segment import Piece, Segment, pack_position
+from spool.log.visibility import catch_up
+from spool.model.layout import MAX_ORDINAL
+from spool.model.message import expiry_time, with_defaults
+from spool.model.position import Position
+from spool.model.settings import QueueConfig
+from spool.opening import open as open_space
+from spool.runtime.calls import public_call
+from spool.space import Space
+from spool.text import no_queue
+from spool.transactions.delivery import WHAT_TO_DO
+
+__all__ = ["CommitSize", "Look", "Relocation", "open_space"]
+
+T = TypeVar("T")
+
+_TRIES = 3  # of a look that meets a file which was compacted meanwhile
+
+
+class CommitSize(NamedTuple):
+    """How many messages of a commit are there, with how many bytes of bodies."""
+
+    number: int
+    messages: int
+    bytes: int
+
+
+class Look:
+    """Looks for messages of some queues in the index of an open space."""
+
+    def __init__(self, space: Space, options: ReadOptions) -> None:
+        self._store = space.engine.store
+        self._headers = options.headers
+        there = space.queues()
+        for name in options.queues:
+            if name not in there:
+                raise no_queue(name, there, how="name queues of this space, or none to read all of them")
+        self._queues = {name: there[name] for name in options.queues or there}
+
+    @public_call("reading messages")
+    def items(self, first: int, last: int) -> list[tuple[Item, int]]:
+        """Return what is there now of the commits ``first`` to ``last``, each with the bytes of its bodies."""
+        return self._told(lambda: list(self._items(first, last)))
+
+    @public_call("reading messages")
+    def sizes(self, first: int, last: int) -> list[CommitSize]:
+        """Return how much there is now of each of the commits ``first`` to ``last`` that has any, in order."""
+        return self._told(lambda: self._sizes(first, last))
+
+    def _told(self, look: Callable[[], T]) -> T:
+        problem: Exception | None = None
+        for _ in range(_TRIES):
+            catch_up(self._store)
+            try:
+                with self._store.view.mutex:
+                    return look()
+            except (CorruptedFile, FileNotFoundError) as error:
+                problem = error
+        raise CorruptedFile(f"the messages of a file cannot be told: {problem}; {WHAT_TO_DO}")
+
+    def _items(self, first: int, last: int) -> Iterator[tuple[Item, int]]:
+        branches = self._store.view.index.messages.branch_ids
+        for run in self._runs(first, last):
+            where = stretch(run, *branches.of(run.number, run.first), self._queues[run.queue.name])
+            yield where, run.bytes_of(run.first, run.live)
+        for segment, table, pieces in self._segments(first, last):
+            config = self._queues[segment.queue.name]
+            ranges = [(piece.number, piece.first, piece.length) for piece in pieces]
+            size = sum(sum(table.lengths[piece.row : piece.row + piece.length]) for piece in pieces)
+            rows = _rows_but(pieces, segment.rows)
+            yield Compacted(segment.file, segment.entry, config.name, rows, packed(ranges), _defaults(config)), size
+
+    def _sizes(self, first: int, last: int) -> list[CommitSize]:
+        sums: dict[int, tuple[int, int]] = {}
+
+        def add(number: int, messages: int, size: int) -> None:
+            there, bytes_there = sums.get(number, (0, 0))
+            sums[number] = there + messages, bytes_there + size
+
+        for run in self._runs(first, last):
+            add(run.number, run.live, run.bytes_of(run.first, run.live))
+        for _, table, pieces in self._segments(first, last):
+            for piece in pieces:
+                add(piece.number, piece.length, sum(table.lengths[piece.row : piece.row + piece.length]))
+        return [CommitSize(number, *sums[number]) for number in sorted(sums)]
+
+    def _runs(self, first: int, last: int) -> Iterator[Run]:
+        """Yield the runs that are meant, in the order of the commits."""
+        known, now = self._store.view.index.messages.runs, self._store.clock.now()
+        few = range(first, min(last, self._store.view.index.applied) + 1)
+        numbers: Iterable[int] = few
+        if len(few) > len(known):
+            numbers = sorted(number for number in known if number in few)
+        for number in numbers:
+            for run in known.get(number, ()):
+                if run.queue.name in self._queues and not run.is_expired(now) and self._is_wanted(run.attributes):
+                    yield run
+
+    def _segments(self, first: int, last: int) -> Iterator[tuple[Segment, CompactedTable, list[Piece]]]:
+        """Yield the segments of which something is meant, with that."""
+        messages, now = self._store.view.index.messages, self._store.clock.now()
+        for segment in messages.segments.irange_key(None, pack_position(last, MAX_ORDINAL)):
+            if segment.queue.name not in self._queues or segment.high <= pack_position(first, 0):
+                continue
+            table = messages.table_of(segment)
+            pieces = [
+                piece
+                for piece in segment.pieces(table)
+                if first <= piece.number <= last and self._is_meant(table, piece.run, now)
+            ]
+            if pieces:
+                yield segment, table, pieces
+
+    def _is_meant(self, table: CompactedTable, run: int, now: float) -> bool:
+        attributes = table.attributes[table.runs[run][1]]
+        expires = expiry_time(attributes, table.origins.times[run])
+        return (expires is None or expires > now) and self._is_wanted(attributes)
+
+    def _is_wanted(self, attributes: Mapping[str, Any]) -> bool:
+        return not self._headers or self._headers.items() <= attributes.get("headers", {}).items()
+
+
+def _defaults(config: QueueConfig) -> Mapping[str, Any]:
+    return with_defaults(config, {})
+
+
+def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
+    """Return one bit for each row of a section, set for those that are in none of the pieces."""
+    others = bytearray(b"\xff" * ((rows + 7) // 8))
+    for piece in pieces:
+        for row in range(piece.row, piece.row + piece.length):
+            others[row >> 3] &= ~(1 << (row & 7))
+    return bytes(others)
+
+
+class Relocation:
+    """Tells where messages lie now that are not where a plan says. Opens the space; the caller closes it."""
+
+    def __init__(self, path: str) -> None:
+        self._space = open_space(path)
+        self._store = self._space.engine.store
+
+    @public_call("reading messages")
+    def next(self, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
+        """Look for messages of commit ``number``, from an ordinal on and below ``end``.
+
+        Returns:
+            The first that are in the queue still, and the ordinal behind them; or None, and the ordinal from which to
+            look on.
+
+        Raises:
+            CorruptedFile: a table is damaged.
+        """
+        store = self._store
+        catch_up(store)
+        with store.view.mutex:
+            messages = store.view.index.messages
+            run, stop = messages.run_from(number, ordinal, end)
+            if run is None or run.queue.name != queue:
+                return None, stop
+            branch, in_branch = messages.branch_of(Position(number, ordinal))
+            config = store.settings.known.config.queues.get(queue)
+            found = stretch(run, branch, in_branch - (ordinal - run.first), config)
+            return found.part(ordinal, stop - ordinal), stop
+
+    def damaged(self, queue: str, problem: Exception) -> CorruptedFile:
+        """Return the error for messages that cannot be read where they lie."""
+        return CorruptedFile(f"messages of queue {queue} are damaged: {problem}; {WHAT_TO_DO}")
+
+    def close(self) -> None:
+        self._space.close()
