@@ -7,20 +7,27 @@ from forwarder.dataframes import register
 if TYPE_CHECKING:
     from forwarder.forwarder import Forwarder
     from forwarder.round import RoundResult
-    from forwarder.services import MissingQueue, ServiceError
+    from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.summary import Summary
     from forwarder.time_limits import TookTooLong
     from spool.workers.effects import Effect
-    from spool.workers.outcome import Reject, Retry
+    from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
 
 __all__ = [
+    "Caller",
     "Effect",
     "Forwarder",
+    "MissingQueue",
+    "Outcome",
     "Reject",
+    "Rejected",
+    "Replied",
+    "Request",
+    "Retried",
     "Retry",
     "RoundResult",
-    "MissingQueue",
+    "Service",
     "ServiceError",
     "SparkUnavailable",
     "Summary",
@@ -32,12 +39,12 @@ __all__ = [
 _MODULES = {
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.round": ("RoundResult",),
-    "forwarder.services": ("MissingQueue", "ServiceError"),
+    "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),
     "forwarder.summary": ("Summary",),
     "forwarder.time_limits": ("TookTooLong",),
     "spool.workers.effects": ("Effect",),
-    "spool.workers.outcome": ("Reject", "Retry"),
+    "spool.workers.outcome": ("Outcome", "Reject", "Rejected", "Replied", "Retried", "Retry"),
 }
 
 

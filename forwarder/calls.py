@@ -6,8 +6,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from forwarder.services.service import Caller, Request
-from spool.workers.outcome import Outcome
+from forwarder.services.service import MAX_REPLY, Caller, Request
+from spool.workers.outcome import Outcome, of_error
 
 Key = TypeVar("Key")
 
@@ -28,11 +28,17 @@ class CallThreads:
     def begin(self, request: Request, done: Callable[["Future[Outcome]"], object]) -> None:
         """Begin a call; `done` gets its future when it has ended, in the thread that made the call."""
         if self._pool is not None:
-            self._pool.submit(self.caller, request).add_done_callback(done)
+            self._pool.submit(self._call, request).add_done_callback(done)
             return
         future = Future[Outcome]()
-        future.set_result(self.caller(request))
+        future.set_result(self._call(request))
         done(future)
+
+    def _call(self, request: Request) -> Outcome:
+        try:
+            return self.caller(request)
+        except Exception as error:  # of a service that was written elsewhere
+            return of_error(error, MAX_REPLY)
 
 
 class Calls(Generic[Key]):

@@ -9,7 +9,15 @@ from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
 from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress, run_round
-from forwarder.services import MissingQueue, OtherSpaceService, QueueService, ServiceError, parse
+from forwarder.services import (
+    MissingQueue,
+    OtherSpaceService,
+    QueueService,
+    Service,
+    ServiceError,
+    check_sendable,
+    parse,
+)
 from forwarder.session import SparkUnavailable, start, stop, warm_up
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
@@ -47,8 +55,8 @@ class Forwarder:
 
     Args:
         path: the directory of the space.
-        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``) for each queue; or
-            routes as they are made of them.
+        routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
+            for each queue; or routes as they are made of them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         on_failure: what a final failure of a service means: "reject" (final) or "retry" (one of the message's tries).
         timeout: the seconds that a call may take.
@@ -64,7 +72,7 @@ class Forwarder:
     def __init__(
         self,
         path: str,
-        routes: Mapping[str, str] | Sequence[Route],
+        routes: Mapping[str, str | Service] | Sequence[Route],
         spark: "SparkSession | None" = None,
         *,
         master: str = "local[*]",
@@ -82,9 +90,11 @@ class Forwarder:
             raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
         self.path = path
         if isinstance(routes, Mapping):
-            routes = [
-                Route(queue, parse(url, timeout=timeout, threads=threads), on_failure) for queue, url in routes.items()
-            ]
+            services = {
+                queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
+                for queue, service in routes.items()
+            }
+            routes = [Route(queue, service, on_failure) for queue, service in services.items()]
         self.routes = list(routes)
         self.summary = Summary()
         self._spark = spark
@@ -181,6 +191,7 @@ class Forwarder:
         for route in self.routes:
             if route.queue not in queues:
                 raise MissingQueue(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
+            check_sendable(route.service)
             route.service.check()
             if isinstance(route.service, OtherSpaceService) and samefile(route.service.path, self.path):
                 queue = route.service.queue

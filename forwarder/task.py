@@ -200,5 +200,5 @@ def _threads(service: Service) -> CallThreads:
     """Return the opened service with its threads; it is opened once in each worker process."""
     key = (os.getpid(), service)
     if key not in _opened:
-        _opened[key] = CallThreads(service.open(), service.threads)
+        _opened[key] = CallThreads(service.open(), service.threads if service.watched is None else 1)
     return _opened[key]

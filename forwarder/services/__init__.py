@@ -8,7 +8,15 @@ from forwarder.services.kafka import KafkaService
 from forwarder.services.other_space import OtherSpaceService
 from forwarder.services.python import PythonService
 from forwarder.services.queue import QueueService
-from forwarder.services.service import MAX_REPLY, Caller, MissingQueue, Request, Service, ServiceError
+from forwarder.services.service import (
+    MAX_REPLY,
+    Caller,
+    MissingQueue,
+    Request,
+    Service,
+    ServiceError,
+    check_sendable,
+)
 
 __all__ = [
     "MAX_REPLY",
@@ -24,6 +32,7 @@ __all__ = [
     "Request",
     "Service",
     "ServiceError",
+    "check_sendable",
     "parse",
 ]
 

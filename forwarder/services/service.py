@@ -1,11 +1,17 @@
-"""What all kinds of services have in common: requests, outcomes, and how a service is opened."""
+"""What all kinds of services have in common: requests, outcomes, and how a service is opened.
 
+A kind of service is two classes, which need not be derived from these: a `Service`, which is sent to the workers, and
+its `Caller`, which lives in one of them.
+"""
+
+import pickle
 from dataclasses import dataclass
 from typing import Protocol
 
 from spool.model.message import Message
+from spool.text import shown
 from spool.workers.functions import ServiceError as ServiceError
-from spool.workers.outcome import Outcome
+from spool.workers.outcome import Outcome, describe
 
 MAX_REPLY = 256 * 1024 * 1024
 """Bytes; the largest body that a queue takes by default."""
@@ -28,24 +34,33 @@ class Request:
 
 
 class Caller(Protocol):
-    """An opened service, for one worker process; it never raises but for KeyboardInterrupt.
+    """An opened service, for one worker process. What it raises is what it is for a function: a try that failed,
+    unless it is `Reject`.
 
     If its service has several `threads`, it is called from as many at the same time.
     """
 
-    def __call__(self, request: Request) -> Outcome:
-        """Deliver one message and return the outcome."""
+    def __call__(self, request: Request, /) -> Outcome:
+        """Deliver one message and return the outcome.
+
+        `Replied`: it is done. `Retried`: it failed for now; with `counted=False` the service was not reached, so that
+        the route pauses and no try is lost. `Rejected`: it failed for good.
+        """
 
     def close(self) -> None:
         """Release what the worker does not need any more."""
 
 
 class Service(Protocol):
-    """A service by name: small, and picklable, so that it can be sent to the workers."""
+    """A service by name: small, hashable and picklable, so that it can be sent to the workers: a frozen dataclass, say.
+
+    It is opened once in each worker process. Equal services are one.
+    """
 
     @property
     def watched(self) -> float | None:
-        """The seconds that a call may take, if it may hang its process; None if the service limits its time itself."""
+        """The seconds that a call may take, if it may hang its process, which is ended five seconds later; None if the
+        service limits its time itself."""
 
     @property
     def threads(self) -> int:
@@ -56,3 +71,17 @@ class Service(Protocol):
 
     def open(self) -> Caller:
         """Prepare the service in this process; raise `ServiceError` if it cannot be used here."""
+
+
+def check_sendable(service: Service) -> None:
+    """Raise `ServiceError` unless the service can be sent to workers, and be found again among those opened there."""
+    try:
+        is_same = pickle.loads(pickle.dumps(service)) == service
+        hash(service)
+    except Exception as error:  # of whatever kind: a pickled object may do anything
+        raise ServiceError(
+            f"the service {shown(service)} cannot be sent to workers ({describe(error)}): make it a frozen dataclass "
+            "of plain values, in a module of its own"
+        ) from None
+    if not is_same:
+        raise ServiceError(f"the service {shown(service)} does not equal a copy of itself: make it a frozen dataclass")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.round import count_calls_in_progress
+from forwarder.round import Route, count_calls_in_progress, run_round
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.forwarder.rounds import bodies, echo, forward
+from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward
 
 PATIENT_SECONDS = 30.0
 
@@ -104,23 +104,57 @@ def test_messages_of_a_group_are_never_under_way_together(space: spool.Space) ->
     assert together == [b"1"]
 
 
-def test_what_the_service_raises_ends_the_task_after_the_calls_under_way(space: spool.Space) -> None:
+def test_an_interrupt_ends_the_task_after_the_calls_under_way(space: spool.Space) -> None:
     space.put_many("work", [b"breaks", b"goes on"])
     broken, ended = threading.Event(), []
 
     def answer(request: Request) -> Outcome:
         if request.raw == b"breaks":
             broken.set()
-            raise spool.SystemFailure("broken")
+            raise KeyboardInterrupt
         assert broken.wait(PATIENT_SECONDS)
         ended.append(request.raw)
         return Replied()
 
-    with pytest.raises(spool.SystemFailure):
+    with pytest.raises(KeyboardInterrupt):
         forward(space, answer, threads=2, job=in_one_task)
     assert ended == [b"goes on"]
     assert not list(Path(space.path, "prepared").iterdir())
     assert len(bodies(space, "work")) == 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_a_service_raises_is_what_a_function_raises(space: spool.Space, threads: int) -> None:
+    space.put_many("work", [b"boom", b"never", b"fine"])
+
+    def answer(request: Request) -> Outcome:
+        if request.raw == b"boom":
+            raise ValueError("no such thing")
+        if request.raw == b"never":
+            raise spool.Reject("no such account", reply=b"sorry")
+        return Replied()
+
+    result = forward(space, answer, threads=threads, job=in_one_task)
+    assert result.effects == {Effect.RETRIED: 1, Effect.REJECTED: 1, Effect.DELIVERED: 1}
+    assert result.failures.last(Effect.RETRIED) == "ValueError: no such thing"
+    assert bodies(space, "failures") == [b"sorry"]
+
+
+def test_a_service_that_is_watched_is_called_one_message_at_a_time(space: spool.Space) -> None:
+    """Its process is ended for one call that hangs: the others under way would be lost with it."""
+    space.put_many("work", [b"x"] * 6)
+    under_way, most = [], []
+
+    def answer(request: Request) -> Outcome:
+        under_way.append(request)
+        most.append(len(under_way))
+        under_way.remove(request)
+        return Replied()
+
+    route = Route("work", Scripted("watched", watched=60.0, threads=4))
+    answers["watched"] = answer
+    run_round(space, route, in_one_task, limit=100, tasks=1, timeout=0)
+    assert most == [1] * 6
 
 
 def test_all_calls_that_are_under_way_count_when_the_forwarder_is_ended(space: spool.Space) -> None:

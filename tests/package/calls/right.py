@@ -4,7 +4,9 @@ import asyncio
 import io
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
+import forwarder
 import spool
 
 LATER: spool.PutOptions = {"delay": 5, "priority": 90}
@@ -67,7 +69,42 @@ def handle(message: spool.Message) -> bytes | None:
     raise spool.Retry("later", delay=60)
 
 
+@dataclass(frozen=True)
+class Printer:
+    device: str
+    threads: int = 4
+    watched: float | None = None
+
+    def check(self) -> None:
+        if not self.device:
+            raise forwarder.ServiceError("name a device")
+
+    def open(self) -> "PrinterCaller":
+        return PrinterCaller()
+
+
+class PrinterCaller:
+    def __call__(self, request: forwarder.Request) -> forwarder.Outcome:
+        if not request.raw:
+            return forwarder.Rejected("nothing to print", forwarder.Replied(b"no"))
+        if request.message.attempts > 3:
+            return forwarder.Retried("no paper", delay=60.0, counted=False)
+        return forwarder.Replied(request.raw)
+
+    def close(self) -> None:
+        pass
+
+
+def forward() -> forwarder.Service:
+    printer: forwarder.Service = Printer("lp0")
+    forwarder.Forwarder("shop", {"orders": printer, "bills": "exec:lp"}, threads=4)
+    caller: forwarder.Caller = printer.open()
+    caller.close()
+    return printer
+
+
 def main() -> None:
+    forward()
     with spool.open("shop") as space:
         work(space, ["x"])
         summary: spool.WorkSummary = space.work("orders", handle, threads=4, once=True, timeout=None)

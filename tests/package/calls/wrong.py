@@ -1,5 +1,6 @@
 """Calls that a type checker finds: each line that ends with the word error, and no other."""
 
+import forwarder
 import spool
 
 HIGH: spool.PutOptions = {"priorty": 90}  # error
@@ -63,3 +64,34 @@ async def tasks(space: spool.aio.Space) -> None:
         await tx.put("orders", b"x", priorty=5)  # error
         await tx.put_many("orders", [b"x"], headers=[])  # error
         await tx.get("orders", timout=3)  # error
+
+
+class Unopened:
+    threads = 1
+    watched = None
+
+    def check(self) -> None:
+        pass
+
+
+class Unanswered(Unopened):
+    def open(self) -> "Silent":
+        return Silent()
+
+
+class Silent:
+    def __call__(self, request: forwarder.Request) -> str:
+        return request.message.id
+
+    def close(self) -> None:
+        pass
+
+
+def forward(path: str) -> None:
+    forwarder.Forwarder(path, {"orders": Unopened()})  # error
+    unopened: forwarder.Service = Unopened()  # error
+    unanswered: forwarder.Service = Unanswered()  # error
+    caller: forwarder.Caller = Silent()  # error
+    forwarder.Retried("later", dely=5)  # error
+    forwarder.Forwarder(path, {"orders": "exec:lp"}, threads="4")  # error
+    print(unopened, unanswered, caller)
