@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spool.forwarder")
 
+ON_FAILURE = ("reject", "delete", "retry")
+"""What a final failure of a service may mean for the message."""
+
 MOST_THREADS = 1000
 """The most calls that a task can have under way at a time."""
 
@@ -58,10 +61,12 @@ class Forwarder:
         routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
             for each queue; or routes as they are made of them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
-        on_failure: what a final failure of a service means: "reject" (final) or "retry" (one of the message's tries).
+        on_failure: what a final failure of a service means: "reject" (final), "delete" (the same, but the message is
+            deleted if the failure queue has the service's reply) or "retry" (one of the message's tries).
         timeout: the seconds that a call may take.
         threads: how many calls each task has under way at a time, of a service that allows several; None for as many
             as suit its kind.
+        idle: the seconds after which `run` ends if there was no message to forward; None for never.
         progress: called with (queue, RoundResult) after each round.
         say: called with a few words about what is being done; without it, they are logged.
 
@@ -79,11 +84,14 @@ class Forwarder:
         on_failure: str = "reject",
         timeout: float = 30.0,
         threads: int | None = None,
+        idle: float | None = None,
         progress: Callable[[str, RoundResult], None] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        if on_failure not in ("reject", "retry"):
-            raise ServiceError(f"on_failure is reject or retry, not {on_failure!r}")
+        if on_failure not in ON_FAILURE:
+            raise ServiceError(f"on_failure is {', '.join(ON_FAILURE[:-1])} or {ON_FAILURE[-1]}, not {on_failure!r}")
+        if idle is not None and not idle > 0:
+            raise ServiceError(f"idle is a number of seconds above 0, not {idle!r}")
         if not routes:
             raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
         if threads is not None and not 1 <= threads <= MOST_THREADS:
@@ -101,6 +109,8 @@ class Forwarder:
         self._master = master
         self._progress = progress
         self._say = say or log.info
+        self._idle = idle
+        self._active_at = float("-inf")  # when there was a message last, in seconds of the monotonic clock
         self._stop = threading.Event()
         self._is_stopping = self._is_starting = False
         self._end: Callable[[], object] | None = None
@@ -127,6 +137,7 @@ class Forwarder:
                 return self.summary
             try:
                 self._say("forwarding")
+                self._active_at = space.engine.store.clock.monotonic()
                 for routes in self._steps(once):
                     self._run_routes(space, spark, routes, once)
             finally:
@@ -256,6 +267,7 @@ class Forwarder:
                     self._tried[route.queue].update(result.tried)
                     if not result.messages or result.down or len(self._tried[route.queue]) > _MAX_TRIED:
                         return
+                self._note_activity(space.engine.store.clock.monotonic(), result.messages)
                 if result.down:
                     log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
                     self._stop.wait(max(pause, result.retry_after or 0.0))
@@ -272,6 +284,14 @@ class Forwarder:
             log.exception("the route of queue %s ended", route.queue)
             with self._mutex:
                 self.summary.errors.append(f"{route.queue}: {type(error).__name__}: {error}")
+            self._stop.set()
+
+    def _note_activity(self, now: float, messages: int) -> None:
+        """Stop when there was nothing to forward for long enough, and no call is in progress."""
+        if messages:
+            self._active_at = now
+        elif self._idle is not None and not self._in_progress and now - self._active_at >= self._idle:
+            self._say(f"no message for {self._idle:g} s")
             self._stop.set()
 
     def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, wait: float) -> RoundResult:

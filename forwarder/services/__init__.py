@@ -33,6 +33,7 @@ __all__ = [
     "Service",
     "ServiceError",
     "check_sendable",
+    "named_as",
     "parse",
 ]
 
@@ -69,3 +70,15 @@ def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, thread
         "exec: (exec:command argument), file: (file:directory), kafka: (kafka://host:port/topic) "
         "or queue: (queue:name, or queue:name@/path/of/a/space)"
     )
+
+
+def named_as(queue: str, services: str) -> str:
+    """Return the URL of the service that has the queue's name.
+
+    Args:
+        services: what the service is one of: a module (`python:package.module`), or a URL, a directory, the brokers
+            of Kafka, behind which the name comes as a path does.
+    """
+    if services.startswith("python:"):
+        return f"{services}{'.' if ':' in services[len('python:') :] else ':'}{queue}"
+    return f"{services.rstrip('/')}/{queue}"

@@ -37,7 +37,16 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    return by_queue(given, "route", "QUEUE=SERVICE", "orders=http://localhost:8000/orders")
+    """Parse the routes; one without a service has that of the queue's name, if ``--services`` says where it is."""
+    services: str | None = context.params.get("services")
+
+    def of_queue(queue: str) -> str:
+        from forwarder.services import named_as
+
+        return named_as(queue, services or "")
+
+    default = None if services is None else of_queue
+    return by_queue(given, "route", "QUEUE=SERVICE", "orders=http://localhost:8000/orders", default)
 
 
 @click.command("spool-forward", cls=SingleProgram)
@@ -46,6 +55,12 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://…, "
     "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC, queue:NAME or "
     "queue:NAME@SPACE. Give one --route for each queue.",
+)  # fmt: skip
+@click.option(
+    "--services", metavar="WHERE", is_eager=True,
+    help="Where the services of --route QUEUE are that name none: the service then has the queue's name. With "
+    "python:shop.services it is a function of that module; with a URL, exec:DIRECTORY, file:DIRECTORY or "
+    "kafka://BROKERS, the name follows as in a path.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,
@@ -57,9 +72,10 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     "as it has cores.",
 )  # fmt: skip
 @click.option(
-    "--on-failure", type=click.Choice(["reject", "retry"]), default="reject", show_default=True,
+    "--on-failure", type=click.Choice(["reject", "delete", "retry"]), default="reject", show_default=True,
     help="What happens to a message that its service refuses for good: reject ends it at once, in the error queue "
-    "if there is one; retry counts the refusal as one of its tries.",
+    "if there is one; delete does the same, but deletes it if the failure queue has the service's reply; retry counts "
+    "the refusal as one of its tries.",
 )  # fmt: skip
 @click.option(
     "--timeout", metavar="TIME", type=short_duration, default="30", show_default=True,
@@ -71,6 +87,10 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     help="How many calls of one service each core has under way at a time; without it, 32 of a web service, 64 "
     "records of Kafka, 8 files, one command. Python functions are called one after the other.",
 )  # fmt: skip
+@click.option(
+    "--idle-exit", "idle", metavar="TIME", type=short_duration,
+    help="Exit when there was no message to forward for that long, in seconds or e.g. 5m, instead of waiting for more.",
+)  # fmt: skip
 @json_option
 @space_option
 @version_option
@@ -78,11 +98,13 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 def main(
     context: click.Context,
     routes: dict[str, str],
+    services: str | None,
     once: bool,
     master: str,
     on_failure: str,
     timeout: float,
     threads: int | None,
+    idle: float | None,
     as_json: bool,
 ) -> None:
     """Call a service for each message; its reply goes to the message's reply queue, in the same commit.
@@ -94,7 +116,7 @@ def main(
 
     \b
     Exit codes:
-      0    everything was forwarded, or a signal ended the program
+      0    everything was forwarded, or a signal or --idle-exit ended the program
       1    a route failed, or, with --once, its service could not be reached
       2    wrong usage, or a service that cannot be used as it is named
       5    with --once: some messages were left for later, because they failed or are held
@@ -104,6 +126,7 @@ def main(
     Examples:
       spool-forward -s /var/spool/shop --route orders=http://localhost:8000/orders
       spool-forward --route orders=python:shop.handlers:book --once
+      spool-forward --route orders --route bills --services python:shop.services --idle-exit 10m
     """
     from forwarder import Forwarder, MissingQueue, ServiceError, SparkUnavailable
 
@@ -111,7 +134,7 @@ def main(
         try:
             forwarder = Forwarder(
                 space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, threads=threads,
-                progress=progress, say=say,
+                idle=idle, progress=progress, say=say,
             )  # fmt: skip
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)

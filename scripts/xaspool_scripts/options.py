@@ -129,17 +129,22 @@ def headers(given: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
-def by_queue(given: tuple[str, ...], kind: str, form: str, example: str) -> dict[str, str]:
+def by_queue(
+    given: tuple[str, ...], kind: str, form: str, example: str, default: Callable[[str], str] | None = None
+) -> dict[str, str]:
     """Parse texts such as ``QUEUE=SERVICE`` into targets by queue.
 
     Args:
         kind: what a queue has one of, e.g. "route".
         form: how a text is written, for the error of one that is not.
         example: the same.
+        default: makes the target for a text that is a queue alone; None: such a text is an error.
     """
     targets: dict[str, str] = {}
     for text in given:
         queue, sign, target = text.partition("=")
+        if queue and not sign and default is not None:
+            sign, target = "=", default(queue)
         if not (queue and sign and target):
             raise click.BadParameter(f"{text!r} is not {form}, e.g. {example}")
         if queue in targets:

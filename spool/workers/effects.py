@@ -48,7 +48,8 @@ class Effect(enum.StrEnum):
 class OutcomePolicy:
     """What decides the effects of an outcome: the queue's options, and those of the space and all its queues.
 
-    ``on_failure``: what to do with a failure that the service calls final: "reject" it, or "retry" as a failed try.
+    ``on_failure``: what to do with a failure that the service calls final: "reject" it; "delete" the message if the
+    failure queue has the service's reply, and reject it otherwise; or "retry" it as a failed try.
     """
 
     queue: QueueConfig
@@ -135,9 +136,13 @@ def _reject(
     batch: CommitBatch, policy: OutcomePolicy, held: HeldMessage, message: Message, outcome: Rejected
 ) -> Effect:
     """Put the reply into the failure queue and move the request to the error queue, each if it is set."""
+    is_answered = False
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(batch, policy, message.failure_queue, message, outcome.reply)
-    if policy.queue.error_queue is not None:
+        is_answered = True
+    if is_answered and policy.on_failure == "delete":
+        batch.remove(*held.position, 1, "failed")
+    elif policy.queue.error_queue is not None:
         batch.update(*held.position, 1, moved_to(policy.queue, message.attempts + 1, outcome.reason))
     else:
         log.warning(

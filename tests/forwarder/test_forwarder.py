@@ -214,8 +214,10 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
 def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
     with pytest.raises(ServiceError, match="give a route"):
         Forwarder(path, {})
-    with pytest.raises(ServiceError, match="reject or retry"):
+    with pytest.raises(ServiceError, match="reject, delete or retry"):
         Forwarder(path, {"sample": "queue:errors"}, on_failure="explode")
+    with pytest.raises(ServiceError, match="seconds above 0, not 0"):
+        Forwarder(path, {"sample": "queue:errors"}, idle=0)
     with pytest.raises(ServiceError, match="whole number from 1 to 1000, not 0"):
         Forwarder(path, {"sample": "queue:errors"}, threads=0)
 

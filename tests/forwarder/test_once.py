@@ -210,3 +210,32 @@ def test_the_summary_names_effects_and_reasons_for_people_and_for_programs(
         "down": {},
         "errors": [],
     }
+
+
+def test_q12_a_forwarder_ends_when_it_was_idle_for_long_enough(space: spool.Space) -> None:
+    space.put_many("work", ["a", "b"])
+    summary = made(space, lambda request: Replied(), idle=0.01).run()
+    assert summary.effects == {"work": {Effect.DELIVERED: 2}}
+
+
+def test_a_forwarder_is_not_idle_while_a_call_is_in_progress(space: spool.Space) -> None:
+    run = made(space, lambda request: Replied(), idle=0.01)
+    run._in_progress["other"] = []
+    run._note_activity(1e9, 0)
+    assert not run._stop.is_set()
+    del run._in_progress["other"]
+    run._note_activity(1e9, 1)
+    assert not run._stop.is_set()
+    run._note_activity(2e9, 0)
+    assert run._stop.is_set()
+
+
+def test_q12_a_route_without_a_service_has_that_of_the_queue_s_name(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(driver, "parse", lambda url, **_: asked.append(url) or Scripted(url))
+    words = ["-s", space.path, "--route", "work", "--services", "python:no_such_module"]
+    assert CliRunner().invoke(main, words).exit_code == 2
+    assert asked == ["python:no_such_module:work"]
+    assert "'work' is not QUEUE=SERVICE" in CliRunner().invoke(main, words[:4]).output

@@ -208,6 +208,21 @@ def test_e05_q12_a_rejection_sends_its_reply_and_the_request_apart(space: spool.
     assert forward(space, lambda request: Rejected("no"), on_failure="retry").effects == {Effect.RETRIED: 1}
 
 
+@pytest.mark.parametrize(
+    ("reply", "failure_queue", "deleted"),
+    [(Replied(b"why"), "failures", True), (None, "failures", False), (Replied(b"why"), None, False)],
+)
+def test_q12_a_refused_request_may_be_deleted_once_its_reply_is_in_the_failure_queue(
+    space: spool.Space, reply: Replied | None, failure_queue: str | None, deleted: bool
+) -> None:
+    space.change_queue("work", failure_queue=failure_queue)
+    space.put("work", b"x")
+    assert forward(space, lambda request: Rejected("no", reply), on_failure="delete").effects == {Effect.REJECTED: 1}
+    assert bodies(space, "failures") == ([b"why"] if deleted else [])
+    assert bodies(space, "errors") == ([] if deleted else [b"x"]), "nothing is deleted without a trace"
+    assert bodies(space, "work") == []
+
+
 def test_q13_passed_on_messages_keep_what_they_carry(space: spool.Space) -> None:
     space.put("work", {"a": 1}, correlation_id="c", priority=9)
     forward(space, lambda request: Passed("next"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forwarder.services import PythonService, Request, Service, ServiceError, parse
+from forwarder.services import PythonService, Request, Service, ServiceError, named_as, parse
 from forwarder.services.python import PythonCaller
 from spool.model.message import LONGEST_REASON, Message
 from spool.model.position import Position
@@ -44,6 +44,20 @@ class TestNames:
     def test_each_kind_has_its_scheme_and_can_be_sent_to_a_worker(self, url: str) -> None:
         service = parse(url, timeout=7, max_reply=9)
         assert pickle.loads(pickle.dumps(service)) == service
+
+    @pytest.mark.parametrize(
+        ("services", "url"),
+        [
+            ("python:shop.services", "python:shop.services:orders"),
+            ("python:shop:Desk", "python:shop:Desk.orders"),
+            ("http://localhost:8000", "http://localhost:8000/orders"),
+            ("http://localhost:8000/v1/", "http://localhost:8000/v1/orders"),
+            ("exec:/srv/bin", "exec:/srv/bin/orders"),
+            ("kafka://h:1,i:2", "kafka://h:1,i:2/orders"),
+        ],
+    )
+    def test_q12_a_service_may_have_the_name_of_the_queue(self, services: str, url: str) -> None:
+        assert named_as("orders", services) == url
 
     @pytest.mark.parametrize("url", ["ftp://host/", "orders", "", ":", "python", "gopher://x"])
     def test_an_unknown_scheme_is_told_the_known_ones(self, url: str) -> None:
