@@ -9,16 +9,17 @@ worker is alone; that message is counted as tried.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from forwarder.failures import Failures
 from forwarder.services import QueueService, Service
-from forwarder.task import IN_A_QUEUE, Block, Chunk
+from forwarder.task import IN_A_QUEUE, Block, Chunk, count_of
 from forwarder.time_limits import GRACE_SECONDS, took_too_long
 from spool.coordination.locks import coordinator_byte
 from spool.errors import Full, NotOpen, ProtocolError, SpoolError, SystemFailure
+from spool.index.stretch import Stretch, cut
 from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.position import Position
@@ -26,7 +27,7 @@ from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store.store import Store
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.delivery import HeldMessage, set_aside
+from spool.transactions.delivery import set_aside
 from spool.transactions.resolution import resolve_orphans
 from spool.workers.effects import Effect, OutcomePolicy
 
@@ -136,7 +137,7 @@ def run_round(
         if not held:
             return RoundResult()
         if full:
-            return RoundResult({Effect.KEPT: len(held)}, full=full)
+            return RoundResult({Effect.KEPT: count_of(held)}, full=full)
         known = store.settings.known.config
         policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
         whole = Chunk(space.path, round_id, route.service, policy, held, in_order=in_order)
@@ -145,10 +146,10 @@ def run_round(
             try:
                 result = _commit(store, transaction, blocks)
             except Full as error:
-                result = RoundResult({Effect.KEPT: len(held)}, full=str(error))
+                result = RoundResult({Effect.KEPT: count_of(held)}, full=str(error))
     with store.guard:
         resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
-    if result.full and len(held) == 1:
+    if result.full and count_of(held) == 1:
         _count_try(space, held[0], f"there was no room for its reply: {result.full}")
     return result
 
@@ -174,7 +175,7 @@ def _room(store: Store, route: Route) -> tuple[int | None, str]:
     return least, ""
 
 
-def _count_try(space: Space, held: HeldMessage, reason: str) -> None:
+def _count_try(space: Space, held: Stretch, reason: str) -> None:
     """Count a try of the only message of a round, so that it cannot block its queue while another queue is full."""
     with suppress(SpoolError), space.transaction() as transaction:  # another process may have taken it by now
         transaction.get(held.queue, message_id=held.id)
@@ -187,8 +188,8 @@ def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
     with suppress(SpoolError, OSError), store.guard:
         positions = []
         for chunk in chunks:
-            first, held = chunk.first_byte, chunk.messages
-            positions += [held[byte - first].position for byte in _locked(store, first, first + len(held))]
+            first = chunk.first_byte
+            positions += [chunk.position(byte - first) for byte in _locked(store, first, first + len(chunk))]
         reason = "the forwarder was ended while the service worked on it"
         count_failures(store, positions, reason, store.deadline(_COUNT_SECONDS))
 
@@ -243,20 +244,20 @@ def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -
     try:
         return job(split(replace(whole, until=clock.now() + calling), tasks))
     except TaskDied as error:
-        if len(whole.messages) == 1:
+        if len(whole) == 1:
             return [_count_killer(space, whole, error, clock.monotonic() - begun)]
         log.info("a task died with its worker; looking for the message in halves: %s", error)
-        middle = len(whole.messages) // 2
-        first, second = (replace(whole, messages=part) for part in (whole.messages[:middle], whole.messages[middle:]))
-        blocks = _deliver(space, job, first, tasks, calling)
-        if whole.in_order:  # the second half may have to wait for a message of the first one
-            return blocks
-        return blocks + _deliver(space, job, second, tasks, calling)
+        blocks = []
+        for half in cut(whole.stretches, (len(whole) + 1) // 2):
+            blocks += _deliver(space, job, replace(whole, stretches=half), tasks, calling)
+            if whole.in_order:  # the second half may have to wait for a message of the first one
+                break
+        return blocks
 
 
 def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -> Block:
     """Count a try of the message whose task died after `seconds`, at once, while its claim is held."""
-    store, held, limit = space.engine.store, chunk.messages[0], chunk.service.watched
+    store, held, limit = space.engine.store, chunk.stretches[0], chunk.service.watched
     reason = f"the worker that handled it died: {error}"
     if limit is not None and seconds >= limit + GRACE_SECONDS:
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
@@ -280,17 +281,8 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
     """
     if whole.in_order:
         return [whole]
-    messages = whole.messages
-    target = max(1, min(_CHUNK_MESSAGES, -(-len(messages) // (2 * tasks))))
-    chunks: list[Sequence[HeldMessage]] = []
-    start, size = 0, 0
-    for index, message in enumerate(messages):
-        if index > start and (index - start >= target or size + message.body.length > _CHUNK_BYTES):
-            chunks.append(messages[start:index])
-            start, size = index, 0
-        size += message.body.length
-    chunks.append(messages[start:])
+    most = max(1, min(_CHUNK_MESSAGES, -(-len(whole) // (2 * tasks))))
     return [
-        replace(whole, messages=list(part), must_call=whole.must_call and index < tasks)
-        for index, part in enumerate(chunks)
+        replace(whole, stretches=part, must_call=whole.must_call and place < tasks)
+        for place, part in enumerate(cut(whole.stretches, most, _CHUNK_BYTES))
     ]

@@ -16,13 +16,13 @@ from forwarder.services import Request, Service
 from forwarder.time_limits import Watchdog
 from spool.coordination.locks import call_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
+from spool.index.stretch import Stretch
 from spool.model import codecs
-from spool.model.message import Message
+from spool.model.message import Message, message_id
 from spool.model.position import Position
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.retries import is_last
 from spool.remote.branch import RemoteBranch, Vote
-from spool.transactions.delivery import HeldMessage
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Retried
 
@@ -45,7 +45,7 @@ class Chunk:
     round_id: bytes
     service: Service
     policy: OutcomePolicy
-    messages: list[HeldMessage]
+    stretches: list[Stretch]
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
@@ -53,7 +53,24 @@ class Chunk:
     @property
     def first_byte(self) -> int:
         """The first of the bytes whose locks tell which message's call is in progress."""
-        return call_byte(self.round_id, *self.messages[0].position)
+        return call_byte(self.round_id, *self.stretches[0].position)
+
+    def __len__(self) -> int:
+        """How many messages it has."""
+        return count_of(self.stretches)
+
+    def position(self, place: int) -> Position:
+        """Return the position of a message; `place` counts the messages from 0."""
+        for stretch in self.stretches:
+            if place < stretch.length:
+                return Position(stretch.number, stretch.first + place)
+            place -= stretch.length
+        raise IndexError(place)
+
+
+def count_of(stretches: Iterable[Stretch]) -> int:
+    """Return how many messages these are."""
+    return sum(stretch.length for stretch in stretches)
 
 
 @dataclass
@@ -118,27 +135,25 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
     """
     block, ended, is_over = Block(), list[_Ended](), False
     threads = _threads(chunk.service)
-    with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, HeldMessage, Request]](threads) as calls:
+    with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, Request]](threads) as calls:
 
         def wait() -> None:
             nonlocal is_over
-            (place, held, request), outcome = calls.wait()
+            (place, request), outcome = calls.wait()
             branch.end_call(chunk.first_byte + place)
-            ended.append(_Ended(place, held, request, outcome, time.time()))
+            ended.append(_Ended(place, request, outcome, time.time()))
             is_over = is_over or ended[-1].was_not_reached or (chunk.in_order and ended[-1].goes_back(chunk.policy))
 
-        for place, held in enumerate(chunk.messages):
+        for place, (position, request) in enumerate(_requests(branch, chunk)):
             if is_over or (time.time() >= chunk.until and (place > 0 or not chunk.must_call)):
                 break
-            try:
-                request = _read(branch, held)
-            except CorruptedFile as error:
-                block.damaged.append((held.position, str(error)))
-                block.count(Effect.SET_ASIDE, str(error))
+            if isinstance(request, str):
+                block.damaged.append((position, request))
+                block.count(Effect.SET_ASIDE, request)
                 continue
             watchdog.begin_call()
             branch.begin_call(chunk.first_byte + place)
-            calls.begin((place, held, request), request)
+            calls.begin((place, request), request)
             while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()
         while calls.under_way:
@@ -153,7 +168,6 @@ class _Ended:
     """A call that has ended: the message and its place in the chunk, what the call came to, and when."""
 
     place: int
-    held: HeldMessage
     request: Request
     outcome: Outcome
     at: float
@@ -172,27 +186,45 @@ class _Ended:
 def _record(branch: RemoteBranch, policy: OutcomePolicy, one: _Ended, block: Block) -> None:
     """Write what a call came to into the branch, and count it."""
     request = one.request
-    effect, reason = record(branch.batch, policy, one.held, request.message, request.raw, one.outcome, one.at)
+    effect, reason = record(branch.batch, policy, request.message, request.raw, one.outcome, one.at)
     block.count(effect, reason)
     if effect in IN_A_QUEUE:
-        block.tried.append(one.held.position)
+        block.tried.append(request.message.position)
     if effect is Effect.KEPT and isinstance(one.outcome, Retried):
         block.retry_after = one.outcome.delay
 
 
-def _read(branch: RemoteBranch, held: HeldMessage) -> Request:
-    """Read a message for a service.
+def _requests(branch: RemoteBranch, chunk: Chunk) -> Iterator[tuple[Position, Request | str]]:
+    """Read the messages of a chunk for its service; what cannot be read comes as the reason."""
+    for whole in chunk.stretches:
+        for part, found in _read(branch, whole):
+            if isinstance(found, str):
+                yield part.position, found
+                continue
+            for ordinal, raw in enumerate(found, part.first):
+                position = Position(part.number, ordinal)
+                yield position, _request(part, position, raw)
 
-    Raises:
-        CorruptedFile: the body is damaged.
-    """
-    raw = branch.read(held)
+
+def _read(branch: RemoteBranch, whole: Stretch) -> list[tuple[Stretch, list[bytes] | str]]:
+    """Read the bodies of neighbours; where one is damaged, each alone, or the reason why it cannot be read."""
+    try:
+        return [(whole, branch.read(whole))]
+    except CorruptedFile as error:
+        if whole.length == 1:
+            return [(whole, str(error))]
+    ordinals = range(whole.first, whole.first + whole.length)
+    return [one for ordinal in ordinals for one in _read(branch, whole.part(ordinal, 1))]
+
+
+def _request(part: Stretch, position: Position, raw: bytes) -> Request:
     body, unreadable = raw, ""
     try:
-        body = codecs.decode(raw, held.attributes.get("codec"))
+        body = codecs.decode(raw, part.attributes.get("codec"))
     except UnknownCodec as error:  # a service that takes bytes needs no codec
         unreadable = str(error)
-    message = Message(held.id, held.queue, body, held.enqueued_at, held.position, held.attributes)
+    id_ = message_id(part.branch, part.in_branch + position.ordinal - part.first)
+    message = Message(id_, part.queue, body, part.committed_at, position, part.attributes)
     return Request(message, raw, unreadable)
 
 

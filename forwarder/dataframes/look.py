@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from forwarder.dataframes.columns import ReadOptions
-from forwarder.dataframes.places import Compacted, Item, Stretch, packed, stretch
+from forwarder.dataframes.places import Compacted, Item, packed
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.run import Run
 from spool.index.segment import Piece, Segment, pack_position
+from spool.index.stretch import Stretch, stretch_of
 from spool.log.visibility import catch_up
 from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
@@ -71,7 +72,7 @@ class Look:
     def _items(self, first: int, last: int) -> Iterator[tuple[Item, int]]:
         branches = self._store.view.index.messages.branch_ids
         for run in self._runs(first, last):
-            where = stretch(run, *branches.of(run.number, run.first), self._queues[run.queue.name])
+            where = stretch_of(run, *branches.of(run.number, run.first), self._queues[run.queue.name])
             yield where, run.bytes_of(run.first, run.live)
         for segment, table, pieces in self._segments(first, last):
             config = self._queues[segment.queue.name]
@@ -170,7 +171,7 @@ class Relocation:
                 return None, stop
             branch, in_branch = messages.branch_of(Position(number, ordinal))
             config = store.settings.known.config.queues.get(queue)
-            found = stretch(run, branch, in_branch - (ordinal - run.first), config)
+            found = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
             return found.part(ordinal, stop - ordinal), stop
 
     def damaged(self, queue: str, problem: Exception) -> CorruptedFile:

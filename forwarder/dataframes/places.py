@@ -3,43 +3,16 @@
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgpack
 
 from spool.format.header import SectionEntry
-from spool.format.reader import BodyPlace
 from spool.format.table import CompactedTable
 from spool.index.commit import FileRef
-from spool.index.run import Run
 from spool.index.segment import Piece, live_pieces
-from spool.model.message import with_defaults
+from spool.index.stretch import Stretch
 from spool.model.position import PositionRanges
-from spool.model.settings import QueueConfig
-
-
-class Stretch(NamedTuple):
-    """Neighbouring messages of one commit with the same control fields, and where they lie.
-
-    file, bodies, base: as of a ``Run``.
-    branch, in_branch: the id of their branch, and the first one's ordinal there.
-    """
-
-    file: FileRef
-    bodies: BodyPlace | SectionEntry
-    base: int
-    queue: str
-    number: int
-    first: int
-    length: int
-    branch: bytes
-    in_branch: int
-    committed_at: float
-    attributes: Mapping[str, Any]
-
-    def part(self, first: int, length: int) -> "Stretch":
-        """Return ``length`` of them, from the ordinal ``first`` on."""
-        return self._replace(first=first, length=length, in_branch=self.in_branch + first - self.first)
 
 
 class Compacted(NamedTuple):
@@ -63,15 +36,6 @@ class Compacted(NamedTuple):
 
 
 Item = Stretch | Compacted
-
-
-def stretch(run: Run, branch: bytes, in_branch: int, config: QueueConfig | None) -> Stretch:
-    """Return a run as a task reads it; ``in_branch``: the ordinal of its first message in its branch."""
-    attributes = run.attributes if config is None else with_defaults(config, run.attributes)
-    return Stretch(
-        run.file, run.bodies, run.base, run.queue.name, run.number, run.first, run.live, branch, in_branch,
-        run.committed_at, attributes,
-    )  # fmt: skip
 
 
 def _stretch_of(

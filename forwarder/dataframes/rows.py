@@ -17,12 +17,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
 from forwarder.dataframes.columns import BODY, COLUMNS
-from forwarder.dataframes.places import Item, Stretch, unpacked
+from forwarder.dataframes.places import Item, unpacked
 from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument, SpoolError
 from spool.format.reader import BodyPlace
 from spool.index.body_files import FileCache
+from spool.index.stretch import Stretch
 from spool.model.message import Message, message_id
 from spool.model.position import Position, PositionRanges
 

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
-from forwarder.dataframes.places import Item, Stretch
+from forwarder.dataframes.places import Item
+from spool.index.stretch import Stretch
 from spool.model.layout import MAX_NUMBER
 
 # What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.

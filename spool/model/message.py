@@ -220,6 +220,11 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
     return attributes.get("expires_at")
 
 
+def stored_fields(message: Message) -> Mapping[str, Any]:
+    """Return the control fields of a message as they are stored: those that differ from the default."""
+    return message._origin.attributes
+
+
 def message_id(branch_id: bytes, ordinal: int) -> str:
     """Return 32 hex digits: the branch's 96-bit id and the message's 32-bit ordinal in it."""
     return f"{branch_id.hex()}{ordinal:08x}"

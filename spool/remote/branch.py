@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
-from spool.disk.content import open_first
 from spool.disk.disk import Disk
-from spool.errors import CorruptedFile, ProtocolError, TransactionRolledBack
+from spool.errors import ProtocolError, TransactionRolledBack
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
-from spool.index.body_files import read_bodies
+from spool.index.stretch import Stretch
 from spool.log.commit import write
 from spool.model.options import PutOptions
 from spool.model.xid import BRANCH_ID_BYTES, Xid
@@ -22,7 +21,6 @@ from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
 from spool.store.store import attach_store
-from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
 
@@ -50,7 +48,6 @@ class RemoteBranch:
         self.xid = xid
         self.batch = CommitBatch()
         self.batch.begin_branch(xid, branch_id)
-        self._handles: dict[str, int] = {}
         self._file: CommitFileWriter | None = None
         disk = Disk(path)
         with calls.deferred(disk.close_all):
@@ -86,29 +83,10 @@ class RemoteBranch:
         self._file = self._file or CommitFileWriter(self._store.files.disk, self.xid)
         return self._file
 
-    @public_call("reading a message")
-    def read(self, message: HeldMessage) -> bytes:
-        """Read the body of a message; CorruptedFile if it is damaged."""
-        for last in (False, True):
-            try:
-                offset, length, checksum = message.body
-                handle = self._open(message, fresh=last)
-                return read_bodies(self._store.files.disk, handle, [offset + length], [length], [checksum])[0]
-            except CorruptedFile as error:
-                if last:
-                    raise CorruptedFile(f"{message.names[-1]}: {error}") from None
-        raise AssertionError("unreachable")
-
-    def _open(self, message: HeldMessage, *, fresh: bool) -> int:
-        key = message.names[-1]
-        if fresh and key in self._handles:
-            self._store.files.disk.close(self._handles.pop(key))
-        if key not in self._handles:
-            handle = open_first(self._store.files.disk, message.names)
-            if handle is None:
-                raise CorruptedFile(f"{key} is missing")
-            self._handles[key] = handle
-        return self._handles[key]
+    @public_call("reading messages")
+    def read(self, stretch: Stretch) -> list[bytes]:
+        """Read the bodies of messages as they are stored; CorruptedFile if one is damaged."""
+        return self._store.files.cache.bodies(stretch, stretch.first, stretch.length)
 
     def begin_call(self, byte: int) -> None:
         """Show the coordinator that the call for the message of this byte is in progress (``call_byte``)."""

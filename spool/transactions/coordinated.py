@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from spool.format.batch import CommitBatch
+from spool.index.stretch import Stretch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
 from spool.model.xid import Xid
@@ -20,7 +21,6 @@ from spool.store.settings import Settings
 from spool.transactions import delivery, two_phase
 from spool.transactions.branch import Branch
 from spool.transactions.claiming import check_wanted
-from spool.transactions.delivery import HeldMessage
 from spool.transactions.transaction import Transaction, TransactionState, mark_lost
 from spool.transactions.waiting import wait_for
 
@@ -59,7 +59,7 @@ class CoordinatedTransaction(Transaction):
         passed: Set[tuple[int, int]] = frozenset(),
         in_order: bool = False,
         check: Callable[[], object] = lambda: None,
-    ) -> list[HeldMessage]:
+    ) -> list[Stretch]:
         """Claim messages without taking them: ``conclude``, or branches that this transaction will adopt, say what
         becomes of each.
 
@@ -83,7 +83,7 @@ class CoordinatedTransaction(Transaction):
         with self._lock:
             got = wait_for(self._store, wanted, self._store.clock.monotonic(), look, self._branch.groups, check_both)
             self._branch.claims += got
-            return delivery.held_messages(self._store, got)
+            return delivery.held_stretches(self._store, got)
 
     @public_call("committing")
     def conclude(self, record: Callable[[Branch], T], *, failed: bool) -> T:

@@ -3,8 +3,8 @@
 A damaged body is never delivered: its message goes to quarantine, with the reason.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgpack
 
@@ -14,7 +14,7 @@ from spool.disk.quarantine import quarantine_bytes
 from spool.engine import Engine
 from spool.errors import BadMessageId, CorruptedFile, Empty, SystemFailure, TransactionTimeout, UnknownCodec
 from spool.format.batch import CommitBatch
-from spool.format.reader import BodyPlace
+from spool.index.stretch import Stretch, stretch_of
 from spool.log.commit import commit_batch
 from spool.log.commit_queue import RemovalRequest
 from spool.log.visibility import catch_up
@@ -30,7 +30,7 @@ from spool.model.message import (
     set_origin,
     with_defaults,
 )
-from spool.model.position import Position, PositionRanges, positions, subtract_ranges
+from spool.model.position import Position, PositionRanges, subtract_ranges
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
 from spool.transactions.claiming import Wanted, claim, release
@@ -44,41 +44,21 @@ WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, wi
 # -- without bodies ---------------------------------------------------------------------------------------------------
 
 
-class HeldMessage(NamedTuple):
-    """A claimed message without its body, for a process that has not opened the space.
-
-    ``names``: where its file may be, relative to the space, in the direction in which files move. ``body``: where the
-    body lies in it, in bytes.
-    """
-
-    id: str
-    queue: str
-    position: Position
-    enqueued_at: float
-    attributes: Mapping[str, Any]
-    names: tuple[str, ...]
-    body: BodyPlace
-
-
-def held_messages(store: Store, ranges: PositionRanges) -> list[HeldMessage]:
+def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     """Return where the bodies of claimed messages lie, in order."""
-    found = []
+    found, messages = list[Stretch](), store.view.index.messages
     with store.view.mutex:
-        for position in positions(ranges):
-            run = store.view.index.messages.find(position)
-            if run is None:
-                raise SystemFailure(f"message {position} left the index while it was held")
-            branch_id, ordinal = store.view.index.messages.branch_of(position)
-            file, config = run.file, store.settings.known.config.queues.get(run.queue.name)
-            name = layout.committed(file.number, file.adoption)
-            found.append(
-                HeldMessage(
-                    message_id(branch_id, ordinal), run.queue.name, position, run.committed_at,
-                    run.attributes if config is None else with_defaults(config, run.attributes),
-                    (name,) if file.xid is None else (layout.prepared(file.xid), name),
-                    store.files.cache.place(run, position.ordinal),
-                )
-            )  # fmt: skip
+        for number, first, count in ranges:
+            ordinal, end = first, first + count
+            while ordinal < end:
+                run, stop = messages.run_from(number, ordinal, end)
+                if run is None:
+                    raise SystemFailure(f"message {number}/{ordinal} left the index while it was held")
+                branch, in_branch = messages.branch_of(Position(number, ordinal))
+                config = store.settings.known.config.queues.get(run.queue.name)
+                whole = stretch_of(run, branch, in_branch - (ordinal - run.first), config)
+                found.append(whole.part(ordinal, stop - ordinal))
+                ordinal = stop
     return found
 
 

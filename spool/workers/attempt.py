@@ -11,13 +11,13 @@ from functools import partial
 
 from spool.engine import Engine
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
+from spool.index.stretch import Stretch
 from spool.model.message import Message
 from spool.policies.retries import with_error_queue
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.delivery import HeldMessage
 from spool.transactions.transaction import TransactionState
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Rejected, Retried, one_line
@@ -45,7 +45,7 @@ class Attempt:
         self.message: Message | None = None
         self.unreadable = ""
         self._store = engine.store
-        self._held: HeldMessage
+        self._held: Stretch
         self._rolled_back = Effect.RETRIED
         self._result: tuple[Effect, str] | None = None
 
@@ -73,7 +73,7 @@ class Attempt:
             if stopping():
                 raise _Stopped
 
-        found: list[HeldMessage] = []
+        found: list[Stretch] = []
         with suppress(_Stopped):
             found = self.transaction.hold(queue, 1, timeout=seconds, passed=passed, check=check)
         if not found:
@@ -138,7 +138,7 @@ class Attempt:
         outcome = effective_outcome(policy, message, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
-        return record(branch.batch, policy, self._held, message, b"", outcome, self._store.clock.now())
+        return record(branch.batch, policy, message, b"", outcome, self._store.clock.now())
 
     def withdraw(self, reason: str) -> tuple[Effect, str]:
         """End it as failed, from another thread than the function's.

@@ -12,10 +12,9 @@ from typing import Any
 
 from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
-from spool.model.message import Message
+from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.retries import moved_to, outcome_of_failure, tries
-from spool.transactions.delivery import HeldMessage
 from spool.transactions.validation import check_headers, check_size, with_first_delay
 from spool.workers.outcome import NewMessage, Outcome, Passed, Rejected, Replied, Retried, Translated
 
@@ -65,7 +64,6 @@ class OutcomePolicy:
 def record(
     batch: CommitBatch,
     policy: OutcomePolicy,
-    held: HeldMessage,
     message: Message,
     raw: bytes,
     outcome: Outcome,
@@ -78,17 +76,17 @@ def record(
     """
     outcome = effective_outcome(policy, message, outcome)
     if isinstance(outcome, Rejected):
-        return _reject(batch, policy, held, message, outcome), outcome.reason
+        return _reject(batch, policy, message, outcome), outcome.reason
     if isinstance(outcome, Retried):
-        return _retry(batch, policy, held, message, outcome, now), outcome.reason
+        return _retry(batch, policy, message, outcome, now), outcome.reason
     if isinstance(outcome, Passed):
-        batch.put(outcome.queue, [raw], _fields_for(policy, outcome.queue, message, held.attributes))
+        batch.put(outcome.queue, [raw], _fields_for(policy, outcome.queue, message))
     elif isinstance(outcome, Translated):
         for new in outcome.messages:
             batch.put(new.queue, [new.raw], _fields_of(policy, new, message))
     elif message.reply_queue is not None:
         _answer(batch, policy, message.reply_queue, message, outcome)
-    batch.remove(*held.position, 1, "dequeued")
+    batch.remove(*message.position, 1, "dequeued")
     return Effect.DELIVERED, outcome.note if isinstance(outcome, Translated) else ""
 
 
@@ -132,18 +130,16 @@ def _missing_queue(policy: OutcomePolicy, message: Message, outcome: Outcome) ->
     return target if target is not None and target not in policy.queues else None
 
 
-def _reject(
-    batch: CommitBatch, policy: OutcomePolicy, held: HeldMessage, message: Message, outcome: Rejected
-) -> Effect:
+def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected) -> Effect:
     """Put the reply into the failure queue and move the request to the error queue, each if it is set."""
     is_answered = False
     if outcome.reply is not None and message.failure_queue is not None:
         _answer(batch, policy, message.failure_queue, message, outcome.reply)
         is_answered = True
     if is_answered and policy.on_failure == "delete":
-        batch.remove(*held.position, 1, "failed")
+        batch.remove(*message.position, 1, "failed")
     elif policy.queue.error_queue is not None:
-        batch.update(*held.position, 1, moved_to(policy.queue, message.attempts + 1, outcome.reason))
+        batch.update(*message.position, 1, moved_to(policy.queue, message.attempts + 1, outcome.reason))
     else:
         log.warning(
             "message %s of queue %s was rejected, and is deleted, for no error queue is set: %s",
@@ -151,13 +147,11 @@ def _reject(
             message.queue,
             outcome.reason,
         )
-        batch.remove(*held.position, 1, "failed")
+        batch.remove(*message.position, 1, "failed")
     return Effect.REJECTED
 
 
-def _retry(
-    batch: CommitBatch, policy: OutcomePolicy, held: HeldMessage, message: Message, outcome: Retried, now: float
-) -> Effect:
+def _retry(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Retried, now: float) -> Effect:
     if not outcome.counted:
         return Effect.KEPT
     decided = outcome_of_failure(policy.queue, message.attempts, outcome.reason, now, outcome.delay)
@@ -169,9 +163,9 @@ def _retry(
             tries(message.attempts + 1),
             outcome.reason,
         )
-        batch.remove(*held.position, 1, "failed")
+        batch.remove(*message.position, 1, "failed")
         return Effect.DROPPED
-    batch.update(*held.position, 1, decided.changes)
+    batch.update(*message.position, 1, decided.changes)
     return Effect.DEAD_LETTERED if "queue" in decided.changes else Effect.RETRIED
 
 
@@ -195,9 +189,9 @@ def _fields_of(policy: OutcomePolicy, new: NewMessage, source: Message) -> dict[
     return with_first_delay(policy.queues[new.queue], fields)
 
 
-def _fields_for(policy: OutcomePolicy, queue: str, message: Message, attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_for(policy: OutcomePolicy, queue: str, message: Message) -> dict[str, Any]:
     """Return the control fields for the next queue: without the tries, waits and place that belong to this one."""
-    fields = {name: value for name, value in attributes.items() if name not in _OF_ITS_QUEUE}
+    fields = {name: value for name, value in stored_fields(message).items() if name not in _OF_ITS_QUEUE}
     if fields.pop("time_to_live", None) is not None:  # it counts from the first put
         fields["expires_at"] = message.expires_at
     return with_first_delay(policy.queues[queue], fields)

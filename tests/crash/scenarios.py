@@ -11,6 +11,7 @@ from spool.coordination.locks import coordinator_byte
 from spool.disk.disk import FlushFailed
 from spool.errors import CommitUnknown, DiskFailure, TransactionRolledBack
 from spool.format import batch
+from spool.index.stretch import Stretch
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies import heuristics
@@ -18,7 +19,6 @@ from spool.remote import branch as remote_branch
 from spool.store import feed
 from spool.transactions import resolution
 from spool.transactions.coordinated import CoordinatedTransaction
-from spool.transactions.delivery import HeldMessage
 from spool.transactions.two_phase import UnknownBranch
 from tests.crash.book import NOTHING, Book, Deed
 from tests.crash.compactions import COMPACTIONS
@@ -198,10 +198,10 @@ def _round(book: Book) -> Program:
     return run
 
 
-def _task(deed: Deed, held: HeldMessage) -> None:
+def _task(deed: Deed, held: Stretch) -> None:
     """A process of its own, which may outlive its driver."""
     branch = remote_branch.RemoteBranch(ROOT, ROUND, b"0123456789ab")
-    body = branch.read(held).decode()
+    body = branch.read(held)[0].decode()
     deed.takes, deed.puts, deed.from_queue = [("a", body)], [("b", f"r{body}")], None
     branch.batch.put("b", [f"r{body}".encode()], {"codec": "text"})
     branch.batch.remove(*held.position, 1, "dequeued")

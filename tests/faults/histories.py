@@ -276,9 +276,9 @@ def _round(actor: Actor) -> None:
 def _task(path: str, gtrid: bytes, held: list) -> Xid:
     branch = RemoteBranch(path, Xid(FORMAT_ROUND, gtrid, b"0"), os.urandom(12))
     try:
-        for message in held:
-            branch.batch.put("b", [branch.read(message)[:3]], {"codec": "text"})
-            branch.batch.remove(*message.position, 1, "dequeued")
+        for stretch in held:
+            branch.batch.put("b", [body[:3] for body in branch.read(stretch)], {"codec": "text"})
+            branch.batch.remove(*stretch.position, stretch.length, "dequeued")
         vote = branch.prepare()
         assert vote is not None
         return vote.xid

@@ -23,7 +23,7 @@ def in_one_task(chunks: list[Chunk]) -> list[Block]:
 
 
 def joined(chunks: list[Chunk]) -> Chunk:
-    return replace(chunks[0], messages=[held for chunk in chunks for held in chunk.messages])
+    return replace(chunks[0], stretches=[one for chunk in chunks for one in chunk.stretches])
 
 
 def test_a_task_has_as_many_calls_under_way_as_the_service_has_threads_and_never_more(space: spool.Space) -> None:

@@ -288,6 +288,6 @@ def test_chunks_keep_the_order_and_are_bounded(space: spool.Space) -> None:
 
     forward(space, lambda request: Replied(b""), job=job)
     (chunks,) = seen
-    assert [m.position.ordinal for chunk in chunks for m in chunk.messages] == list(range(20))
-    assert all(sum(m.body.length for m in chunk.messages) <= 8 << 20 for chunk in chunks)
-    assert [len(c.messages) for c in split(chunks[0], 1)] == [3, 2], "about two a task"
+    assert [chunk.position(place).ordinal for chunk in chunks for place in range(len(chunk))] == list(range(20))
+    assert all(sum(stretch.bytes for stretch in chunk.stretches) <= 8 << 20 for chunk in chunks)
+    assert [len(chunk) for chunk in split(chunks[0], 1)] == [3, 2], "about two a task"

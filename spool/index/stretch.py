@@ -1,0 +1,93 @@
+"""Neighbouring messages as a process reads them that has no index: their control fields, and where their bodies lie.
+
+A task of Spark gets these from the process that has the space open: one for as many messages as were put alike, not one
+for each.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spool.format.header import SectionEntry
+from spool.format.reader import BodyPlace
+from spool.index.commit import FileRef
+from spool.index.run import Run
+from spool.model.message import message_id, with_defaults
+from spool.model.position import Position
+from spool.model.settings import QueueConfig
+
+
+class Stretch(NamedTuple):
+    """Neighbouring messages of one commit with the same queue and control fields.
+
+    file, bodies, base: as of a ``Run``.
+    branch, in_branch: the id of their branch, and the first one's ordinal there.
+    committed_at: seconds since the epoch.
+    """
+
+    file: FileRef
+    bodies: BodyPlace | SectionEntry
+    base: int
+    queue: str
+    number: int
+    first: int
+    length: int
+    branch: bytes
+    in_branch: int
+    committed_at: float
+    attributes: Mapping[str, Any]
+
+    @property
+    def position(self) -> Position:
+        """The position of the first one."""
+        return Position(self.number, self.first)
+
+    @property
+    def id(self) -> str:
+        """The id of the first one."""
+        return message_id(self.branch, self.in_branch)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes their bodies have: the table of their section, which tells it, is not read."""
+        if isinstance(self.bodies, BodyPlace):
+            return self.bodies.length
+        return self.bodies.bodies_bytes * self.length // self.bodies.messages
+
+    def part(self, first: int, length: int) -> "Stretch":
+        """Return ``length`` of them, from the ordinal ``first`` on."""
+        return self._replace(first=first, length=length, in_branch=self.in_branch + first - self.first)
+
+
+def stretch_of(run: Run, branch: bytes, in_branch: int, config: QueueConfig | None) -> Stretch:
+    """Return the messages of a run.
+
+    Args:
+        in_branch: the ordinal of the first one in its branch.
+        config: of their queue.
+    """
+    attributes = run.attributes if config is None else with_defaults(config, run.attributes)
+    return Stretch(
+        run.file, run.bodies, run.base, run.queue.name, run.number, run.first, run.live, branch, in_branch,
+        run.committed_at, attributes,
+    )  # fmt: skip
+
+
+def cut(stretches: Sequence[Stretch], most: int, most_bytes: int = sys.maxsize) -> Iterator[list[Stretch]]:
+    """Yield the messages in lists of at most ``most`` messages and about ``most_bytes`` bytes, but at least one
+    message each; their order stays."""
+    some, count, size = list[Stretch](), 0, 0.0
+    for rest in stretches:
+        each = rest.bytes / rest.length
+        while rest.length:
+            fit = most if not each else int((most_bytes - size) / each)
+            length = min(rest.length, most - count, max(fit, 0 if some else 1))
+            if length:
+                some.append(rest.part(rest.first, length))
+                count, size = count + length, size + length * each
+                rest = rest.part(rest.first + length, rest.length - length)
+            if rest.length:
+                yield some
+                some, count, size = [], 0, 0.0
+    if some:
+        yield some
