@@ -1,7 +1,7 @@
 """The calls of a service that are under way at a time: each in a thread, or one after the other in the caller's own."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -25,20 +25,20 @@ class CallThreads:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "spool-call") if threads > 1 else None
 
-    def begin(self, request: Request, done: Callable[["Future[Outcome]"], object]) -> None:
-        """Begin a call; `done` gets its future when it has ended, in the thread that made the call."""
-        if self._pool is not None:
-            self._pool.submit(self._call, request).add_done_callback(done)
-            return
-        future = Future[Outcome]()
-        future.set_result(self._call(request))
-        done(future)
+    def begin(self, request: Request, done: Callable[[Outcome | BaseException], object]) -> None:
+        """Begin a call; `done` gets what it came to, or raised, when it has ended, in the thread that made the call."""
+        if self._pool is None:
+            done(self._call(request))
+        else:
+            self._pool.submit(lambda: done(self._call(request)))
 
-    def _call(self, request: Request) -> Outcome:
+    def _call(self, request: Request) -> Outcome | BaseException:
         try:
             return self.caller(request)
         except Exception as error:  # of a service that was written elsewhere
             return of_error(error, MAX_REPLY)
+        except BaseException as error:  # it ends the task
+            return error
 
 
 class Calls(Generic[Key]):
@@ -51,7 +51,7 @@ class Calls(Generic[Key]):
 
     def __init__(self, threads: CallThreads) -> None:
         self._threads = threads
-        self._ended: SimpleQueue[tuple[Key, Future[Outcome]]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[Key, Outcome | BaseException]] = SimpleQueue()
         self.under_way = 0
 
     @property
@@ -61,14 +61,16 @@ class Calls(Generic[Key]):
 
     def begin(self, key: Key, request: Request) -> None:
         """Begin a call; `key` is what `wait` names it by."""
-        self._threads.begin(request, lambda future: self._ended.put((key, future)))
+        self._threads.begin(request, lambda ended: self._ended.put((key, ended)))
         self.under_way += 1
 
     def wait(self) -> tuple[Key, Outcome]:
         """Wait until a call ends; return its key and what it came to, or raise what it raised."""
-        key, future = self._ended.get()
+        key, ended = self._ended.get()
         self.under_way -= 1
-        return key, future.result()
+        if isinstance(ended, BaseException):
+            raise ended
+        return key, ended
 
     def __enter__(self) -> "Calls[Key]":
         return self

@@ -40,7 +40,7 @@ MOST_THREADS = 1000
 """The most calls that a task can have under way at a time."""
 
 _ROUND_SECONDS = 2.0
-_FIRST_ROUND_MESSAGES, _MAX_ROUND_MESSAGES = 128, 8192
+_FIRST_ROUND_MESSAGES, _MAX_ROUND_MESSAGES = 128, 65_536
 _WAIT_SECONDS = 0.5
 # The number of failed messages that a run with ``once`` remembers for each queue: with more, it leaves the rest.
 _MAX_TRIED = 1_000_000

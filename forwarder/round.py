@@ -34,7 +34,7 @@ from spool.workers.effects import Effect, OutcomePolicy
 log = logging.getLogger("spool.forwarder")
 
 _ROUND_ID_BYTES = 16
-_CHUNK_MESSAGES = 256
+_CHUNK_MESSAGES = 8192
 _CHUNK_BYTES = 8 << 20
 _COUNT_SECONDS = 2.0
 

@@ -133,14 +133,14 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
 
     Outcomes are written in the order of the messages, whatever the order in which the calls ended.
     """
-    block, ended, is_over = Block(), list[_Ended](), False
+    block, ended, is_over, first_byte = Block(), list[_Ended](), False, chunk.first_byte
     threads = _threads(chunk.service)
     with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, Request]](threads) as calls:
 
         def wait() -> None:
             nonlocal is_over
             (place, request), outcome = calls.wait()
-            branch.end_call(chunk.first_byte + place)
+            branch.end_call(first_byte + place)
             ended.append(_Ended(place, request, outcome, time.time()))
             is_over = is_over or ended[-1].was_not_reached or (chunk.in_order and ended[-1].goes_back(chunk.policy))
 
@@ -152,7 +152,7 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
                 block.count(Effect.SET_ASIDE, request)
                 continue
             watchdog.begin_call()
-            branch.begin_call(chunk.first_byte + place)
+            branch.begin_call(first_byte + place)
             calls.begin((place, request), request)
             while calls.is_full or (chunk.in_order and calls.under_way):
                 wait()
