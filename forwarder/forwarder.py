@@ -18,7 +18,7 @@ from forwarder.services import (
     check_sendable,
     parse,
 )
-from forwarder.session import SparkUnavailable, start, stop, warm_up
+from forwarder.session import SparkUnavailable, start, stop, warm_up, with_places
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
 from spool.errors import SpoolError
@@ -186,7 +186,7 @@ class Forwarder:
         try:
             if self._is_stopping:
                 raise _Stopped
-            spark = start(self._master, progress=self._say, java_is_up=java_is_up)
+            spark = start(with_places(self._master, len(self.routes) - 1), progress=self._say, java_is_up=java_is_up)
             try:
                 warm_up(spark)
             except BaseException:
@@ -275,7 +275,7 @@ class Forwarder:
                 elif result.messages:
                     pause = _FIRST_PAUSE_SECONDS
                     seconds = space.engine.store.clock.monotonic() - begun
-                    limit = next_limit(limit, result.messages, seconds, context.defaultParallelism)
+                    limit = next_limit(limit, result.messages, seconds, self._tasks(context))
         except (SpoolError, SparkUnavailable, OSError) as error:
             with self._mutex:
                 self.summary.errors.append(f"{route.queue}: {error}")
@@ -294,17 +294,21 @@ class Forwarder:
             self._say(f"no message for {self._idle:g} s")
             self._stop.set()
 
+    def _tasks(self, context: "SparkContext") -> int:
+        """Return how many tasks a route may have at a time: each other route finds one place free at any time."""
+        return max(1, context.defaultParallelism - (len(self.routes) - 1))
+
     def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, wait: float) -> RoundResult:
         def job(chunks: list[Chunk]) -> list[Block]:
             if self._stop.is_set():  # also after a task died: its messages are not given to a task again
                 return []
             self._in_progress[route.queue] = chunks
             try:
-                return spark_job(context, chunks)
+                return spark_job(context, chunks, tasks)
             finally:
                 del self._in_progress[route.queue]
 
-        tasks = context.defaultParallelism
+        tasks = self._tasks(context)
         result = run_round(space, route, job, limit=limit, tasks=tasks, timeout=wait, passed=self._tried[route.queue])
         with self._mutex:
             self.summary.add(route.queue, result)
@@ -329,8 +333,8 @@ def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
     return min(limit * 2, _MAX_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
 
 
-def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
-    """Run each chunk in a task of one Spark job.
+def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:
+    """Run chunks in one Spark job, of so many tasks at most.
 
     Raises:
         TaskDied: a task died with its worker.
@@ -339,7 +343,8 @@ def spark_job(context: "SparkContext", chunks: list[Chunk]) -> list[Block]:
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
-        return context.parallelize(chunks, len(chunks)).mapPartitions(run).collect()
+        partitions = [chunks[place::tasks] for place in range(min(tasks, len(chunks)))]
+        return context.parallelize(partitions, len(partitions)).mapPartitions(run).collect()
     except Py4JJavaError as error:
         if context._jsc is None or context._jsc.sc().isStopped():
             raise SparkUnavailable("Spark was stopped: start the forwarder again") from None

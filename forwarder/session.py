@@ -7,6 +7,7 @@ as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
 """
 
 import atexit
+import math
 import os
 import re
 import shutil
@@ -121,6 +122,26 @@ def stop(spark: "SparkSession") -> None:
 def is_local(master: str) -> bool:
     """Whether the workers are threads' children on this machine, as with local, local[4] and local[*]."""
     return re.match(r"local(\[|$)", master) is not None
+
+
+def with_places(master: str, more: int) -> str:
+    """Return a master with places for so many more tasks, if it is this machine: a cluster has as many as it has."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)((?:,[^]]*)?)\])?", master)
+    if found is None or not more:
+        return master
+    count, failures = found[1] or "1", found[2] or ""
+    return f"local[{(cores() if count == '*' else int(count)) + more}{failures}]"
+
+
+def cores() -> int:
+    """Return how many cores this process may use, as Java counts them: also within the limit of a container."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such limit
+        return count
 
 
 def settings(master: str, app_name: str, directory: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from forwarder.calls import Calls, CallThreads
 from forwarder.failures import Failures
@@ -100,25 +101,32 @@ class Block:
             self.failures.add(effect, reason)
 
 
-def run(chunks: Iterable[Chunk]) -> Iterator[Block]:
-    """Run the chunk of a partition: the function for Spark's ``mapPartitions``."""
-    for chunk in chunks:
+def run(partition: Iterable[list[Chunk]]) -> Iterator[Block]:
+    """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``."""
+    attempt = _attempt()
+    for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
-            yield deliver(chunk, *_attempt())
+            yield deliver(chunk, place, attempt)
         except (SpoolError, OSError) as error:
             yield Block(error=str(error))
 
 
-def _attempt() -> tuple[int, int]:
+def _attempt() -> int:
+    """Return what no other attempt at a task of this Spark has."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return (0, os.getpid()) if context is None else (context.partitionId(), context.taskAttemptId())
+    return os.getpid() if context is None else context.taskAttemptId()
 
 
-def deliver(chunk: Chunk, partition: int, attempt: int) -> Block:
-    """Call the service for each message, and prepare the branch that has the outcomes."""
-    xid = Xid(FORMAT_ROUND, chunk.round_id, f"{partition}.{attempt}".encode())
+def deliver(chunk: Chunk, place: int, attempt: int) -> Block:
+    """Call the service for each message, and prepare the branch that has the outcomes.
+
+    Args:
+        place: of the chunk in its task.
+        attempt: at the task.
+    """
+    xid = Xid(FORMAT_ROUND, chunk.round_id, f"{place}.{attempt}".encode())
     branch = RemoteBranch(chunk.path, xid, os.urandom(BRANCH_ID_BYTES))
     try:
         block = _call_service(chunk, branch)

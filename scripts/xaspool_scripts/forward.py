@@ -68,8 +68,8 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 )  # fmt: skip
 @click.option(
     "--master", metavar="URL", default="local[*]", show_default=True,
-    help="The Spark master that runs the calls; local[4] makes four calls at a time on this machine, local[*] as many "
-    "as it has cores.",
+    help="The Spark master that runs the calls; local[4] has four tasks of a route at a time on this machine, local[*] "
+    "as many as it has cores.",
 )  # fmt: skip
 @click.option(
     "--on-failure", type=click.Choice(["reject", "delete", "retry"]), default="reject", show_default=True,

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,10 @@ import os, time, forwarder
 
 def upper(message):
     return message.body.upper()
+
+def slow(message):
+    with open(message.body) as gate:
+        gate.read()
 
 def picky(message):
     if message.body == "never":
@@ -142,6 +147,34 @@ def test_q12_sigterm_finishes_the_round_and_exits_with_zero(path: str) -> None:
         assert program.returncode == 0, errors
         assert "sample:" in output
         assert space.stats("sample").claimed == 0
+
+
+@pytest.mark.spark
+def test_e08_slow_calls_on_every_core_hold_back_no_other_route(path: str, tmp_path: Path) -> None:
+    """The calls of the slow service end only when the messages for the fast one have been answered."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with spool.open(path) as space:
+        for queue in ("slow", "fast"):
+            space.create_queue(queue, reply_queue="replies")
+        slow = [space.put("slow", str(gate), correlation_id="slow") for _ in range(60)]
+        program = forward(
+            path, "--route", "slow=python:shop_services:slow", "--route", "fast=python:shop_services:upper",
+            "--timeout", "200", once=False,
+        )  # fmt: skip
+        try:
+            while space.stats("slow").claimed != len(slow):
+                assert program.poll() is None
+                time.sleep(0.05)
+            for n in range(205):
+                space.put("fast", f"n{n}", correlation_id="fast")
+            while space.stats("fast").dequeued < 205:
+                assert program.poll() is None
+                time.sleep(0.05)
+            assert space.stats("slow").claimed == len(slow)
+        finally:
+            program.kill()
+            program.communicate()
 
 
 @pytest.mark.spark

@@ -35,7 +35,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
 
 
@@ -139,7 +139,7 @@ def test_a_forwarder_that_is_stopped_gives_out_nothing_again_because_a_task_died
     run = made(space, boom)
     jobs = []
 
-    def dies(context: object, chunks: list[Chunk]) -> list[Block]:
+    def dies(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
         jobs.append(chunks)
         run.stop()
         raise TaskDied("Python worker exited unexpectedly")

@@ -114,7 +114,7 @@ def test_what_cannot_work_is_found_before_any_work(
 def test_it_is_one_route_like_any_other(
     space: spool.Space, other: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     space.put_many("work", range(50))
     summary = Forwarder(space.path, {"work": to(other)}, SPARK).run(once=True)
     assert summary.effects == {"work": {Effect.DELIVERED: 50}}
@@ -127,7 +127,7 @@ from types import SimpleNamespace
 from forwarder import Forwarder, forwarder as driver
 from tests.forwarder.rounds import in_process
 
-driver.spark_job = lambda context, chunks: in_process(chunks)
+driver.spark_job = lambda context, chunks, tasks: in_process(chunks)
 print("ready", flush=True)
 spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
 Forwarder(sys.argv[1], {"work": sys.argv[2]}, spark).run(once=True)

@@ -45,7 +45,7 @@ class Shouting:
 opened: list[Shout] = []
 
 
-def sent(context: object, chunks: list[Chunk]) -> list[Block]:
+def sent(context: object, chunks: list[Chunk], tasks: int) -> list[Block]:
     """As Spark sends chunks to workers."""
     return in_process(pickle.loads(pickle.dumps(chunks)))
 

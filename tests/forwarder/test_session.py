@@ -131,6 +131,24 @@ class TestSession:
         session.stop(again)
 
 
+@pytest.mark.parametrize(
+    ("master", "more", "chosen"),
+    [
+        ("local[2]", 0, "local[2]"),
+        ("local[2]", 3, "local[5]"),
+        ("local", 1, "local[2]"),
+        ("local[2,4]", 1, "local[3,4]"),
+        ("local[*]", 1, f"local[{session.cores() + 1}]"),
+        ("local[*]", 0, "local[*]"),
+        ("spark://host:7077", 3, "spark://host:7077"),
+        ("local-cluster[2,1,1024]", 3, "local-cluster[2,1,1024]"),
+        ("local[x]", 1, "local[x]"),
+    ],
+)
+def test_e08_this_machine_has_a_place_more_for_each_other_route(master: str, more: int, chosen: str) -> None:
+    assert session.with_places(master, more) == chosen
+
+
 @pytest.mark.spark
 class TestFailure:
     def test_no_java(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_with_once_the_routes_of_a_step_are_drained_before_the_next_begins(
 ) -> None:
     from tests.forwarder.test_once import SPARK, driver
 
-    monkeypatch.setattr(driver, "spark_job", lambda context, chunks: in_process(chunks))
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     space.put_many("work", [b"%d" % n for n in range(5)])
     answers["first"] = lambda request: spool.Translated([spool.NewMessage("next", request.raw)])
     answers["then"] = lambda request: Replied()
