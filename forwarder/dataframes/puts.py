@@ -75,6 +75,7 @@ COLUMNS: Mapping[str, Kind] = {
     "headers": _HEADERS,
     "group": _TEXT,
     "top": _of("boolean", BooleanType),
+    "deduplication_key": _TEXT,
 }
 """The columns of a DataFrame that is written: ``body``, ``queue``, the options of ``put``, and ``codec``, which says
 what a body's bytes are, as the column of that name of a DataFrame that was read does."""

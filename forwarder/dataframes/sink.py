@@ -26,15 +26,14 @@ from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.puts import RowsAsPuts
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
-from spool.log.visibility import catch_up
 from spool.model.checks import ValueCheck, text
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
+from spool.remote.adoption import adopt_branches
 from spool.remote.branch import RemoteBranch, Vote
 from spool.text import no_queue
-from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import resolve_orphans
 from spool.transactions.two_phase import UnknownBranch
 
@@ -185,6 +184,7 @@ def commit(path: str, coordinator: Coordinator, messages: Sequence[Written], bat
     Raises:
         TransactionRolledBack: the coordinator has ended, so nothing was written.
         Full: the rows do not fit; nothing was written.
+        MessageInUse: a transaction that does not end has a deduplication key of a row; nothing was written.
         CommitUnknown: the disk failed in the middle of the commit.
     """
     check_count(sum(message.rows for message in messages))
@@ -201,18 +201,13 @@ class _CommittedBefore(Exception):
 
 def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> None:
     store = space.engine.store
-    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
 
-    def check(_: object = None) -> None:
+    def check() -> None:
         if batch is not None and batch.is_committed(store.view.index.facts, store.clock.now()):
             raise _CommittedBefore
 
     try:
-        with store.guard:
-            catch_up(store)
-            check()  # before the branches are read
-        facts = None if batch is None else batch.fact(store.clock.now())
-        transaction.commit(adopt=xids, facts=facts, check=check)
+        adopt_branches(space.engine, xids, None if batch is None else batch.fact(store.clock.now()), check)
     except _CommittedBefore:
         assert batch is not None
         log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
@@ -221,8 +216,6 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> No
             f"nothing was written: the process that coordinates the write has ended before the commit ({error}); "
             "write the DataFrame again"
         ) from error
-    finally:
-        transaction.abandon()
 
 
 def end(path: str, coordinator: Coordinator) -> None:

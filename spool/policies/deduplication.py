@@ -30,7 +30,7 @@ class DeduplicationKeys:
         Raises:
             MessageInUse: another transaction, or a prepared branch, has the key.
         """
-        store, name = self._store, _fact_key(queue, key)
+        store, name = self._store, fact_key(queue, key)
         if name in self._own:
             return self._own[name]
         byte = deduplication_byte(queue, key)
@@ -64,7 +64,7 @@ class DeduplicationKeys:
 
     def remember(self, batch: CommitBatch, config: QueueConfig, key: str, message_id: str) -> None:
         """Write the key of a message that is in the batch."""
-        name = _fact_key(config.name, key)
+        name = fact_key(config.name, key)
         batch.fact(name, message_id, self._store.clock.now() + config.deduplication_window)
         self._own[name] = message_id
 
@@ -81,5 +81,17 @@ def check_single(count: int) -> None:
         raise InvalidArgument(f"a deduplication_key belongs to one message, and there are {count}: put them one by one")
 
 
-def _fact_key(queue: str, key: str) -> str:
-    return f"deduplication:{queue}:{key}"
+_KEY_FACT = "deduplication:"
+
+
+def fact_key(queue: str, key: str) -> str:
+    """Return the key of the fact that stands for a deduplication key."""
+    return f"{_KEY_FACT}{queue}:{key}"
+
+
+def parse_fact_key(fact: str) -> tuple[str, str] | None:
+    """Return (queue, deduplication key) of a fact's key; None if it stands for none."""
+    if not fact.startswith(_KEY_FACT):
+        return None
+    queue, _, key = fact.removeprefix(_KEY_FACT).partition(":")
+    return queue, key

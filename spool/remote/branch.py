@@ -15,8 +15,10 @@ from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
 from spool.log.commit import write
+from spool.model.message import message_id
 from spool.model.options import PutOptions
 from spool.model.xid import BRANCH_ID_BYTES, Xid
+from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
@@ -49,6 +51,8 @@ class RemoteBranch:
         self.batch = CommitBatch()
         self.batch.begin_branch(xid, branch_id)
         self._file: CommitFileWriter | None = None
+        self._id = branch_id
+        self._keys: set[str] = set()  # of facts, in this branch
         disk = Disk(path)
         with calls.deferred(disk.close_all):
             self._store = attach_store(disk, Clock())
@@ -65,8 +69,9 @@ class RemoteBranch:
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:
         """Add messages with the same options; what fills a section of the file goes to the disk.
 
-        Errors as of ``Space.put_many``, but for limits, which are checked when the branch is adopted. The options
-        ``before`` and ``deduplication_key`` need an index, which is not here.
+        Errors as of ``Space.put_many``, but for limits, which are checked when the branch is adopted. Of the messages
+        with one ``deduplication_key`` the branch has the first; whether it was put before by any other is looked at in
+        ``adoption``. The option ``before`` needs an index, which is not here.
         """
         store = self._store
         settings = store.settings.known
@@ -74,7 +79,18 @@ class RemoteBranch:
             settings = check_queue(store.settings, queue, store.shared.counters.read())
         content_type = options.pop("content_type", None)
         attributes = control_fields(store, settings, queue, options)
-        for raws, fields in encode_bodies(list(bodies), content_type, attributes, settings.config.max_body_bytes):
+        groups = encode_bodies(list(bodies), content_type, attributes, settings.config.max_body_bytes)
+        key = options.get("deduplication_key")
+        if key is not None:
+            check_single(sum(len(raws) for raws, _ in groups))
+            name = fact_key(queue, key)
+            if name in self._keys:
+                return
+            self._keys.add(name)
+            window = settings.config.queues[queue].deduplication_window
+            own_id = message_id(self._id, self.batch.messages)
+            self.batch.fact(name, own_id, store.clock.now() + window)
+        for raws, fields in groups:
             self.batch.put(queue, raws, fields)
         if self.batch.sections:
             self._own_file().stream(self.batch)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from spool.format.batch import CommitBatch
 from spool.index.stretch import Stretch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
@@ -154,25 +153,25 @@ class CoordinatedTransaction(Transaction):
     def commit(
         self,
         adopt: Sequence[Xid] = (),
-        facts: CommitBatch | None = None,
+        record: Callable[[Branch], object] | None = None,
         check: Callable[[Settings], object] | None = None,
     ) -> None:
         """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller was told.
 
         Args:
             adopt: the xids of the branches.
-            facts: what is committed with them.
-            check: as of ``two_phase.adopt``, of whose commit it is.
+            record: adds to this branch what is committed with them.
+            check: called under the number lock, behind every issued number; raises if the commit must not happen.
         """
-        if not adopt:
+        if not adopt and record is None:
             super().commit()
             return
         with self._lock:
             try:
                 self._check_ending()
                 self._branch.lock_xid()
-                if facts is not None:
-                    self._branch.batch.append(facts)
+                if record is not None:
+                    record(self._branch)
                 self._commit_with(adopt, check)
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:

@@ -1,0 +1,192 @@
+"""The commit of branches that were written without an index: all of them, but for messages that were put before.
+
+A process without an index cannot know which deduplication keys were put before. It writes the key's fact beside each
+message, as a put does, and the commit looks. Where there is nothing to leave out, which is nearly always, the branches
+are adopted as they lie. A prepared file is never changed, so of a branch with a message that is to be left out the
+others are copied into the commit's own file, and those of all branches before it, too: the order stays.
+
+Between the look and the commit no key comes in unseen:
+
+1. The branches are prepared, so a put that takes a key's byte from now on finds its fact in them, and is refused.
+2. A put that had the byte before may not have seen them: its end is waited for, byte by byte, before the look.
+3. Another commit of this kind is seen under the number lock, behind every issued number; then the look is repeated.
+"""
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import NamedTuple
+
+from spool.coordination.locks import deduplication_byte
+from spool.disk.content import opened
+from spool.disk.disk import Disk
+from spool.engine import Engine
+from spool.errors import MessageInUse
+from spool.format.batch import CommitBatch
+from spool.format.reader import FileContents
+from spool.format.table import Table
+from spool.index.body_files import read_bodies
+from spool.log.visibility import revalidate
+from spool.model import layout
+from spool.model.xid import Xid
+from spool.policies.deduplication import parse_fact_key
+from spool.runtime.clock import WaitExpired
+from spool.store.store import Store
+from spool.transactions.branch import Branch
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.transactions.two_phase import voted_contents
+
+_COPIED_MESSAGES = 1024
+
+
+class _PutMeanwhile(Exception):
+    """A commit between the look and this one has put one of the keys."""
+
+
+class _Key(NamedTuple):
+    """A deduplication key in a prepared branch. ``fact``: its key; ``ordinal``: of the message in the branch."""
+
+    fact: str
+    ordinal: int
+
+
+def adopt_branches(
+    engine: Engine,
+    xids: Sequence[Xid],
+    facts: CommitBatch | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> None:
+    """Commit prepared branches of one coordinator, whose votes the caller was told, in this order.
+
+    Args:
+        facts: what is committed with them.
+        check: called with every commit applied, before the branches are read and under the number lock; raises if the
+            commit must not happen.
+
+    Raises:
+        UnknownBranch: one of the branches is not there to be committed; nothing was done.
+        Full: they do not fit; nothing was done.
+        MessageInUse: another branch in doubt, or a transaction that does not end, has one of the keys; nothing was
+            done.
+        CommitUnknown: the commit could not be finished.
+    """
+    while not _adopt(engine, xids, facts, check):
+        pass
+
+
+def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> bool:
+    """Try once; False if a commit behind the look has put one of the keys."""
+    store = engine.store
+    transaction = CoordinatedTransaction(engine, timeout=None, journaled=False)
+    try:
+        with store.guard:
+            revalidate(store)
+            check()
+            branches = [voted_contents(store, xid) for xid in xids]
+            keys = [list(_keys(contents)) for contents in branches]
+            _wait_for_puts(store, keys)
+            revalidate(store)
+            seen = store.view.index.applied
+            left_out = _put_before(store, xids, keys)
+        copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)
+
+        def record(branch: Branch) -> None:
+            for xid, contents, missing in zip(xids[:copied], branches, left_out, strict=False):
+                _copy(store.files.disk, branch, xid, contents, missing)
+            if facts is not None:
+                branch.batch.append(facts)
+
+        def recheck(_: object) -> None:
+            check()
+            if store.view.index.applied != seen and _came_behind(store, keys, seen):
+                raise _PutMeanwhile
+
+        transaction.commit(adopt=xids[copied:], record=record, check=recheck)
+        return True
+    except _PutMeanwhile:
+        return False
+    finally:
+        transaction.abandon()
+
+
+def _keys(contents: FileContents) -> Iterator[_Key]:
+    for table in contents.tables:
+        for fact, value, _ in table.facts:
+            if parse_fact_key(fact) is not None:
+                yield _Key(fact, int(str(value)[-8:], 16))
+
+
+def _wait_for_puts(store: Store, keys: Sequence[Sequence[_Key]]) -> None:
+    """Wait for the transactions that put one of these keys and began before the branches were prepared."""
+    xids, deadline = store.shared.xids, store.deadline()
+    for fact, _ in (key for some in keys for key in some):
+        queue, key = parse_fact_key(fact) or ("", "")
+        byte = deduplication_byte(queue, key)
+        if not xids.is_free(byte):
+            try:
+                xids.lock(byte, deadline, f"the deduplication key {key!r}")
+            except WaitExpired as error:
+                raise MessageInUse(f"{error}: try again later") from None
+            xids.unlock(byte)
+
+
+def _put_before(store: Store, xids: Sequence[Xid], keys: Sequence[Sequence[_Key]]) -> list[set[int]]:
+    """Return the ordinals of the messages of each branch that were put before."""
+    if not any(keys):
+        return [set() for _ in keys]
+    now, own = store.clock.now(), {xid.gtrid for xid in xids}
+    with store.view.mutex:
+        facts = store.view.index.facts
+        before = {fact for fact, (_, _, expiry) in facts.items() if expiry is None or expiry > now}
+        others = [(xid, contents) for xid, contents in store.view.prepared.branches.items() if xid.gtrid not in own]
+    in_doubt = {key.fact: xid for xid, contents in others for key in _keys(contents)}
+    found: list[set[int]] = []
+    for some in keys:
+        found.append(set())
+        for fact, ordinal in some:
+            if fact in before:
+                found[-1].add(ordinal)
+            elif fact in in_doubt:
+                key = (parse_fact_key(fact) or ("", ""))[1]
+                raise MessageInUse(
+                    f"a message with the deduplication key {key!r} is in doubt, in branch {in_doubt[fact]}"
+                )
+            before.add(fact)
+    return found
+
+
+def _came_behind(store: Store, keys: Sequence[Sequence[_Key]], seen: int) -> bool:
+    """Whether a commit behind the number ``seen`` has put one of the keys."""
+    with store.view.mutex:
+        facts = store.view.index.facts
+        return any(facts.get(key.fact, (0,))[0] > seen for some in keys for key in some)
+
+
+def _copy(disk: Disk, branch: Branch, xid: Xid, contents: FileContents, left_out: Set[int]) -> None:
+    """Put the messages of a prepared branch into another one, with their facts, but for those that are left out."""
+    new_ids: dict[int, str] = {}
+    ordinal = 0
+    with opened(disk, layout.prepared(xid)) as handle:
+        for entry, table in zip(contents.header.sections, contents.tables, strict=True):
+            ends, row = table.ends(entry), 0
+            for queue, attributes, count in _pieces(table):
+                stop = row + count
+                bodies = read_bodies(disk, handle, ends[row:stop], table.lengths[row:stop], table.checksums[row:stop])
+                kept = [place for place in range(count) if ordinal + place not in left_out]
+                ids = branch.put(queue, [bodies[place] for place in kept], attributes) if kept else []
+                new_ids.update(zip((ordinal + place for place in kept), ids, strict=True))
+                row, ordinal = stop, ordinal + count
+                if branch.batch.sections:
+                    branch.stream()
+    for table in contents.tables:
+        for fact, value, expiry in table.facts:
+            new_id = new_ids.get(int(str(value)[-8:], 16))
+            if new_id is not None:
+                branch.batch.fact(fact, new_id, expiry)
+
+
+def _pieces(table: Table) -> Iterator[tuple[str, dict[str, object], int]]:
+    """Yield (queue, control fields, count) of neighbouring messages, few at a time."""
+    for queue, attributes, count in table.runs:
+        while count:
+            piece = min(count, _COPIED_MESSAGES)
+            yield table.queues[queue], table.attributes[attributes], piece
+            count -= piece
