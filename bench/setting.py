@@ -36,6 +36,8 @@ class Sizes:
     waiting: tuple[int, ...] = (20_000, 100_000)
     backlogs: tuple[int, ...] = (1_000, 10_000, 100_000)
     starts: int = 10
+    spark_messages: int = 200_000
+    spark_reads: int = 5
     image_megabytes: int = 1_500
 
 
@@ -55,6 +57,8 @@ FULL = Sizes(
     waiting=(1_000_000, 10_000_000),
     backlogs=(1_000, 10_000, 100_000, 1_000_000, 10_000_000),
     starts=50,
+    spark_messages=1_000_000,
+    spark_reads=15,
     image_megabytes=6_000,
 )
 
@@ -75,6 +79,8 @@ ONCE = Sizes(
     waiting=(1_000, 2_000),
     backlogs=(1_000, 2_000),
     starts=1,
+    spark_messages=2_000,
+    spark_reads=1,
     image_megabytes=64,
 )
 

@@ -10,6 +10,7 @@ from bench.cases import (
     opening,
     outstanding,
     processes,
+    spark,
     start,
     threads,
     two_phase,
@@ -25,4 +26,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
+    *spark.CASES,
 )  # fmt: skip

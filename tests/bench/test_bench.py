@@ -60,6 +60,12 @@ ASKED = [
     ("get by id, in a compacted segment", "one binary search per segment, shown by counts"),
     ("cost of put as the backlog grows from 1,000 to 10,000,000", "flat within 1.5 ×"),
     ("cost of get as the backlog grows from 1,000 to 10,000,000", "flat within 1.5 ×"),
+    ("Spark: 1,000,000 messages of 1 KiB, all columns, to a count", "≥ 0.8 × a minimal Arrow data source"),
+    ("Spark: 1,000,000 messages of 1 KiB, bodies alone, to a count", "≥ 0.8 × a minimal Arrow data source"),
+    (
+        "Spark: 1,000,000 messages of 1 KiB, bodies alone, to a Python function",
+        "≥ 0.8 × a minimal Arrow data source",
+    ),
 ]
 # Those that are measured on ext4 with a journal, too.
 ON_JOURNAL = re.compile(

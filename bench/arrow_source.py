@@ -1,0 +1,68 @@
+"""A data source that does as little as one in Python can: each task sends one batch of Arrow again and again.
+
+What reads messages is measured beside it: the difference is what reading costs, and the rest is Spark's.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from forwarder.dataframes.columns import columns
+
+_BATCH_ROWS = 4096
+_BODY = b"x" * 1024
+
+
+class ArrowSource(DataSource):
+    """The format ``arrow_source``, with the columns of a message. Options: ``rows`` and ``tasks``, how many of them."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "arrow_source"
+
+    def schema(self) -> StructType:
+        """Return the columns of a message."""
+        return columns(True)
+
+    def reader(self, schema: StructType) -> "Reader":
+        """Return what reads."""
+        return Reader(schema, int(self.options["rows"]), int(self.options["tasks"]))
+
+
+class Reader(DataSourceReader):
+    """Sends rows that all are alike."""
+
+    def __init__(self, schema: StructType, rows: int, tasks: int) -> None:
+        self._schema = schema
+        self._rows, self._tasks = rows, tasks
+
+    def partitions(self) -> list[InputPartition]:  # (Spark takes no other sequence)
+        """Return tasks with the same number of rows each, but for the first."""
+        share, left = divmod(self._rows, self._tasks)
+        return [InputPartition(share + (left if task == 0 else 0)) for task in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        arrow, left = to_arrow_schema(self._schema, timezone="UTC"), partition.value
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array([_some(field)] * min(_BATCH_ROWS, left), field.type) for field in arrow], schema=arrow
+        )
+        while left > 0:
+            yield batch if left >= batch.num_rows else batch.slice(0, left)
+            left -= batch.num_rows
+
+
+def _some(field: "pa.Field[Any]") -> Any:
+    """Return a value that the column takes, and that a message might have."""
+    if pa.types.is_binary(field.type):
+        return _BODY
+    if pa.types.is_string(field.type):
+        return None if field.nullable else "0123456789abcdef0123456789abcdef" if field.name == "id" else "queue"
+    if pa.types.is_map(field.type):
+        return []
+    return None if field.nullable else 50
