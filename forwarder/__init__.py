@@ -1,12 +1,15 @@
-"""Forwarding queues to services, in parallel, through Spark; and queues as Spark's DataFrames."""
+"""Forwarding queues to services, in parallel, through Spark; pipelines; and queues as Spark's DataFrames."""
 
 from typing import TYPE_CHECKING
 
 from forwarder.dataframes import register
 
 if TYPE_CHECKING:
-    from forwarder.forwarder import Forwarder
-    from forwarder.round import RoundResult
+    from forwarder.forwarder import Forwarder, as_routes
+    from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
+    from forwarder.pipelines.in_threads import ThreadForwarder
+    from forwarder.pipelines.pipeline import Pipeline
+    from forwarder.round import RoundResult, Route
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.summary import Summary
@@ -16,10 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Caller",
+    "Continue",
     "Effect",
+    "Error",
     "Forwarder",
+    "Kill",
     "MissingQueue",
     "Outcome",
+    "Pipeline",
     "Reject",
     "Rejected",
     "Replied",
@@ -27,18 +34,25 @@ __all__ = [
     "Retried",
     "Retry",
     "RoundResult",
+    "Route",
+    "Send",
     "Service",
     "ServiceError",
     "SparkUnavailable",
     "Summary",
+    "ThreadForwarder",
     "TookTooLong",
+    "as_routes",
     "register",
 ]
 
 # Spark starts a process for each step of a read or a write, which needs little of this package and none of these.
 _MODULES = {
-    "forwarder.forwarder": ("Forwarder",),
-    "forwarder.round": ("RoundResult",),
+    "forwarder.forwarder": ("Forwarder", "as_routes"),
+    "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
+    "forwarder.pipelines.in_threads": ("ThreadForwarder",),
+    "forwarder.pipelines.pipeline": ("Pipeline",),
+    "forwarder.round": ("RoundResult", "Route"),
     "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),
     "forwarder.summary": ("Summary",),

@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os.path import samefile
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from spool.errors import SpoolError
 from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
+from spool.workers.effects import OnFailure
 from spool.workers.outcome import one_line
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ _WAIT_SECONDS = 0.5
 _MAX_TRIED = 1_000_000
 # What Spark writes before the message of a lost task: where it ran, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+"""Between two tries of a service that cannot be reached, or while there is no room: twice as long each time."""
 
 
 class _Stopped(BaseException):
@@ -81,29 +83,17 @@ class Forwarder:
         spark: "SparkSession | None" = None,
         *,
         master: str = "local[*]",
-        on_failure: str = "reject",
+        on_failure: OnFailure = "reject",
         timeout: float = 30.0,
         threads: int | None = None,
         idle: float | None = None,
         progress: Callable[[str, RoundResult], None] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        if on_failure not in ON_FAILURE:
-            raise ServiceError(f"on_failure is {', '.join(ON_FAILURE[:-1])} or {ON_FAILURE[-1]}, not {on_failure!r}")
         if idle is not None and not idle > 0:
             raise ServiceError(f"idle is a number of seconds above 0, not {idle!r}")
-        if not routes:
-            raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
-        if threads is not None and not 1 <= threads <= MOST_THREADS:
-            raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
         self.path = path
-        if isinstance(routes, Mapping):
-            services = {
-                queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
-                for queue, service in routes.items()
-            }
-            routes = [Route(queue, service, on_failure) for queue, service in services.items()]
-        self.routes = list(routes)
+        self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
         self.summary = Summary()
         self._spark = spark
         self._master = master
@@ -130,7 +120,7 @@ class Forwarder:
             SparkUnavailable: Spark cannot be started.
         """
         with open_space(self.path) as space:
-            self._check(space)
+            check_routes(space, self.routes)
             try:
                 spark = self._spark or self._start()
             except _Stopped:
@@ -138,22 +128,15 @@ class Forwarder:
             try:
                 self._say("forwarding")
                 self._active_at = space.engine.store.clock.monotonic()
-                for routes in self._steps(once):
-                    self._run_routes(space, spark, routes, once)
+                for routes in in_steps(self.routes, once):
+                    if not self._stop.is_set():
+                        self._run_routes(space, spark, routes, once)
             finally:
                 if self._spark is None:
                     stop(spark)
             if once:
                 self._count_left(space)
         return self.summary
-
-    def _steps(self, once: bool) -> Iterator[list[Route]]:
-        """Yield the routes that run side by side: with ``once``, those of one step, then those of the next."""
-        for step in sorted({route.step for route in self.routes}) if once else ():
-            if not self._stop.is_set():
-                yield [route for route in self.routes if route.step == step]
-        if not once:
-            yield self.routes
 
     def stop(self) -> None:
         """Have `run` finish the calls in progress, commit them and return.
@@ -196,35 +179,6 @@ class Forwarder:
         finally:
             self._is_starting = False
 
-    def _check(self, space: Space) -> None:
-        """Refuse routes that cannot work, before a message is taken."""
-        queues = space.queues()
-        for route in self.routes:
-            if route.queue not in queues:
-                raise MissingQueue(f"there is no queue {route.queue!r} in {self.path}: create it, or correct the route")
-            check_sendable(route.service)
-            route.service.check()
-            if isinstance(route.service, OtherSpaceService) and samefile(route.service.path, self.path):
-                queue = route.service.queue
-                raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
-            into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
-            for target in into:
-                if target not in queues:
-                    raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
-        self._check_cycles()
-
-    def _check_cycles(self) -> None:
-        """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
-        moves = [(route.queue, route.service) for route in self.routes]
-        passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
-        for first in passed_to:
-            path = [first]
-            while (queue := passed_to.get(path[-1])) is not None and queue not in path:
-                path.append(queue)
-            if queue == first:
-                through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
-                raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
-
     def _count_left(self, space: Space) -> None:
         with suppress(SpoolError, OSError):  # then the summary has that error already
             for queue, tried in self._tried.items():
@@ -255,7 +209,7 @@ class Forwarder:
                     self._end()
 
     def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
-        limit, pause = _FIRST_ROUND_MESSAGES, _FIRST_PAUSE_SECONDS
+        limit, pause = _FIRST_ROUND_MESSAGES, FIRST_PAUSE_SECONDS
         try:
             while not self._stop.is_set():
                 begun = space.engine.store.clock.monotonic()
@@ -271,9 +225,9 @@ class Forwarder:
                 if result.down:
                     log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
                     self._stop.wait(max(pause, result.retry_after or 0.0))
-                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 elif result.messages:
-                    pause = _FIRST_PAUSE_SECONDS
+                    pause = FIRST_PAUSE_SECONDS
                     seconds = space.engine.store.clock.monotonic() - begun
                     limit = next_limit(limit, result.messages, seconds, self._tasks(context))
         except (SpoolError, SparkUnavailable, OSError) as error:
@@ -315,6 +269,78 @@ class Forwarder:
             if self._progress is not None and result.messages:
                 self._progress(route.queue, result)
         return result
+
+
+def as_routes(
+    given: Mapping[str, str | Service] | Sequence[Route],
+    *,
+    on_failure: OnFailure = "reject",
+    timeout: float = 30.0,
+    threads: int | None = None,
+) -> list[Route]:
+    """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
+    if on_failure not in ON_FAILURE:
+        raise ServiceError(f"on_failure is {', '.join(ON_FAILURE[:-1])} or {ON_FAILURE[-1]}, not {on_failure!r}")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
+    if isinstance(given, Mapping):
+        services = {
+            queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
+            for queue, service in given.items()
+        }
+        given = [Route(queue, service, on_failure) for queue, service in services.items()]
+    if not given:
+        raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
+    queues = [route.queue for route in given]
+    for queue in queues:
+        if queues.count(queue) > 1:
+            raise ServiceError(f"the queue {queue} has two routes: give it one")
+    return list(given)
+
+
+def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:
+    """Refuse routes that cannot work, before a message is taken. ``sent``: services are sent to other processes.
+
+    Raises:
+        MissingQueue: a queue that a route names is not there.
+        ServiceError: a service cannot be used, or messages would go round.
+    """
+    queues = space.queues()
+    for route in routes:
+        if route.queue not in queues:
+            raise MissingQueue(f"there is no queue {route.queue!r} in {space.path}: create it, or correct the route")
+        if sent:
+            check_sendable(route.service)
+        route.service.check()
+        if isinstance(route.service, OtherSpaceService) and samefile(route.service.path, space.path):
+            queue = route.service.queue
+            raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
+        into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
+        for target in into:
+            if target not in queues:
+                raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
+    _check_cycles(routes)
+
+
+def _check_cycles(routes: Sequence[Route]) -> None:
+    """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
+    moves = [(route.queue, route.service) for route in routes]
+    passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
+    for first in passed_to:
+        path = [first]
+        while (queue := passed_to.get(path[-1])) is not None and queue not in path:
+            path.append(queue)
+        if queue == first:
+            through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
+            raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
+
+
+def in_steps(routes: Sequence[Route], once: bool) -> list[list[Route]]:
+    """Return the routes that run side by side: all; with ``once``, those of one step, then those of the next."""
+    if not once:
+        return [list(routes)]
+    steps = sorted({route.step for route in routes})
+    return [[route for route in routes if route.step == step] for step in steps]
 
 
 def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:

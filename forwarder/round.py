@@ -29,7 +29,7 @@ from spool.store.store import Store
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.delivery import set_aside
 from spool.transactions.resolution import resolve_orphans
-from spool.workers.effects import Effect, OutcomePolicy
+from spool.workers.effects import Effect, OnFailure, OutcomePolicy
 
 log = logging.getLogger("spool.forwarder")
 
@@ -59,7 +59,7 @@ class Route:
 
     queue: str
     service: Service
-    on_failure: str = "reject"
+    on_failure: OnFailure = "reject"
     into: tuple[str, ...] = ()
     step: int = 0
 
@@ -127,7 +127,7 @@ def run_round(
     transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
     with _coordinating(store, round_id, transaction):
         with store.guard:
-            room, full = _room(store, route)
+            room, full = room_of(store, route)
         config = space.queues().get(route.queue)
         in_order = config is not None and config.ordered
         held = transaction.hold(
@@ -154,10 +154,12 @@ def run_round(
     return result
 
 
-def _room(store: Store, route: Route) -> tuple[int | None, str]:
+def room_of(store: Store, route: Route) -> tuple[int | None, str]:
     """Return how many messages the queues take that the route puts into: the default reply queue, or those of its
-    service. None: any number. The reason, if one of them takes none."""
+    service. None: any number. The reason, if one of them takes none. Called inside the store's guard."""
     settings = store.settings.current()
+    if not settings.config.has_limits:
+        return None, ""
     catch_up(store, list_prepared(store))
     config = settings.config.queues.get(route.queue)
     queues = [config.reply_queue] if config is not None and config.reply_queue is not None else []
@@ -277,10 +279,10 @@ def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -
 def split(whole: Chunk, tasks: int) -> list[Chunk]:
     """Split the work into about two chunks a task, none of them too large; the order of the messages stays.
 
-    Messages that are handled in order are one chunk.
+    Messages that are handled in order are one chunk: what is too much for one waits for the next round.
     """
     if whole.in_order:
-        return [whole]
+        return [replace(whole, stretches=next(cut(whole.stretches, _CHUNK_MESSAGES, _CHUNK_BYTES)))]
     most = max(1, min(_CHUNK_MESSAGES, -(-len(whole) // (2 * tasks))))
     return [
         replace(whole, stretches=part, must_call=whole.must_call and place < tasks)

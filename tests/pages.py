@@ -28,7 +28,10 @@ RUN = ("python", "sh")
 READ = ("text", "toml", "ini", "json", "console", "mermaid")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
-_SPARK = re.compile(r"^spool-forward (?!--help|--version)|forwarder\.Forwarder\(|session\.start\(", re.MULTILINE)
+_SPARK = re.compile(
+    r"^spool-forward (?!--help|--version|.*--no-spark|.*--create-queues)|forwarder\.Forwarder\(|session\.start\(",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)

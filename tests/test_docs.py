@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -55,6 +56,13 @@ def readers(spark: bool) -> list[Path]:
 def test_a_page_runs_block_after_block_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
     for block in pages.programs(page):
         pages.run(block, tmp_path, environment)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_an_example_runs_in_its_directory_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    directory = shutil.copytree(page.parent, tmp_path / page.parent.name)
+    for block in pages.programs(page):
+        pages.run(block, directory, environment)
 
 
 @pytest.mark.slow

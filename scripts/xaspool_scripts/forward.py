@@ -31,7 +31,8 @@ from xaspool_scripts.start import ended_by, write_at_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forwarder import Forwarder, RoundResult, Summary
+    from forwarder import Forwarder, Pipeline, RoundResult, Summary, ThreadForwarder
+    from spool.workers.effects import OnFailure
 
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -51,7 +52,7 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 
 @click.command("spool-forward", cls=SingleProgram)
 @click.option(
-    "--route", "routes", multiple=True, required=True, callback=_routes, metavar="QUEUE=SERVICE",
+    "--route", "routes", multiple=True, callback=_routes, metavar="QUEUE=SERVICE",
     help="The queue to take messages from, and the service to call for each: python:module:function, http(s)://…, "
     "exec:COMMAND, file:DIRECTORY, kafka://BROKERS/TOPIC, queue:NAME or "
     "queue:NAME@SPACE. Give one --route for each queue.",
@@ -61,6 +62,14 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     help="Where the services of --route QUEUE are that name none: the service then has the queue's name. With "
     "python:shop.services it is a function of that module; with a URL, exec:DIRECTORY, file:DIRECTORY or "
     "kafka://BROKERS, the name follows as in a path.",
+)  # fmt: skip
+@click.option(
+    "--pipeline", "pipelines", multiple=True, metavar="FILE",
+    help="The TOML file of a pipeline to run; may be given several times, beside routes.",
+)  # fmt: skip
+@click.option(
+    "--create-queues", is_flag=True,
+    help="Make the queues of the pipelines, or change them to what their files say, and exit.",
 )  # fmt: skip
 @click.option(
     "--once", is_flag=True,
@@ -91,6 +100,10 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     "--idle-exit", "idle", metavar="TIME", type=short_duration,
     help="Exit when there was no message to forward for that long, in seconds or e.g. 5m, instead of waiting for more.",
 )  # fmt: skip
+@click.option(
+    "--no-spark", is_flag=True,
+    help="Call services in threads of this process, one for each queue, without Spark and Java.",
+)  # fmt: skip
 @json_option
 @space_option
 @version_option
@@ -99,12 +112,15 @@ def main(
     context: click.Context,
     routes: dict[str, str],
     services: str | None,
+    pipelines: tuple[str, ...],
+    create_queues: bool,
     once: bool,
     master: str,
-    on_failure: str,
+    on_failure: "OnFailure",
     timeout: float,
     threads: int | None,
     idle: float | None,
+    no_spark: bool,
     as_json: bool,
 ) -> None:
     """Call a service for each message; its reply goes to the message's reply queue, in the same commit.
@@ -127,21 +143,32 @@ def main(
       spool-forward -s /var/spool/shop --route orders=http://localhost:8000/orders
       spool-forward --route orders=python:shop.handlers:book --once
       spool-forward --route orders --route bills --services python:shop.services --idle-exit 10m
+      spool-forward --pipeline adt.toml --create-queues
+      spool-forward --pipeline adt.toml --no-spark
     """
-    from forwarder import Forwarder, MissingQueue, ServiceError, SparkUnavailable
+    from forwarder import Forwarder, MissingQueue, Pipeline, ServiceError, SparkUnavailable, ThreadForwarder, as_routes
 
-    with _progress(routes) as (progress, say):
-        try:
-            forwarder = Forwarder(
-                space_path(), routes, master=master, on_failure=on_failure, timeout=timeout, threads=threads,
-                idle=idle, progress=progress, say=say,
-            )  # fmt: skip
+    if not (routes or pipelines):
+        raise click.UsageError("there is nothing to forward: give --route QUEUE=SERVICE, or --pipeline FILE")
+    try:
+        declared = [Pipeline.load(file) for file in pipelines]
+        if create_queues:
+            _create_queues(declared, as_json)
+            return
+        to_services = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads) if routes else []
+        all_routes = [*to_services, *(route for one in declared for route in one.routes())]
+        with _progress([route.queue for route in all_routes]) as (progress, say):
+            forwarder: Forwarder | ThreadForwarder
+            if no_spark:
+                forwarder = ThreadForwarder(space_path(), all_routes, idle=idle, progress=progress, say=say)
+            else:
+                forwarder = Forwarder(space_path(), all_routes, master=master, idle=idle, progress=progress, say=say)
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
-        except (MissingQueue, SparkUnavailable) as error:
-            raise Failure(str(error)) from None
-        except ServiceError as error:
-            raise BadValue(str(error)) from None
+    except (MissingQueue, SparkUnavailable) as error:
+        raise Failure(str(error)) from None
+    except ServiceError as error:
+        raise BadValue(str(error)) from None
     print_summary(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)
@@ -149,14 +176,26 @@ def main(
         context.exit(LEFT_SOME)
 
 
-def _ready(routes: dict[str, str]) -> int:
+def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
+    if not pipelines:
+        raise click.UsageError("--create-queues makes the queues of pipelines: give --pipeline FILE")
+    with opened() as space:
+        for pipeline in pipelines:
+            for queue, done in pipeline.create_queues(space).items():
+                if as_json:
+                    write_json({"queue": queue, "done": done})
+                else:
+                    click.echo(f"{queue}: {done}")
+
+
+def _ready(queues: list[str]) -> int:
     """Count the messages that are ready, for the progress bar."""
     with opened() as space:
         stats = space.stats()
-        return sum(stats[queue].ready for queue in routes if queue in stats)
+        return sum(stats[queue].ready for queue in queues if queue in stats)
 
 
-def _stop_on_signals(forwarder: "Forwarder", end: "Callable[[int], object]" = os._exit) -> None:
+def _stop_on_signals(forwarder: "Forwarder | ThreadForwarder", end: "Callable[[int], object]" = os._exit) -> None:
     """Stop the forwarder at the first signal, abandon its calls at the second, end the process at the third."""
     counted = itertools.count(1)
 
@@ -184,7 +223,7 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 
 @contextmanager
 def _progress(
-    routes: dict[str, str],
+    queues: list[str],
 ) -> "Iterator[tuple[Callable[[str, RoundResult], None] | None, Callable[[str], None]]]":
     """Show a bar on a terminal; elsewhere only print what is being done, not a line for each round."""
     if sys.stderr is None or not sys.stderr.isatty():
@@ -192,7 +231,7 @@ def _progress(
         return
     from xaspool_scripts.forward_bar import ForwardBar
 
-    with ForwardBar(_ready(routes)) as bar:
+    with ForwardBar(_ready(queues)) as bar:
         yield bar.advance, bar.say
 
 

@@ -210,6 +210,17 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
     return found
 
 
+def stored_body(store: Store, message: Message) -> bytes:
+    """Return the body of a claimed message, as it is stored."""
+    if message.codec is None:
+        return message.body  # type: ignore[no-any-return]
+    with store.view.mutex:
+        run, _ = store.view.index.messages.run_from(*message.position, message.position.ordinal + 1)
+        if run is None:
+            raise SystemFailure(f"message {message.id} left the index while it was held")
+        return store.files.cache.bodies(run, message.position.ordinal, 1)[0]
+
+
 def _decoded(
     raws: Sequence[bytes], codec: str, only_shown: bool, queue: str, branch: bytes, in_branch: int
 ) -> list[Any]:

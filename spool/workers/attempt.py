@@ -19,7 +19,7 @@ from spool.transactions import delivery
 from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import TransactionState
-from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
+from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
 from spool.workers.outcome import Outcome, Rejected, Retried, one_line
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
@@ -38,13 +38,15 @@ class Attempt:
     transaction: holds the message; what the function puts and takes joins it.
     message: None until one was claimed.
     unreadable: why its body could not be decoded; "" if it could.
+    on_failure: what a refusal means, as of an ``OutcomePolicy``.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, on_failure: OnFailure = "reject") -> None:
         self.transaction = CoordinatedTransaction(engine)
         self.message: Message | None = None
         self.unreadable = ""
         self._store = engine.store
+        self._on_failure = on_failure
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
         self._result: tuple[Effect, str] | None = None
@@ -134,7 +136,7 @@ class Attempt:
     def _record(self, message: Message, outcome: Outcome, branch: Branch) -> tuple[Effect, str]:
         """Add what the outcome does to the branch, by the settings as they are now."""
         settings = self._store.settings.current()
-        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config)
+        policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
         outcome = effective_outcome(policy, message, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)

@@ -8,7 +8,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
@@ -24,6 +24,9 @@ _TRAVELLING = ("user_code", "client_id", "application_key", "headers")
 _OF_ITS_QUEUE = (
     "attempts", "not_before", "delay", "origin_queue", "origin_attempts", "failure_reason", "top", "before",
 )  # fmt: skip
+
+
+OnFailure: TypeAlias = Literal["reject", "delete", "retry"]
 
 
 class Effect(enum.StrEnum):
@@ -53,7 +56,7 @@ class OutcomePolicy:
 
     queue: QueueConfig
     space: SpaceConfig
-    on_failure: str = "reject"
+    on_failure: OnFailure = "reject"
 
     @property
     def queues(self) -> Mapping[str, QueueConfig]:

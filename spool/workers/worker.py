@@ -25,7 +25,7 @@ from spool.text import no_queue, shown
 from spool.transactions.transaction import enter, leave
 from spool.transactions.validation import check_timeout
 from spool.workers.attempt import Attempt
-from spool.workers.effects import Effect
+from spool.workers.effects import Effect, OnFailure
 from spool.workers.functions import takes_a_message
 from spool.workers.outcome import Outcome, Reject, Retried, Retry, of_error, of_value
 from spool.workers.single_pass import SinglePass
@@ -80,6 +80,8 @@ class WorkSummary:
         return sum(getattr(self, effect.value, 0) for effect in Effect)
 
     def add(self, effect: Effect, reason: str) -> None:
+        if effect is Effect.KEPT:
+            return  # it was no try
         setattr(self, effect.value, getattr(self, effect.value) + 1)
         if reason:
             self.reasons[effect.value] = reason
@@ -104,6 +106,8 @@ class Worker:
             event ``stop`` is set.
         timeout: seconds for a call; None for no limit.
         on_handled: called after each message, in a thread of the worker.
+        on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
+            refusal ("delete"), or is one of its tries ("retry").
 
     Raises:
         QueueNotFound, InvalidArgument: before any message is taken.
@@ -120,6 +124,7 @@ class Worker:
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
         on_handled: Callable[[], object] | None = None,
+        on_failure: OnFailure = "reject",
     ) -> None:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
@@ -134,6 +139,7 @@ class Worker:
         self._timeout = timeout
         self._event = stop
         self._on_handled = on_handled
+        self._on_failure = on_failure
         self._is_stopping = False
         self._error: BaseException | None = None
         # Guards the summary and all that follows; notified when a thread or a call ends.
@@ -301,7 +307,7 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        attempt = Attempt(self._space.engine)
+        attempt = Attempt(self._space.engine, self._on_failure)
         call = None
         try:
             found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)

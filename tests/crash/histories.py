@@ -13,6 +13,7 @@ from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import decide_heuristically
 from tests.compaction import small_compactions
+from tests.crash.translations import TRANSLATIONS
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide, in_doubt, prepare
 from tests.held import committed_here
 from tests.machine import OF_ANOTHER
@@ -390,4 +391,5 @@ HISTORIES = (
     History("a group of branches", _three_messages, THREE, _group),
     History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_what_follows),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
+    *TRANSLATIONS,
 )

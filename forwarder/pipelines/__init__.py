@@ -1,0 +1,1 @@
+"""Pipelines: inbound hooks, translation with routes, one queue for each destination, outbound hooks, services."""

@@ -1,0 +1,104 @@
+"""A message on its way through the functions of a stage: what they see of it, and what comes out of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from forwarder.pipelines.dispositions import BODY, Changes
+from spool.errors import InvalidArgument
+from spool.model.codecs import BYTES_TYPE, encode
+from spool.model.message import Message, attributes_of, check_content_type
+from spool.workers.outcome import NewMessage
+
+ROUTE_HEADER = "spool-route"
+"""The header of a message in the failure queue: the only route that it takes when it comes back."""
+
+_TRAVELLING = (
+    "priority", "correlation_id", "reply_queue", "failure_queue", "user_code", "client_id", "application_key",
+    "headers", "group", "expires_at",
+)  # fmt: skip
+_OF_ITS_TRY = ("attempts", "failure_reason", "origin_queue", "origin_attempts")
+_TIMES = {"delay": "not_before", "not_before": "delay", "time_to_live": "expires_at", "expires_at": "time_to_live"}
+
+
+class Draft(NamedTuple):
+    """A message as the next function sees it. ``raw``, ``fields``: its body and its control fields, as stored."""
+
+    message: Message
+    raw: bytes
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, message: Message, raw: bytes) -> Self:
+        """Return what a message of a stage's queue becomes if nothing changes it. It has a correlation id."""
+        found = {name: getattr(message, name) for name in (*_TRAVELLING, *_OF_ITS_TRY)}
+        found["headers"] = dict(message.headers)
+        found["correlation_id"] = message.correlation_id or message.id
+        fields = attributes_of(**{name: found[name] for name in _TRAVELLING})
+        fields |= {name: found[name] for name in _OF_ITS_TRY if found[name]}
+        if message.codec is not None:
+            fields["codec"] = message.codec
+        if message.codec is not None or message.content_type != BYTES_TYPE:
+            fields["content_type"] = message.content_type
+        return cls(_with(message, message.body, fields), raw, fields)
+
+    def changed(self, body: Any, changes: Changes) -> Self:
+        """Return the draft with another body and control fields. InvalidArgument if they cannot be put."""
+        if body is BODY and not changes:
+            return self
+        given: dict[str, Any] = dict(changes)
+        fields = dict(self.fields)
+        raw, content_type = self.raw, given.pop("content_type", None)
+        check_content_type(content_type)
+        if body is BODY:
+            body = self.message.body
+            if content_type is not None:
+                fields["content_type"] = content_type
+        else:
+            raw, codec, content_type = encode(body, content_type)
+            for name, value in (("codec", codec), ("content_type", content_type)):
+                fields.pop(name, None)
+                if value is not None:
+                    fields[name] = value
+        if unknown := set(given) - _CHANGEABLE:
+            raise InvalidArgument(f"a disposition changes {', '.join(sorted(_CHANGEABLE))}, not {min(unknown)}")
+        if "headers" in given:
+            given["headers"] = _merged(fields.get("headers", {}), given["headers"])
+        for name in given:
+            fields.pop(name, None)
+            fields.pop(_TIMES.get(name, ""), None)
+        fields |= attributes_of(**{name: value for name, value in given.items() if value is not None})
+        return type(self)(_with(self.message, body, fields), raw, fields)
+
+    def put_into(self, queue: str) -> NewMessage:
+        """Return the message to be put into the next queue."""
+        fields = {name: value for name, value in self.fields.items() if name not in _OF_ITS_TRY}
+        if ROUTE_HEADER in self.message.headers:
+            fields["headers"] = _merged(fields["headers"], {ROUTE_HEADER: None})
+        return NewMessage.stored(queue, self.raw, fields)
+
+
+def failed_alone(source: Draft, queue: str, route: str, reason: str) -> NewMessage:
+    """Return what goes to the failure queue when a route fails alone: the message as it was, and why it failed.
+
+    ``redrive`` takes it back to the queue that it came from, where it takes that route only. It does not expire.
+    """
+    message = source.message
+    fields = {name: value for name, value in source.fields.items() if name not in _OF_ITS_TRY}
+    fields.pop("expires_at", None)
+    fields["headers"] = {**message.headers, ROUTE_HEADER: route}
+    fields |= {"failure_reason": reason, "origin_queue": message.queue, "origin_attempts": message.attempts + 1}
+    return NewMessage.stored(queue, source.raw, fields)
+
+
+_CHANGEABLE = frozenset(Changes.__annotations__) - {"content_type"}
+
+
+def _with(message: Message, body: Any, fields: Mapping[str, Any]) -> Message:
+    return Message(message.id, message.queue, body, message.enqueued_at, message.position, fields)
+
+
+def _merged(headers: Mapping[str, str], more: Mapping[str, str | None] | None) -> dict[str, str] | None:
+    """Return headers with others added; without those that are None."""
+    if more is None:
+        return None
+    return {name: value for name, value in {**headers, **more}.items() if value is not None}

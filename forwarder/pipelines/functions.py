@@ -1,0 +1,69 @@
+"""The functions of a pipeline: hooks, translations and conditions, each by its name or as it is."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from spool.text import shown
+from spool.workers.functions import ServiceError, find_function, takes_a_message
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that takes a message.
+
+    name: ``package.module:function``. given: the function itself, if the pipeline was declared with it; threads of this
+    process call that, other processes import the name.
+    """
+
+    name: str
+    given: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, value: object) -> "Function":
+        """Return the function that a description names or has. ValueError if it is neither."""
+        if isinstance(value, Function):
+            return value
+        if isinstance(value, str) and value.count(":") == 1:
+            return cls(value)
+        if not callable(value):
+            raise ValueError(f"a function, by its name package.module:function, not {shown(value)}")
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return cls(f"{getattr(value, '__module__', '__main__')}:{name}", value)
+
+    def load(self) -> Callable[[Any], Any]:
+        """Return the function, imported if need be.
+
+        Raises:
+            ServiceError: it cannot be imported, or takes no message.
+        """
+        if self.given is None:
+            return _imported(self.name)
+        if inspect.iscoroutinefunction(self.given):
+            raise ServiceError(f"{self.name} is a coroutine function: name a plain one, e.g. one with asyncio.run")
+        if not takes_a_message(self.given):
+            raise ServiceError(f"{self.name} cannot be called with a message alone: give it one parameter")
+        return self.given
+
+    def by_name(self) -> "Function":
+        """Return the function as other processes find it.
+
+        Raises:
+            ServiceError: it has no name by which it can be imported.
+        """
+        if self.given is None:
+            return self
+        module, _, name = self.name.partition(":")
+        if module == "__main__" or not all(part.isidentifier() for part in name.split(".")):
+            raise ServiceError(
+                f"{self.name} cannot be imported by Spark's processes: define it at the top of a module, or run the "
+                "pipeline without Spark"
+            )
+        if _imported(self.name) is not self.given:
+            raise ServiceError(f"{self.name} is another function when it is imported: give each a name of its own")
+        return Function(self.name)
+
+
+_imported = cache(find_function)

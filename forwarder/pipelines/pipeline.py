@@ -1,0 +1,110 @@
+"""A pipeline: what is called with its messages, queue by queue, from its source to its destinations."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from forwarder.forwarder import Forwarder
+from forwarder.pipelines.in_threads import ThreadForwarder
+from forwarder.round import Route
+from forwarder.services import ServiceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from forwarder.pipelines.description import Description
+    from forwarder.summary import Summary
+    from spool.space import Space
+
+
+class Pipeline:
+    """Inbound hooks, translation with routes, one queue for each destination, outbound hooks, service.
+
+    ::
+
+        pipeline = forwarder.Pipeline(
+            name="adt",
+            inbound=["hl7:read_header"],
+            routes=[{"name": "lab", "when": {"event": ["A01"]}, "translate": "hl7:to_json", "to": "lab"}],
+            destinations={"lab": {"service": "http://lab.example/adt"}},
+        )
+        pipeline = forwarder.Pipeline.load("adt.toml")
+
+    The arguments are the options that a TOML file has; `docs/pipelines.md` tells each. A function is named, as
+    ``package.module:function``, or given as it is.
+
+    Raises:
+        ServiceError: the description is wrong. Each line of the text names one mistake, with its place.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        routes: Sequence[Mapping[str, Any]],
+        destinations: Mapping[str, Mapping[str, Any]],
+        **options: Any,
+    ) -> None:
+        given = {"name": name, "routes": routes, "destinations": dict(destinations), **options}
+        self._describe(given, f"pipeline {name}")
+
+    def _describe(self, given: Mapping[str, Any], where: str) -> None:
+        try:
+            from forwarder.pipelines.description import described
+        except ModuleNotFoundError as error:
+            raise ServiceError(f"a pipeline needs {error.name}: pip install 'xaspool[pipelines]'") from None
+        self._where = where
+        self.description: Description = described(given, where)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Return the pipeline that a TOML file describes. ServiceError as for a new one, or if it cannot be read."""
+        from forwarder.pipelines.toml import read_toml
+
+        pipeline = cls.__new__(cls)
+        pipeline._describe(read_toml(path), str(path))
+        return pipeline
+
+    def create_queues(self, space: "Space") -> dict[str, str]:
+        """Make the queues that are missing, and change options that differ from the description.
+
+        Returns:
+            By queue, what was done: "created", "changed", or "as it was".
+        """
+        from forwarder.pipelines.queues import create_queues
+
+        return create_queues(space, self.description)
+
+    def routes(self, *, by_name: bool = True) -> list[Route]:
+        """Return what is called with the messages of each queue; nothing for a destination that is stopped.
+
+        Args:
+            by_name: its functions are imported by other processes, so each must have a name.
+
+        Raises:
+            ServiceError: a function cannot be called, or has no name.
+        """
+        from forwarder.pipelines.routes import routes_of
+
+        try:
+            return routes_of(self.description, by_name=by_name)
+        except ServiceError as error:
+            raise ServiceError(f"{self._where}: {error}") from None
+
+    def run(
+        self, path: str, spark: "SparkSession | None" = None, *, once: bool = False, master: str = "local[*]"
+    ) -> "Summary":
+        """Run the pipeline through Spark, on the space in the directory ``path``, and return what was done.
+
+        Args:
+            spark: the session to use; without it, one is started on ``master``.
+            once: end when each message that can be handled now has gone as far as it gets.
+
+        Raises:
+            ServiceError, SparkUnavailable: as ``Forwarder``.
+        """
+        return Forwarder(path, self.routes(), spark, master=master).run(once)
+
+    def work(self, path: str, *, once: bool = False) -> "Summary":
+        """Run the pipeline in threads of this process, without Spark. Arguments and result as of ``run``."""
+        return ThreadForwarder(path, self.routes(by_name=False)).run(once)

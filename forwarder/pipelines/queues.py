@@ -1,0 +1,57 @@
+"""The queues of a pipeline: which there are, with which options; made and changed to what the description says."""
+
+from typing import Any
+
+from forwarder.pipelines.description import Description
+from spool.space import Space
+
+
+def queue_options(description: Description) -> dict[str, dict[str, Any]]:
+    """Return the options of each queue of a pipeline, by its name. A queue comes after those that it names."""
+    stage = {
+        "order": ("priority", "fifo"),
+        "ordered": description.ordered,
+        "retries": description.retries,
+        "retry_delay": description.retry_delay,
+        "retry_delay_max": description.retry_delay_max,
+        "error_queue": description.errors,
+    }
+    limits = {"max_messages": description.max_messages, "max_bytes": description.max_bytes}
+    found: dict[str, dict[str, Any]] = {description.errors: {}, description.failures: {}}
+    found[description.source_queue] = stage | limits
+    found.setdefault(description.translate_queue, stage)
+    for name, destination in description.destinations.items():
+        ordered = description.ordered if destination.ordered is None else destination.ordered
+        limits = {"max_messages": destination.max_messages, "max_bytes": destination.max_bytes}
+        delivery = stage | {
+            "ordered": ordered,
+            "retries": destination.retries,
+            "retry_delay": destination.retry_delay,
+            "retry_delay_max": destination.retry_delay_max,
+            "reply_queue": destination.reply_queue,
+        }
+        found[description.last_queue(name)] = delivery
+        found[description.first_queue(name)] = (
+            stage | {"ordered": ordered} if destination.outbound else delivery
+        ) | limits
+    return found
+
+
+def create_queues(space: Space, description: Description) -> dict[str, str]:
+    """Make the queues that are missing, and change options that differ from the description.
+
+    Returns:
+        By queue, what was done: "created", "changed", or "as it was".
+    """
+    done, there = {}, space.queues()
+    for name, options in queue_options(description).items():
+        wanted = {option: value for option, value in options.items() if value is not None}
+        if name not in there:
+            space.create_queue(name, **wanted)
+            done[name] = "created"
+        elif changes := {option: value for option, value in options.items() if getattr(there[name], option) != value}:
+            space.change_queue(name, **changes)
+            done[name] = "changed"
+        else:
+            done[name] = "as it was"
+    return done

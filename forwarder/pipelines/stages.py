@@ -1,0 +1,248 @@
+"""The stages of a pipeline that call its functions: hooks, and translation with its routes. Each is a service.
+
+A stage turns a message into others, or into none, and says so as one outcome: they are put in the commit that removes
+the message.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill, Send, dispositions_of
+from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
+from forwarder.pipelines.functions import Function
+from forwarder.services import MAX_REPLY, Request
+from forwarder.time_limits import TimeLimit
+from spool.errors import InvalidArgument
+from spool.model.message import Message
+from spool.workers.outcome import NewMessage, Outcome, Reject, Rejected, Retried, Translated, of_error, one_line
+
+log = logging.getLogger("spool.forwarder")
+
+
+class _Failed(Exception):
+    """A function failed. ``outcome``: what that comes to, with the function's name."""
+
+    def __init__(self, function: Function, error: BaseException) -> None:
+        outcome = of_error(error, MAX_REPLY)
+        self.outcome = replace(outcome, reason=one_line(f"{function.name}: {outcome.reason}"))
+
+
+@dataclass
+class Passage:
+    """What came of a message that passed through functions.
+
+    going: what goes on. sent: what a function sent straight to a destination. notes: why some was dropped.
+    """
+
+    going: list[Draft]
+    sent: list[NewMessage]
+    notes: list[str]
+
+
+def passed_through(functions: tuple[Function, ...], draft: Draft, last_queues: Mapping[str, str]) -> Passage:
+    """Call functions, each with what the one before it made. ``last_queues``: of the destinations, by name.
+
+    Raises:
+        _Failed: one of them failed.
+    """
+    passage = Passage([draft], [], [])
+    for function in functions:
+        before, passage.going = passage.going, []
+        for one in before:
+            for disposition in _called(function, one.message):
+                try:
+                    _apply(disposition, function, one, passage, last_queues)
+                except InvalidArgument as error:
+                    raise _Failed(function, error) from error
+    return passage
+
+
+def _called(function: Function, message: Message) -> list[Disposition]:
+    try:
+        dispositions = dispositions_of(function.load()(message))
+    except Exception as error:
+        raise _Failed(function, error) from error
+    for disposition in dispositions:
+        if isinstance(disposition, Error):
+            raise _Failed(function, Reject(disposition.reason, disposition.reply))
+    return dispositions
+
+
+def _apply(
+    disposition: Disposition, function: Function, draft: Draft, passage: Passage, last_queues: Mapping[str, str]
+) -> None:
+    match disposition:
+        case Continue():
+            passage.going.append(draft.changed(disposition.body, disposition.changes))
+        case Send():
+            if disposition.destination not in last_queues:
+                raise InvalidArgument(
+                    f"there is no destination {disposition.destination!r}; there are {', '.join(last_queues)}"
+                )
+            changed = draft.changed(disposition.body, disposition.changes)
+            passage.sent.append(changed.put_into(last_queues[disposition.destination]))
+        case Kill():
+            passage.notes.append(
+                f"{function.name} dropped it" + (f": {disposition.reason}" if disposition.reason else "")
+            )
+
+
+# -- the stages -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HookStage:
+    """Hooks, one after the other; what goes on is put into the queue ``into``.
+
+    last_queues: (destination, queue) for messages that a hook sends. timeout: seconds for a message.
+    """
+
+    hooks: tuple[Function, ...]
+    into: str
+    last_queues: tuple[tuple[str, str], ...]
+    timeout: float
+    threads = 1
+
+    @property
+    def watched(self) -> float | None:
+        """The time limit, because a function may hang its process."""
+        return self.timeout
+
+    def check(self) -> None:
+        """Raise ServiceError if a hook cannot be called."""
+        for hook in self.hooks:
+            hook.load()
+
+    def open(self) -> "StageCaller":
+        """Import the hooks; ServiceError as for ``check``."""
+        self.check()
+        return StageCaller(self, self.timeout)
+
+    def translated(self, draft: Draft) -> Outcome:
+        """Return what becomes of a message."""
+        try:
+            passage = passed_through(self.hooks, draft, dict(self.last_queues))
+        except _Failed as failed:
+            return failed.outcome
+        going = [one.put_into(self.into) for one in passage.going]
+        return Translated([*passage.sent, *going], "; ".join(passage.notes))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A route of a translation: see ``description.Route``. ``into``: the first queues of its destinations."""
+
+    name: str
+    when: Function | tuple[tuple[str, tuple[str, ...]], ...]
+    translate: tuple[Function, ...]
+    into: tuple[str, ...]
+    alone: bool
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return (*((self.when,) if isinstance(self.when, Function) else ()), *self.translate)
+
+    def takes(self, message: Message) -> bool:
+        """Return whether a message takes this route. Raises _Failed."""
+        if ROUTE_HEADER in message.headers:
+            return message.headers[ROUTE_HEADER] == self.name
+        if isinstance(self.when, Function):
+            try:
+                return bool(self.when.load()(message))
+            except Exception as error:
+                raise _Failed(self.when, error) from error
+        return all(message.headers.get(name) in values for name, values in self.when)
+
+
+@dataclass(frozen=True)
+class TranslationStage:
+    """Routes. All that they make of a message, and its removal, are one commit.
+
+    A route that fails alone puts the message into ``failures``, for itself only. ``retries``: those of its queue, after
+    which a route that fails for now has failed.
+    """
+
+    ways: tuple[Way, ...]
+    last_queues: tuple[tuple[str, str], ...]
+    failures: str
+    unrouted: str
+    retries: int
+    timeout: float
+    threads = 1
+
+    @property
+    def watched(self) -> float | None:
+        """The time limit, because a function may hang its process."""
+        return self.timeout
+
+    def check(self) -> None:
+        """Raise ServiceError if a function cannot be called."""
+        for way in self.ways:
+            for function in way.functions:
+                function.load()
+
+    def open(self) -> "StageCaller":
+        """Import the functions; ServiceError as for ``check``."""
+        self.check()
+        return StageCaller(self, self.timeout)
+
+    def translated(self, draft: Draft) -> Outcome:
+        """Return what becomes of a message: what all routes make of it, or what the gravest failure comes to."""
+        out: list[NewMessage] = []
+        notes: list[str] = []
+        later: Retried | None = None
+        taken = False
+        for way in self.ways:
+            try:
+                if not way.takes(draft.message):
+                    continue
+                taken = True
+                passage = passed_through(way.translate, draft, dict(self.last_queues))
+            except _Failed as failed:
+                taken = True
+                outcome = replace(failed.outcome, reason=one_line(f"route {way.name}: {failed.outcome.reason}"))
+                if isinstance(outcome, Retried) and (not way.alone or draft.message.attempts < self.retries):
+                    later = later or outcome
+                elif not way.alone:
+                    return outcome
+                else:
+                    out.append(failed_alone(draft, self.failures, way.name, outcome.reason))
+                    notes.append(f"{outcome.reason} (this route alone)")
+            else:
+                out += passage.sent
+                out += [one.put_into(queue) for one in passage.going for queue in way.into]
+                notes += passage.notes
+        if later is not None:
+            return later
+        if not taken and self.unrouted == "error":
+            return Rejected("no route takes it: add a route, or correct what the routes look at")
+        return Translated(out, "; ".join(notes if taken else ["no route takes it"]))
+
+
+class _Stage(Protocol):
+    def translated(self, draft: Draft) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class StageCaller:
+    """An opened stage."""
+
+    stage: _Stage
+    timeout: float | None
+
+    def __call__(self, request: Request) -> Outcome:
+        if request.unreadable:
+            return Retried(one_line(request.unreadable))
+        limit = TimeLimit(self.timeout)
+        try:
+            outcome: Outcome = limit.call(self.stage.translated, Draft.of(request.message, request.raw))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: it must not end the worker
+            return Retried(limit.reason) if limit.reason else of_error(error, MAX_REPLY)
+        return outcome
+
+    def close(self) -> None:
+        """Do nothing: the stage holds nothing."""

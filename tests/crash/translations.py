@@ -1,0 +1,104 @@
+"""Histories of a pipeline's translation: what comes out of a message for several queues, and its removal, are one."""
+
+from contextlib import AbstractContextManager
+from unittest import mock
+
+import spool
+from forwarder.pipelines.dispositions import Continue
+from forwarder.pipelines.draft import Draft
+from forwarder.pipelines.functions import Function
+from forwarder.pipelines.stages import TranslationStage, Way
+from spool.coordination.locks import coordinator_byte
+from spool.model.message import Message
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.policies.retries import with_error_queue
+from spool.remote import branch as remote
+from spool.transactions.coordinated import CoordinatedTransaction
+from spool.workers.attempt import Attempt
+from spool.workers.effects import Effect, OutcomePolicy, record
+from tests.crash.worlds import EMPTY, History, Ledger
+from tests.machine import PowerCut
+from tests.simdisk import ROOT, SimulatedDisk
+
+_ROUND = Xid(FORMAT_ROUND, b"round-of-translations", b"1")
+
+
+def _split(message: spool.Message) -> list[Continue]:
+    return [Continue(f"{message.body}{part}") for part in "12"]
+
+
+def _fail(message: spool.Message) -> None:
+    raise ValueError
+
+
+ROUTES = TranslationStage(
+    (
+        Way("whole", (), (), ("b",), alone=False),
+        Way("parts", (), (Function.of(_split),), ("b", "after"), alone=False),
+        Way("fails", (), (Function.of(_fail),), ("b",), alone=True),
+    ),
+    last_queues=(), failures="a", unrouted="error", retries=0, timeout=1.0,
+)  # fmt: skip
+
+
+def _two_messages(space: spool.Space) -> None:
+    space.put("a", "m")
+    space.put("a", "n")
+
+
+TWO = EMPTY.put("a", "m", "n")
+
+
+def _translated(ledger: Ledger) -> AbstractContextManager[None]:
+    return ledger.becoming(ledger.world.got("a").put("b", "m", "m1", "m2").put("after", "m1", "m2").put("a", "m"))
+
+
+def _by_a_worker(space: spool.Space, ledger: Ledger) -> None:
+    attempt = Attempt(space.engine)
+    attempt.take("a", 0.0)
+    assert attempt.message is not None
+    outcome = ROUTES.translated(Draft.of(attempt.message, b"m"))
+    with _translated(ledger):
+        assert attempt.conclude(outcome)[0] is Effect.DELIVERED
+
+
+def _in_a_round(space: spool.Space, ledger: Ledger) -> None:
+    """A task writes it and votes; until the round has committed it, it is as if nothing had happened."""
+    machine = space._store.files.disk.machine  # type: ignore[attr-defined]
+    of_task = SimulatedDisk(machine)
+    try:
+        _round(space, ledger, of_task)
+    except PowerCut:  # if only processes die, it is both; tests.crash.scenarios has one that survives the other
+        machine.kill(of_task)
+        machine.kill(space._store.files.disk)
+        raise
+
+
+def _round(space: spool.Space, ledger: Ledger, disk: SimulatedDisk) -> None:
+    store = space._store
+    byte = coordinator_byte(_ROUND.gtrid)
+    assert store.shared.xids.try_lock(byte)
+    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+    [held] = transaction.hold("a", 1)
+    with (
+        mock.patch.object(remote, "Disk", return_value=disk),
+        mock.patch.object(remote, "Clock", return_value=store.clock),
+    ):
+        task = remote.RemoteBranch(ROOT, _ROUND, b"t" * BRANCH_ID_BYTES)
+    [raw] = task.read(held)
+    message = Message(held.id, held.queue, raw.decode(), held.committed_at, held.position, held.attributes)
+    known = store.settings.known.config
+    policy = OutcomePolicy(with_error_queue(known, "a"), known)
+    record(task.batch, policy, message, raw, ROUTES.translated(Draft.of(message, raw)), store.clock.now())
+    with _translated(ledger):
+        assert task.prepare() is not None
+        task.close()
+        transaction.commit(adopt=[_ROUND])
+    transaction.abandon()
+    store.shared.xids.unlock(byte)
+
+
+TRANSLATIONS = (
+    History("translation by a worker", _two_messages, TWO, _by_a_worker, survivors=2),
+    History("translation in a round", _two_messages, TWO, _in_a_round, survivors=2),
+)

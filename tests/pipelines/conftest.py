@@ -1,0 +1,62 @@
+"""What the tests of pipelines share: a space, a pipeline that is declared in a few words, and two ways to run it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import spool
+from forwarder import Forwarder, Pipeline, Summary, ThreadForwarder
+from forwarder import forwarder as driver
+from tests.at_once import AT_ONCE
+from tests.forwarder.rounds import in_process
+from tests.pipelines import hooks
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+HOOKS = "tests.pipelines.hooks"
+
+Run = Callable[[Pipeline], Summary]
+
+
+def declared(**options: Any) -> Pipeline:
+    """A pipeline with two destinations, whose one route goes to both, unless options say otherwise."""
+    given: dict[str, Any] = {
+        "name": "p",
+        "routes": [{"name": "all", "to": ["one", "two"]}],
+        "destinations": {name: {"service": f"python:{HOOKS}:{name}"} for name in ("one", "two")},
+        "retry_delay": 0.0,
+    }
+    return Pipeline(**given | options)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        yield space
+
+
+@pytest.fixture(autouse=True)
+def delivered() -> list[tuple[str, str]]:
+    """(destination, body) of what was delivered."""
+    hooks.delivered.clear()
+    return hooks.delivered
+
+
+@pytest.fixture(params=["threads", "rounds"])
+def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a pipeline until nothing is left to do: in threads, and in rounds whose tasks run in this process."""
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
+
+    def run(pipeline: Pipeline) -> Summary:
+        pipeline.create_queues(space)
+        if request.param == "threads":
+            return ThreadForwarder(space.path, pipeline.routes(by_name=False)).run(once=True)
+        return Forwarder(space.path, pipeline.routes(), SPARK).run(once=True)
+
+    return run
+
+
+def bodies(space: spool.Space, queue: str) -> list[object]:
+    return [message.body for message in space.browse(queue)]

@@ -1,0 +1,220 @@
+"""Destinations that are stopped, down or full; a pipeline that runs until it is told to stop; and what cannot run."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from forwarder import MissingQueue, Pipeline, ServiceError, ThreadForwarder
+from forwarder.pipelines import in_threads
+from tests.pipelines import hooks
+from tests.pipelines.conftest import HOOKS, Run, bodies, declared
+from xaspool_scripts.forward import main
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def listening(port: int) -> Iterator[list[bytes]]:
+    """A web service; yields the bodies that it got."""
+    got: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def with_web(port: int, **options: object) -> Pipeline:
+    web = {"service": f"http://127.0.0.1:{port}/", **options}
+    return declared(destinations={"one": web, "two": {"service": f"python:{HOOKS}:two"}})
+
+
+def test_c05_a_destination_that_is_down_keeps_its_messages_in_sequence_and_delays_no_other(
+    run: Run, space: spool.Space, delivered: list
+) -> None:
+    pipeline = with_web(port := free_port())
+    pipeline.create_queues(space)
+    texts = [f"message {n}" for n in range(5)]
+    space.put_many("p", texts)
+    summary = run(pipeline)
+    assert [body for _, body in delivered] == texts
+    assert "the service was not reached" in summary.down["p.to.one"]
+    assert [message.attempts for message in space.browse("p.to.one")] == [0] * 5
+    with listening(port) as got:
+        assert run(pipeline).down == {}
+    assert got == [text.encode() for text in texts]
+
+
+def test_c05_a_destination_that_is_stopped_keeps_them_too(run: Run, space: spool.Space, delivered: list) -> None:
+    two = {"service": f"python:{HOOKS}:two", "outbound": f"{HOOKS}:upper"}
+    destinations = {"one": {"service": f"python:{HOOKS}:one"}, "two": two | {"stopped": True}}
+    declared().create_queues(space)
+    space.put_many("p", ["a", "b"])
+    run(declared(destinations=destinations))
+    assert (delivered, bodies(space, "p.to.two")) == ([("one", "a"), ("one", "b")], ["a", "b"])
+    run(declared(destinations=destinations | {"two": two}))
+    assert delivered[2:] == [("two", "A"), ("two", "B")]
+
+
+def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, space: spool.Space) -> None:
+    pipeline = with_web(free_port(), max_messages=2)
+    pipeline.create_queues(space)
+    ids = space.put_many("p", list("abcd"))
+    assert run(pipeline).down["p"] == "there is no room for replies (queue p.to.one is full)"
+    assert (bodies(space, "p.to.one"), bodies(space, "p")) == (["a", "b"], ["c", "d"])
+    assert space.show(ids[2]).attempts == 0
+
+
+def test_queues_are_made_once_and_brought_to_what_is_described(space: spool.Space) -> None:
+    pipeline = with_web(1, max_messages=9, retries=5)
+    assert set(pipeline.create_queues(space).values()) == {"created"}
+    assert set(pipeline.create_queues(space).values()) == {"as it was"}
+    made = space.queues()
+    assert (made["p"].ordered, made["p"].error_queue, made["p"].retries) == (True, "p.errors", 3)
+    assert (made["p.to.one"].max_messages, made["p.to.one"].retries, made["p.to.two"].retries) == (9, 5, None)
+    done = with_web(1, ordered=False).create_queues(space)
+    assert {queue: what for queue, what in done.items() if what != "as it was"} == {"p.to.one": "changed"}
+    assert (space.queues()["p.to.one"].max_messages, space.queues()["p.to.one"].ordered) == (None, False)
+
+
+def test_a_queue_that_is_not_there_is_named_before_a_message_is_taken(space: spool.Space) -> None:
+    with pytest.raises(MissingQueue, match=r"there is no queue 'p' in .*: create it"):
+        declared().work(space.path, once=True)
+
+
+def test_a_function_that_only_this_process_knows_runs_in_threads_alone(space: spool.Space, delivered: list) -> None:
+    pipeline = declared(inbound=lambda message: None)
+    pipeline.create_queues(space)
+    space.put("p", "x")
+    pipeline.work(space.path, once=True)
+    assert delivered == [("one", "x"), ("two", "x")] or delivered == [("two", "x"), ("one", "x")]
+    with pytest.raises(ServiceError, match="cannot be imported by Spark's processes: define it at the top of a module"):
+        pipeline.routes()
+
+
+def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_threads, "FIRST_PAUSE_SECONDS", 0.01)
+    pipeline = with_web(port := free_port())
+    pipeline.create_queues(space)
+    space.put("p", "x")
+    forwarder = ThreadForwarder(space.path, pipeline.routes())
+    ran = threading.Thread(target=forwarder.run)
+    ran.start()
+    try:
+        while not (space.stats("p.to.two").dequeued and forwarder.summary.down):
+            pass
+        with listening(port) as got:
+            while not space.stats("p.to.one").dequeued:
+                pass
+            assert got == [b"x"]
+            forwarder.stop()
+            ran.join(30)
+    finally:
+        forwarder.stop()
+        ran.join(30)
+    assert forwarder.summary.down == {}
+    assert forwarder.summary.errors == []
+
+
+@pytest.mark.timeout(60)
+def test_calls_that_are_abandoned_count_as_tries(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    called, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(message: spool.Message) -> None:
+        called.set()
+        go_on.wait(60)
+
+    monkeypatch.setattr(hooks, "one", hang)
+    pipeline = declared(inbound=hang)
+    pipeline.create_queues(space)
+    wanted = space.put("p", "x")
+    forwarder = ThreadForwarder(space.path, pipeline.routes(by_name=False))
+    ran = threading.Thread(target=forwarder.run)
+    ran.start()
+    assert called.wait(30)
+    forwarder.abandon(ended.set)
+    assert ended.wait(30)
+    ran.join(30)
+    message = space.show(wanted)
+    assert (message.queue, message.attempts) == ("p", 1)
+    go_on.set()
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+TOML = f"""
+name = "adt"
+inbound = "{HOOKS}:upper"
+
+[[routes]]
+name = "all"
+to = ["one", "two"]
+
+[destinations.one]
+service = "python:{HOOKS}:one"
+
+[destinations.two]
+service = "python:{HOOKS}:two"
+stopped = true
+"""
+
+
+def test_spool_forward_makes_the_queues_of_a_pipeline_and_runs_it(space: spool.Space, tmp_path: Path) -> None:
+    (tmp_path / "adt.toml").write_text(TOML)
+    words = ["-s", space.path, "--pipeline", str(tmp_path / "adt.toml")]
+    made = CliRunner().invoke(main, [*words, "--create-queues"])
+    assert made.stdout.splitlines()[:2] == ["adt.errors: created", "adt.failures: created"]
+    again = CliRunner().invoke(main, [*words, "--create-queues", "--json"])
+    assert json.loads(again.stdout.splitlines()[0]) == {"queue": "adt.errors", "done": "as it was"}
+    space.put("adt", "x")
+    ran = CliRunner().invoke(main, [*words, "--no-spark", "--once"])
+    assert (ran.exit_code, ran.stdout.splitlines()) == (
+        0, ["adt: 1 delivered", "adt.to.one: 1 delivered", "adt.translate: 1 delivered"],
+    )  # fmt: skip
+    assert hooks.delivered == [("one", "X")]
+    assert bodies(space, "adt.to.two") == ["X"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "there is nothing to forward: give --route QUEUE=SERVICE, or --pipeline FILE"),
+        (["--route", "a=queue:b", "--create-queues"], "--create-queues makes the queues of pipelines"),
+        (["--pipeline", "nowhere.toml"], "nowhere.toml: it cannot be read (No such file or directory)"),
+        (["--pipeline", "adt.toml", "--pipeline", "adt.toml", "--no-spark"], "the queue adt has two routes"),
+    ],
+)
+def test_spool_forward_says_what_is_missing(
+    words: list[str], said: str, space: spool.Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adt.toml").write_text(TOML)
+    result = CliRunner().invoke(main, ["-s", space.path, *words])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
