@@ -90,8 +90,15 @@ def forward(path: str, *options: str, once: bool = True) -> "subprocess.Popen[st
 
 
 @pytest.mark.spark
-def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(path: str, web: str) -> None:
-    with spool.open(path) as space:
+def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(
+    path: str, web: str, tmp_path: Path
+) -> None:
+    spool.create(tmp_path / "other").close()
+    with spool.open(path) as space, spool.open(tmp_path / "other") as other:
+        other.create_queue("there", deduplication_window=3600.0)
+        for queue in ("commanded", "filed", "sent"):
+            space.create_queue(queue)
+            space.put_many(queue, ["one", "two", "three"], reply_queue="replies", correlation_id=queue)
         space.put("sample", "this is a q example", correlation_id="s")
         ids = {body: space.put("picky", body) for body in ("good", "never", "later", "crash", "hang")}
         web_id = space.put("web", "hello")
@@ -101,6 +108,8 @@ def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(pat
     program = forward(
         path, "--route", "sample=python:shop_services:upper", "--route", "picky=python:shop_services:picky",
         "--route", f"web={web}/it", "--route", "chained=queue:sample", "--route", "patient=http://127.0.0.1:9/",
+        "--route", "commanded=exec:tr a-z A-Z", "--route", f"filed=file:{tmp_path}?name={{queue}}-{{id}}.txt",
+        "--route", f"sent=queue:there@{tmp_path}/other",
         "--timeout", "2", "--json",
     )  # fmt: skip
     output, errors = program.communicate()
@@ -111,7 +120,12 @@ def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(pat
     assert "Traceback" not in errors, errors
     assert "\tat " not in errors, "no stack of Java's"
     assert errors.count("Python worker exited unexpectedly") == 1
+    assert sorted(file.read_text() for file in tmp_path.glob("filed-*.txt")) == ["one", "three", "two"]
+    with spool.open(tmp_path / "other") as other:
+        assert sorted(m.body for m in other.browse("there")) == ["one", "three", "two"]
     with spool.open(path) as space:
+        commanded = [m.body for m in space.browse("replies", correlation_id="commanded")]
+        assert sorted(commanded) == [b"ONE", b"THREE", b"TWO"]
         replies = {m.correlation_id: m.body for m in space.browse("replies")}
         assert replies["s"] == "THIS IS A Q EXAMPLE"
         assert replies[ids["good"]]["seen"] == "good"
