@@ -163,7 +163,7 @@ def test_x05_a_stream_writes_each_micro_batch_in_one_commit(
     assert_nothing_is_left(space)
 
 
-@pytest.mark.parametrize("options", [{}, {"applicationId": "lines"}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"applicationId": "lines"}, marks=pytest.mark.slow)])
 def test_x05_a_micro_batch_that_is_not_in_the_checkpoint_is_not_written_twice(
     spark: "SparkSession", space: spool.Space, lines: "DataFrame", tmp_path: Path, options: dict[str, object]
 ) -> None:
