@@ -207,7 +207,9 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> No
             raise _CommittedBefore
 
     try:
-        adopt_branches(space.engine, xids, None if batch is None else batch.fact(store.clock.now()), check)
+        number = adopt_branches(space.engine, xids, None if batch is None else batch.fact(store.clock.now()), check)
+        if batch is not None:
+            _record_apart(space, batch, number)
     except _CommittedBefore:
         assert batch is not None
         log.info("batch %d of application %s was committed before: nothing is written", batch.number, batch.application)
@@ -216,6 +218,15 @@ def _adopt(space: spool.Space, xids: Sequence[Xid], batch: BatchOf | None) -> No
             f"nothing was written: the process that coordinates the write has ended before the commit ({error}); "
             "write the DataFrame again"
         ) from error
+
+
+def _record_apart(space: spool.Space, batch: BatchOf, number: int) -> None:
+    """Let go of the files of a committed batch; an error is logged only: they stay until the next batch."""
+    try:
+        with space.engine.store.guard:
+            batch.record_apart(space.engine.store, number)
+    except (SpoolError, OSError) as error:
+        log.warning("the files of commit %d stay until the next batch: %s", number, error)
 
 
 def end(path: str, coordinator: Coordinator) -> None:

@@ -6,10 +6,14 @@ of another program which was given the same name by mistake, and begins to count
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.batch import CommitBatch
+from spool.log.commit import commit_batch
+from spool.log.quota import settle_and_catch_up
+from spool.store.store import Store
 from spool.text import shown
 
 REMEMBERED_SECONDS = 90 * 86_400.0
@@ -17,6 +21,10 @@ REMEMBERED_SECONDS = 90 * 86_400.0
 
 Facts = Mapping[str, tuple[int, Any, float | None]]
 """The facts of an index, by key."""
+
+
+class _Superseded(Exception):
+    """Another commit has recorded a batch of the application."""
 
 
 class BatchOf(NamedTuple):
@@ -62,6 +70,24 @@ class BatchOf(NamedTuple):
         batch = CommitBatch()
         batch.fact(self._key, [self.number, self.source], None if self.source else now + REMEMBERED_SECONDS)
         return batch
+
+    def record_apart(self, store: Store, number: int) -> None:
+        """Record the batch once more, in a commit of its own: the first record keeps all files of the batch's commit.
+
+        It is left where it is if another batch was recorded meanwhile. Caller has told that the batch is committed.
+
+        Args:
+            number: of the commit that has the batch.
+        """
+        deadline = store.deadline()
+
+        def check(_: object) -> None:
+            settle_and_catch_up(store, deadline)
+            if store.view.index.facts.get(self._key, (0,))[0] != number:
+                raise _Superseded
+
+        with suppress(_Superseded):
+            commit_batch(store, self.fact(store.clock.now()), deadline, flush=True, check=check)
 
     @property
     def _key(self) -> str:

@@ -53,8 +53,8 @@ def adopt_branches(
     xids: Sequence[Xid],
     facts: CommitBatch | None = None,
     check: Callable[[], object] = lambda: None,
-) -> None:
-    """Commit prepared branches of one coordinator, whose votes the caller was told, in this order.
+) -> int:
+    """Commit prepared branches of one coordinator, whose votes the caller was told, in this order; returns the number.
 
     Args:
         facts: what is committed with them.
@@ -68,12 +68,13 @@ def adopt_branches(
             done.
         CommitUnknown: the commit could not be finished.
     """
-    while not _adopt(engine, xids, facts, check):
+    while (number := _adopt(engine, xids, facts, check)) is None:
         pass
+    return number
 
 
-def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> bool:
-    """Try once; False if a commit behind the look has put one of the keys."""
+def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
+    """Try once; None if a commit behind the look has put one of the keys."""
     store = engine.store
     transaction = CoordinatedTransaction(engine, timeout=None, journaled=False)
     try:
@@ -100,9 +101,9 @@ def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check
                 raise _PutMeanwhile
 
         transaction.commit(adopt=xids[copied:], record=record, check=recheck)
-        return True
+        return transaction.number
     except _PutMeanwhile:
-        return False
+        return None
     finally:
         transaction.abandon()
 

@@ -63,7 +63,7 @@ class RemoteBranch:
 
     def _check_coordinator(self) -> None:
         if self._store.shared.xids.is_free(coordinator_byte(self.xid.gtrid)):
-            raise TransactionRolledBack("the transaction's coordinator has ended; its messages will be taken again")
+            raise TransactionRolledBack("its coordinator has ended: the transaction is rolled back")
 
     @public_call("putting into queue {queue}")
     def put(self, queue: str, bodies: Iterable[Any], **options: Unpack[PutOptions]) -> None:

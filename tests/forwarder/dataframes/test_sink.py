@@ -20,7 +20,9 @@ from forwarder.dataframes.sink import BatchWriter, Job, Written
 from spool.coordination.locks import LockFile, coordinator_byte
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
+from spool.maintenance.reclaim import reclaim
 from spool.model.message import Message
+from spool.policies.applications import BatchOf
 from spool.remote import adoption
 from spool.remote.branch import RemoteBranch
 from spool.transactions.resolution import resolve_orphans
@@ -291,6 +293,41 @@ def test_the_name_of_a_write_is_remembered_by_a_space_that_was_opened_again(tmp_
         writer = BatchWriter(job(space, applicationId="import"))
         writer.commit([attempts.write(writer, 0, texts("a"))])
         assert bodies(space) == []
+
+
+def test_the_name_of_a_write_does_not_keep_the_files_of_its_messages(space: spool.Space, attempts: Attempts) -> None:
+    for number in range(2):
+        writer = BatchWriter(job(space, applicationId="import", batchId=number))
+        writer.commit([attempts.write(writer, 0, texts("a", "b"))])
+        assert [message.body for message in space.get_many("orders", 2)] == ["a", "b"]
+    space.put("orders", "c")
+    with space._store.guard:
+        reclaim(space._store)
+    assert [file for file in (Path(space.path) / "committed").iterdir() if "-" in file.name] == []
+    writer = BatchWriter(job(space, applicationId="import", batchId=1))
+    writer.commit([attempts.write(writer, 0, texts("a", "b"))])
+    assert bodies(space) == ["c"]
+
+
+def test_the_record_of_a_later_batch_stays_the_newest(
+    space: spool.Space, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later batch is committed between the commit of one and its second record."""
+    first, second = (BatchWriter(job(space, applicationId="import", batchId=number)) for number in (1, 2))
+    done, also = attempts.write(first, 0, texts("a")), attempts.write(second, 0, texts("b"))
+    record_apart = BatchOf.record_apart
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.undo()
+        second.commit([also])
+        record_apart(*args)
+
+    monkeypatch.setattr(BatchOf, "record_apart", meanwhile)
+    first.commit([done])
+    assert bodies(space) == ["a", "b"]
+    writer = BatchWriter(job(space, applicationId="import", batchId=2))
+    writer.commit([attempts.write(writer, 0, texts("b"))])
+    assert bodies(space) == ["a", "b"]
 
 
 # -- deduplication -----------------------------------------------------------------------------------------------------
