@@ -11,7 +11,7 @@ from forwarder.forwarder import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, as_r
 from forwarder.pipelines.draft import Draft
 from forwarder.round import RoundResult, Route, room_of
 from forwarder.services import Caller, QueueService, Request, Service, ServiceError
-from forwarder.summary import Summary
+from forwarder.summary import Summary, left_in
 from spool.errors import SpoolError
 from spool.model.message import Message
 from spool.opening import open as open_space
@@ -120,7 +120,7 @@ class ThreadForwarder:
                 try:
                     done = worker.run()
                 finally:
-                    self._add(route.queue, worker.summary, calls)
+                    self._add(route.queue, worker.summary, calls, once)
                 if once or not calls.down:
                     return
                 pause = FIRST_PAUSE_SECONDS if done.handled else pause
@@ -148,7 +148,7 @@ class ThreadForwarder:
         if self._progress is not None:
             self._progress(calls.queue, RoundResult(calls.handled_since()))
 
-    def _add(self, queue: str, done: WorkSummary, calls: "_Calls") -> None:
+    def _add(self, queue: str, done: WorkSummary, calls: "_Calls", once: bool) -> None:
         """Add what a worker did to the summary."""
         with self._mutex:
             counts = _counts(done)
@@ -156,8 +156,9 @@ class ThreadForwarder:
                 if effect != Effect.DELIVERED:
                     calls.failures.add(effect, reason, counts[effect])
             self.summary.count(queue, counts, calls.failures)
-            if done.left:
-                self.summary.left[queue] = done.left
+            left = left_in(calls.space, queue, ()) if calls.down else done.left
+            if once and left:
+                self.summary.left[queue] = left
             if calls.down:
                 self.summary.down[queue] = calls.down
             elif done.handled:
@@ -183,16 +184,17 @@ class _Calls:
     worker: Worker
 
     def __init__(self, space: Space, route: Route, caller: Caller) -> None:
+        self.space = space
         self.queue = route.queue
         self.down = ""
         self.retry_after = 0.0
         self.failures = Failures()
         self._seen: dict[str, int] = {}
-        self._space, self._route, self._caller = space, route, caller
+        self._route, self._caller = route, caller
 
     def call(self, message: Message) -> Outcome:
         """Return what a call with this message comes to."""
-        store = self._space.engine.store
+        store = self.space.engine.store
         with store.guard:
             _, full = room_of(store, self._route)
             raw = stored_body(store, message)

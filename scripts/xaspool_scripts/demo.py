@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 import spool
+from xaspool_scripts import demo_pipeline
 from xaspool_scripts.common import Failure, SingleProgram
 from xaspool_scripts.demo_services import describe
 
@@ -129,6 +130,11 @@ class _Demo:
             say(f"   {line}")
         sample = space.get(_SAMPLE_REPLIES).body
         say(f'   the sample application: "this is a q example" in, "{sample}" out')
+
+        self.announce(f"Running a pipeline: each of {demo_pipeline.ORDERS} orders becomes three lines and a total.")
+        whole = demo_pipeline.kill_and_finish(space, os.path.dirname(self.path), self._start)
+        say(f"   Killed it with SIGKILL: {whole} orders were translated, each of them whole, in one commit.")
+        say("   Started again, it translated the others. None is there twice, or in part.")
         self._judge(space, comparison, sample)
 
     def _judge(self, space: spool.Space, comparison: "Comparison", sample: str) -> None:

@@ -64,6 +64,7 @@ def test_c05_a_destination_that_is_down_keeps_its_messages_in_sequence_and_delay
     summary = run(pipeline)
     assert [body for _, body in delivered] == texts
     assert "the service was not reached" in summary.down["p.to.one"]
+    assert summary.left == {"p.to.one": 5}
     assert [message.attempts for message in space.browse("p.to.one")] == [0] * 5
     with listening(port) as got:
         assert run(pipeline).down == {}

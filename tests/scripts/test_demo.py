@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import spool
 from spool.model.message import Message
 from spool.model.position import Position
+from xaspool_scripts import demo_pipeline
 from xaspool_scripts.demo import compare, descends_from_spark, standard_library
 from xaspool_scripts.demo_services import describe
 
@@ -20,7 +22,19 @@ def test_the_demonstration_ends_with_nothing_lost() -> None:
     assert found.returncode == 0, found.stderr
     assert "Nothing lost, nothing doubled" in found.stdout
     assert "SIGKILL" in found.stdout
+    assert "orders were translated, each of them whole, in one commit" in found.stdout
     assert "Traceback" not in found.stderr
+
+
+def test_the_demonstration_s_pipeline_is_killed_and_finishes(tmp_path: Path) -> None:
+    def start(program: str, *options: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", f"xaspool_scripts.{program}", "-s", str(tmp_path / "s"), *options]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    with spool.create(tmp_path / "s") as space:
+        done = demo_pipeline.kill_and_finish(space, str(tmp_path), start)
+        assert 0 < done <= demo_pipeline.ORDERS
+        assert sum(stats.ready for stats in space.stats().values()) == 0
 
 
 def reply(service: str, name: str, body: bytes, **changed: object) -> Message:
