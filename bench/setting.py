@@ -38,6 +38,8 @@ class Sizes:
     starts: int = 10
     spark_messages: int = 200_000
     spark_reads: int = 5
+    forwarded: int = 10_000
+    forwards: int = 3
     image_megabytes: int = 1_500
 
 
@@ -59,6 +61,8 @@ FULL = Sizes(
     starts=50,
     spark_messages=1_000_000,
     spark_reads=15,
+    forwarded=50_000,
+    forwards=5,
     image_megabytes=6_000,
 )
 
@@ -81,6 +85,8 @@ ONCE = Sizes(
     starts=1,
     spark_messages=2_000,
     spark_reads=1,
+    forwarded=200,
+    forwards=1,
     image_megabytes=64,
 )
 

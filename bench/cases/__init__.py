@@ -14,6 +14,7 @@ from bench.cases import (
     start,
     threads,
     two_phase,
+    web,
 )
 from bench.cases.base import Case
 from bench.cases.journal import on_journal
@@ -26,5 +27,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
-    *spark.CASES,
+    *spark.CASES, *web.CASES,
 )  # fmt: skip
