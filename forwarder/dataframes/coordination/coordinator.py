@@ -28,6 +28,8 @@ The holder takes no part in the decision: that is the commit which adopts the br
 A process tells the holder to end through a socket in Linux's abstract namespace, which leaves no file behind. A writer
 of a stream that is aborted without any message does not know its coordinator, so the name of that socket is then a hash
 of the space and of what names the stream; the next batch of the same stream ends the holder, too, if it is still there.
+(A stream whose checkpoint was set for the session, and that has no application id, has none: a holder that is
+left over by such an abort stays until the Spark context ends. It does no harm, but that what was prepared stays, too.)
 """
 
 import contextlib
