@@ -257,6 +257,19 @@ def test_a_damaged_body_fails_the_task_and_says_what_to_do(space: spool.Space) -
     assert len(read(reader(space, body="false"))) == 3
 
 
+def test_a_damaged_body_among_compacted_ones_fails_the_task_too(space: spool.Space) -> None:
+    with small_compactions():
+        for place in range(30):
+            space.put("orders", b"body %d" % place)
+        space._housekeeper.compact()
+    (file,) = [path for path in Path(space.path, "committed").iterdir() if path.read_bytes().count(b"body ") > 10]
+    file.write_bytes(file.read_bytes().replace(b"body 20", b"bodi 20"))
+    with pytest.raises(spool.CorruptedFile, match="messages of queue orders are damaged"):
+        read(reader(space))
+    assert len(read(reader(space, headers="{}", to="20"))) == 20
+    assert len(read(reader(space, body="false"))) == 30
+
+
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
