@@ -168,7 +168,10 @@ def main(
     except (MissingQueue, SparkUnavailable) as error:
         raise Failure(str(error)) from None
     except ServiceError as error:
-        raise BadValue(str(error)) from None
+        *others, last = str(error).splitlines()
+        for mistake in others:  # of a pipeline's file
+            note(mistake)
+        raise BadValue(last) from None
     print_summary(summary, as_json)
     if summary.errors or (once and summary.down):
         context.exit(FAILED)

@@ -203,6 +203,15 @@ def test_spool_forward_makes_the_queues_of_a_pipeline_and_runs_it(space: spool.S
     assert bodies(space, "adt.to.two") == ["X"]
 
 
+def test_spool_forward_tells_each_mistake_of_a_file_on_a_line(space: spool.Space, tmp_path: Path) -> None:
+    (tmp_path / "adt.toml").write_text(TOML.replace("stopped = true", "stoped = true\ntimeout = 0"))
+    result = CliRunner().invoke(main, ["-s", space.path, "--pipeline", str(tmp_path / "adt.toml")])
+    assert result.exit_code == 2
+    assert [line.split("adt.toml: ")[1].split(":")[0] for line in result.stderr.splitlines()] == [
+        "destinations.two.timeout", "destinations.two.stoped",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
