@@ -46,10 +46,11 @@ def read(path: str, items: Sequence[Item], schema: StructType) -> Iterator[pa.Re
         InvalidArgument: a body is larger than a row of Spark can be.
         DiskFailure: a file cannot be read.
     """
+    columns = _Columns(schema)
     with closing(_Files(path, with_body=BODY in schema.names)) as files:
         try:
             for some in files.batches(items):
-                yield _batch(some, schema)
+                yield columns.batch(some)
         except SpoolError:
             raise
         except OSError as error:
@@ -216,25 +217,42 @@ def read_part(cache: FileCache, whole: Stretch, with_body: bool) -> _Piece:
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _batch(pieces: Sequence[_Piece], schema: StructType) -> pa.RecordBatch:
-    """Return messages as one batch.
+class _Columns:
+    """Makes batches with the columns that are wanted.
 
     Most columns have one value for neighbouring messages: they are made with one value a piece, which is then repeated.
+    A column with one value for the whole batch is kept, because the next batch mostly has the same.
     """
-    arrow = to_arrow_schema(schema, timezone="UTC")
-    messages = [_described(piece.stretch) for piece in pieces]
-    counts = [piece.stretch.length for piece in pieces]
-    repeats = None if max(counts) == 1 else pa.array([at for at, count in enumerate(counts) for _ in range(count)])
-    arrays = []
-    for field in arrow:
-        by_row = _BY_ROW.get(field.name)
-        if by_row is not None:
-            arrays.append(by_row(pieces, field.type))
-            continue
-        values = [_value(message, field.name) for message in messages]
-        column = pa.array(values, field.type)
-        arrays.append(column if repeats is None else column.take(repeats))
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._kept: dict[str, tuple[Any, pa.Array[Any]]] = {}
+
+    def batch(self, pieces: Sequence[_Piece]) -> pa.RecordBatch:
+        """Return messages as one batch."""
+        messages = [_described(piece.stretch) for piece in pieces]
+        counts = [piece.stretch.length for piece in pieces]
+        repeats = pa.array([at for at, count in enumerate(counts) for _ in range(count)])
+        arrays = []
+        for field in self._schema:
+            by_row = _BY_ROW.get(field.name)
+            if by_row is not None:
+                arrays.append(by_row(pieces, field.type))
+                continue
+            values = [_value(message, field.name) for message in messages]
+            if values.count(values[0]) == len(values):
+                arrays.append(self._filled(field, values[0], len(repeats)))
+            else:
+                arrays.append(pa.array(values, field.type).take(repeats))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _filled(self, field: "pa.Field[Any]", value: Any, count: int) -> "pa.Array[Any]":
+        """Return a column that has this value everywhere."""
+        kept, array = self._kept.get(field.name, (None, None))
+        if array is None or kept != value or len(array) < count:
+            array = pa.array([value] * count, field.type)
+            self._kept[field.name] = value, array
+        return array.slice(0, count)
 
 
 def _described(part: Stretch) -> Message:

@@ -72,6 +72,15 @@ def test_x05_a_row_has_every_field_of_its_message(space: spool.Space) -> None:
     assert_rows_are_messages(space, read(reader(space, queue="replies")), "replies")
 
 
+def test_rows_of_small_batches_are_the_same(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_BATCH_ROWS", 2)
+    for tenant in ("a", "a", "b", "a"):
+        space.put_many("orders", [b"1", b"2", b"3"], headers={"tenant": tenant}, correlation_id=tenant * 2)
+        space.put("orders", b"plain")
+    put_all_kinds(space)
+    assert_rows_are_messages(space, read(reader(space, queue="orders")), "orders")
+
+
 def test_compacted_messages_are_rows_like_others(space: spool.Space) -> None:
     with small_compactions():
         for place in range(40):
