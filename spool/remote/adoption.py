@@ -58,8 +58,8 @@ def adopt_branches(
 
     Args:
         facts: what is committed with them.
-        check: called with every commit applied, before the branches are read and under the number lock; raises if the
-            commit must not happen.
+        check: called with every commit applied, before the look and under the number lock; raises if the commit must
+            not happen.
 
     Raises:
         UnknownBranch: one of the branches is not there to be committed; nothing was done.
@@ -79,12 +79,11 @@ def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check
     transaction = CoordinatedTransaction(engine, timeout=None, journaled=False)
     try:
         with store.guard:
-            revalidate(store)
-            check()
             branches = [voted_contents(store, xid) for xid in xids]
             keys = [list(_keys(contents)) for contents in branches]
             _wait_for_puts(store, keys)
             revalidate(store)
+            check()
             seen = store.view.index.applied
             left_out = _put_before(store, xids, keys)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)

@@ -447,6 +447,26 @@ def test_x08_of_two_writes_of_a_key_at_once_one_does(
     assert bodies(space) == ["c", "d"]
 
 
+def test_x08_a_branch_that_came_into_doubt_during_the_commit_is_seen(
+    space: spool.Space, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (BatchWriter(job(space, KEYED)) for _ in range(2))
+    done = attempts.write(first, 0, keyed(("a", "1")))
+    wait_for_puts = adoption._wait_for_puts
+
+    def meanwhile(*args: Any) -> None:
+        monkeypatch.setattr(adoption, "_wait_for_puts", wait_for_puts)
+        attempts.write(second, 0, keyed(("b", "1")))
+        wait_for_puts(*args)
+
+    monkeypatch.setattr(adoption, "_wait_for_puts", meanwhile)
+    with pytest.raises(spool.MessageInUse, match="'1' is in doubt"):
+        first.commit([done])
+    first.abort([done])
+    second.abort([None])
+    assert bodies(space) == []
+
+
 def test_x08_a_commit_that_comes_behind_the_look_is_looked_at(
     space: spool.Space, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
