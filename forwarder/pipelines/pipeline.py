@@ -52,7 +52,9 @@ class Pipeline:
         try:
             from forwarder.pipelines.description import described
         except ModuleNotFoundError as error:
-            raise ServiceError(f"a pipeline needs {error.name}: pip install 'xaspool[pipelines]'") from None
+            raise ServiceError(
+                f"a pipeline needs {error.name}: install xaspool with the extra [pipelines] (spool-admin docs install)"
+            ) from None
         self._where = where
         self.description: Description = described(given, where)
 

@@ -1,5 +1,6 @@
 """What is wrong with a description: each mistake is one line that names its place."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,13 @@ def test_a_function_that_is_not_there_is_told_before_anything_runs(function: str
     with pytest.raises(ServiceError) as caught:
         Pipeline(**RIGHT | {"inbound": function}).routes()
     assert str(caught.value).startswith(said)
+
+
+def test_pydantic_is_asked_for_when_a_pipeline_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "forwarder.pipelines.description")
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(ServiceError, match=r"needs pydantic: install xaspool with the extra \[pipelines\]"):
+        Pipeline(**RIGHT)
 
 
 async def _coroutine(message: object) -> None:
