@@ -56,7 +56,7 @@ def _condition(value: object) -> "Function | dict[str, tuple[str, ...]]":
             return Function.of(value)
         except ValueError:
             raise _wrong(
-                'is headers with their values, e.g. { event = ["A01", "A04"] }, or a function, by its name '
+                'is headers with their values, e.g. { event = ["admitted", "moved"] }, or a function, by its name '
                 f"package.module:function, not {shown(value)}"
             ) from None
     found = {}

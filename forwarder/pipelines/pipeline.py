@@ -25,7 +25,7 @@ class Pipeline:
         pipeline = forwarder.Pipeline(
             name="adt",
             inbound=["hl7:read_header"],
-            routes=[{"name": "lab", "when": {"event": ["A01"]}, "translate": "hl7:to_json", "to": "lab"}],
+            routes=[{"name": "lab", "when": {"event": ["admitted"]}, "translate": "hl7:to_json", "to": "lab"}],
             destinations={"lab": {"service": "http://lab.example/adt"}},
         )
         pipeline = forwarder.Pipeline.load("adt.toml")
