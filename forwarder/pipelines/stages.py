@@ -5,9 +5,9 @@ the message.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from forwarder.pipelines.dispositions import Continue, Disposition, Error, Kill, Send, dispositions_of
 from forwarder.pipelines.draft import ROUTE_HEADER, Draft, failed_alone
@@ -92,8 +92,39 @@ def _apply(
 # -- the stages -------------------------------------------------------------------------------------------------------
 
 
+class Stage(ABC):
+    """A service that calls functions. ``timeout``: seconds for a message."""
+
+    timeout: float
+    threads = 1
+
+    @property
+    @abstractmethod
+    def functions(self) -> tuple[Function, ...]:
+        """All that it may call."""
+
+    @abstractmethod
+    def translated(self, draft: Draft) -> Outcome:
+        """Return what becomes of a message."""
+
+    @property
+    def watched(self) -> float | None:
+        """The time limit, because a function may hang its process."""
+        return self.timeout
+
+    def check(self) -> None:
+        """Raise ServiceError if a function cannot be called."""
+        for function in self.functions:
+            function.load()
+
+    def open(self) -> "StageCaller":
+        """Import the functions; ServiceError as for ``check``."""
+        self.check()
+        return StageCaller(self, self.timeout)
+
+
 @dataclass(frozen=True)
-class HookStage:
+class HookStage(Stage):
     """Hooks, one after the other; what goes on is put into the queue ``into``.
 
     last_queues: (destination, queue) for messages that a hook sends. timeout: seconds for a message.
@@ -103,22 +134,10 @@ class HookStage:
     into: str
     last_queues: tuple[tuple[str, str], ...]
     timeout: float
-    threads = 1
 
     @property
-    def watched(self) -> float | None:
-        """The time limit, because a function may hang its process."""
-        return self.timeout
-
-    def check(self) -> None:
-        """Raise ServiceError if a hook cannot be called."""
-        for hook in self.hooks:
-            hook.load()
-
-    def open(self) -> "StageCaller":
-        """Import the hooks; ServiceError as for ``check``."""
-        self.check()
-        return StageCaller(self, self.timeout)
+    def functions(self) -> tuple[Function, ...]:
+        return self.hooks
 
     def translated(self, draft: Draft) -> Outcome:
         """Return what becomes of a message."""
@@ -157,7 +176,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class TranslationStage:
+class TranslationStage(Stage):
     """Routes. All that they make of a message, and its removal, are one commit.
 
     A route that fails alone puts the message into ``failures``, for itself only. ``retries``: those of its queue, after
@@ -170,23 +189,10 @@ class TranslationStage:
     unrouted: str
     retries: int
     timeout: float
-    threads = 1
 
     @property
-    def watched(self) -> float | None:
-        """The time limit, because a function may hang its process."""
-        return self.timeout
-
-    def check(self) -> None:
-        """Raise ServiceError if a function cannot be called."""
-        for way in self.ways:
-            for function in way.functions:
-                function.load()
-
-    def open(self) -> "StageCaller":
-        """Import the functions; ServiceError as for ``check``."""
-        self.check()
-        return StageCaller(self, self.timeout)
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(function for way in self.ways for function in way.functions)
 
     def translated(self, draft: Draft) -> Outcome:
         """Return what becomes of a message: what all routes make of it, or what the gravest failure comes to."""
@@ -221,15 +227,11 @@ class TranslationStage:
         return Translated(out, "; ".join(notes if taken else ["no route takes it"]))
 
 
-class _Stage(Protocol):
-    def translated(self, draft: Draft) -> Outcome: ...
-
-
 @dataclass(frozen=True)
 class StageCaller:
     """An opened stage."""
 
-    stage: _Stage
+    stage: Stage
     timeout: float | None
 
     def __call__(self, request: Request) -> Outcome:

@@ -2,6 +2,8 @@
 
 A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
 message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
+
+The directory is the user's own, and no part of a queue space: of a space, only a folder of ``drop/`` takes files.
 """
 
 import errno
@@ -11,10 +13,12 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from forwarder.services.fields import NAMES, field_of, is_field
 from forwarder.services.service import Request, ServiceError
+from spool.model import layout
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
@@ -58,6 +62,10 @@ class FileService:
             raise ServiceError(f"there is no directory {directory!r}: make it, or correct the service")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
+        if (space := _space_of(directory)) is not None:
+            raise ServiceError(
+                f"{directory!r} is inside the queue space {space}, where only drop/ takes files: name another directory"
+            )
         for field in _FIELD.findall(name):
             if not is_field(field):
                 raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {NAMES}")
@@ -92,6 +100,15 @@ class FileCaller:
 
     def close(self) -> None:
         """Do nothing: the caller holds nothing."""
+
+
+def _space_of(directory: str) -> Path | None:
+    """Return the queue space that a directory is in, unless it is a drop folder of it; None if it is in none."""
+    path = Path(directory).resolve()
+    for space in (path, *path.parents):
+        if (space / layout.SETTINGS).is_file():
+            return None if path.parent == space / layout.DROP else space
+    return None
 
 
 def file_name(pattern: str, message: Message) -> str:

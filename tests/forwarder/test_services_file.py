@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import spool
 from forwarder.services import ServiceError, parse
 from forwarder.services.file import file_name
 from spool.workers.outcome import Rejected, Replied, Retried
@@ -166,3 +167,13 @@ def test_names_that_would_not_do_are_found_before_any_work(tmp_path: Path, name:
 def test_a_directory_that_is_not_there_is_found_before_any_work(directory: str, text: str) -> None:
     with pytest.raises(ServiceError, match=text):
         parse(f"file:{directory}").check()
+
+
+@pytest.mark.parametrize("place", ["", "committed", "drop", "drop/orders/deeper"])
+def test_a_directory_of_a_queue_space_is_refused_unless_it_is_a_drop_folder(tmp_path: Path, place: str) -> None:
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("orders")
+    (tmp_path / "space" / "drop" / "orders" / "deeper").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(ServiceError, match=r"inside the queue space .*, where only drop/ takes files: name another"):
+        parse(f"file:{tmp_path / 'space' / place}").check()
+    parse(f"file:{tmp_path / 'space' / 'drop' / 'orders'}").check()
