@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--schedules", type=int, default=5, help="how many of each sort the interleavings try (5)")
 
 
-# These take longest, so they begin first: where two processes share the tests, neither waits for the other at the end.
+# These take longest, so they begin first: where processes share the tests, none waits for the others at the end.
 LONGEST = (
     "tests/crash/test_every_crash_point.py", "tests/forwarder", "tests/faults/test_every_call_fails.py",
     "tests/crash/test_interleavings.py", "tests/corruption/test_every_file.py", "tests/environment", "tests/kills",

@@ -132,11 +132,21 @@ class KafkaCaller:
             producer.close()
 
 
-class _Producer:
-    """A producer, and the thread in which its reports come.
+class _Trouble:
+    """What a producer said last of its brokers.
 
-    trouble: the last that it said of its brokers.
+    It does not refer to the producer, whose threads and files end with the last reference to it: a cycle would keep
+    them until garbage is collected.
     """
+
+    text = ""
+
+    def note(self, error: "confluent_kafka.KafkaError") -> None:
+        self.text = one_line(error.str())
+
+
+class _Producer:
+    """A producer, and the thread in which its reports come."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         try:
@@ -146,10 +156,10 @@ class _Producer:
                 "services in Kafka need confluent-kafka: install xaspool with the extra [kafka] "
                 "(spool-admin docs install)"
             ) from None
-        self.trouble = ""
+        self._trouble = _Trouble()
         try:
             self._producer = confluent_kafka.Producer(
-                {**settings, "error_cb": self._note}, logger=logging.getLogger("spool.forwarder")
+                {**settings, "error_cb": self._trouble.note}, logger=logging.getLogger("spool.forwarder")
             )
         except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
             text = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else error
@@ -175,8 +185,10 @@ class _Producer:
         self._producer.produce(topic, body, key=key, headers=headers, on_delivery=delivered)
         return report
 
-    def _note(self, error: "confluent_kafka.KafkaError") -> None:
-        self.trouble = one_line(error.str())
+    @property
+    def trouble(self) -> str:
+        """What it said last of its brokers; "" if it had nothing to say."""
+        return self._trouble.text
 
     def _poll(self) -> None:
         while not self._is_closed.is_set():

@@ -1,8 +1,10 @@
 """Topics of Kafka as services, against librdkafka's own mock of a cluster: three brokers in this process."""
 
+import gc
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,23 @@ kafka = pytest.importorskip("confluent_kafka")
 PATIENT_SECONDS = 30.0
 
 
+def threads_of_clients() -> int:
+    """How many threads librdkafka has in this process."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found += (task / "comm").read_text().startswith("rdk:")
+    return found
+
+
+def expect_threads(at_most: int) -> None:
+    """Wait until there are no more: a client ends in a thread of its own."""
+    deadline = time.monotonic() + PATIENT_SECONDS
+    while (count := threads_of_clients()) > at_most:
+        assert time.monotonic() < deadline, f"{count} threads, {at_most} were expected"
+        time.sleep(0.01)
+
+
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[str]:
     """The addresses of a mock cluster, which lives as long as its producer."""
@@ -24,6 +43,7 @@ def brokers() -> Iterator[str]:
     found = cluster.list_topics(timeout=PATIENT_SECONDS).brokers.values()
     yield ",".join(f"{broker.host}:{broker.port}" for broker in found)
     del cluster
+    expect_threads(0)
 
 
 def records(brokers: str, topic: str, count: int) -> list[Any]:
@@ -105,6 +125,18 @@ def test_settings_may_lie_in_a_file(brokers: str, tmp_path: Path) -> None:
     file.write_text("nonsense\n")
     with pytest.raises(ServiceError, match="'nonsense' is not name=value"):
         parse(f"kafka://{brokers}/orders?config={file}").check()
+
+
+def test_a_caller_that_is_closed_leaves_no_threads_and_no_files(brokers: str) -> None:
+    """Nor does it wait for garbage to be collected: they would go on for as long as the process."""
+    before = threads_of_clients()
+    gc.disable()
+    try:
+        for topic in ("orders", "others"):
+            assert isinstance(call(parse(f"kafka://{brokers}/{topic}")), Replied)
+        expect_threads(before)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
