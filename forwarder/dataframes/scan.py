@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import spool
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
-from forwarder.dataframes.places import Item
+from forwarder.dataframes.reading.places import Item
 from spool.index.stretch import Stretch
 from spool.model.layout import MAX_NUMBER
 
@@ -44,11 +45,11 @@ class BatchReader(DataSourceReader):
             QueueNotFound: one of the queues is not there.
             CorruptedFile: a table is damaged, so that it is not known which messages there are.
         """
-        from forwarder.dataframes.look import Look, open_space  # (a task, which gets this object, does not need it)
+        from forwarder.dataframes.reading.look import Look  # (a task, which gets this object, does not need it)
 
         options = self._options
-        with open_space(options.path) as space:
-            found = Look(space, options).items(options.first, options.last or MAX_NUMBER)
+        with spool.open(options.path) as space:
+            found = Look(space, options.queues, options.headers).items(options.first, options.last or MAX_NUMBER)
         return list(planned(found, options, self._schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -24,13 +24,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import spool
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import StreamOptions, check_columns
 from forwarder.dataframes.scan import Partition, planned
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from forwarder.dataframes.look import CommitSize, Look
+    from forwarder.dataframes.reading.look import CommitSize, Look
     from spool.space import Space
 
 # At how many commits one look for sizes goes at most.
@@ -152,15 +153,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> "Space":
         if self._space is None:
-            from forwarder.dataframes.look import open_space  # (a task, which gets this object, does not need it)
-
-            self._space = open_space(self._options.path)
+            self._space = spool.open(self._options.path)
         return self._space
 
     def _look(self) -> "Look":
-        from forwarder.dataframes.look import Look
+        from forwarder.dataframes.reading.look import Look
 
-        return Look(self._opened(), self._options)
+        return Look(self._opened(), self._options.queues, self._options.headers)
 
     def _published(self) -> int:
         """Return the newest commit that is visible."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder.dataframes import look, rows
+from forwarder.dataframes.reading import look, pieces
 from spool.maintenance.reclaim import reclaim
 from tests.compaction import small_compactions
 from tests.forwarder.dataframes.rows import reader
@@ -67,7 +67,7 @@ def read_beside(space: spool.Space, seed: int, monkeypatch: pytest.MonkeyPatch) 
         relocated += 1
         return as_it_is(*args)
 
-    monkeypatch.setattr(rows, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(pieces, "_BATCH_ROWS", 4)
     monkeypatch.setattr(look.Relocation, "next", counted)
     others = Others(space, seed)
     with small_compactions():

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from forwarder.dataframes.columns import ReadOptions
-from forwarder.dataframes.places import Compacted, Item, packed
+from forwarder.dataframes.reading.places import Compacted, Item, packed
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
 from spool.index.run import Run
@@ -15,13 +14,10 @@ from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
-from spool.opening import open as open_space
 from spool.runtime.calls import public_call
 from spool.space import Space
 from spool.text import no_queue
 from spool.transactions.delivery import WHAT_TO_DO
-
-__all__ = ["CommitSize", "Look", "Relocation", "open_space"]
 
 T = TypeVar("T")
 
@@ -37,16 +33,24 @@ class CommitSize(NamedTuple):
 
 
 class Look:
-    """Looks for messages of some queues in the index of an open space."""
+    """Looks for messages in the index of an open space.
 
-    def __init__(self, space: Space, options: ReadOptions) -> None:
+    Args:
+        queues: the names of those to look in; none: all queues.
+        headers: at least these.
+
+    Raises:
+        QueueNotFound: one of the queues is not there.
+    """
+
+    def __init__(self, space: Space, queues: Sequence[str] = (), headers: Mapping[str, str] | None = None) -> None:
         self._store = space.engine.store
-        self._headers = options.headers
+        self._headers = headers or {}
         there = space.queues()
-        for name in options.queues:
+        for name in queues:
             if name not in there:
                 raise no_queue(name, there, how="name queues of this space, or none to read all of them")
-        self._queues = {name: there[name] for name in options.queues or there}
+        self._queues = {name: there[name] for name in queues or there}
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
@@ -145,11 +149,11 @@ def _rows_but(pieces: Sequence[Piece], rows: int) -> bytes:
 
 
 class Relocation:
-    """Tells where messages lie now that are not where a plan says. Opens the space; the caller closes it."""
+    """Tells where messages lie now that are not where a plan says. Closes the space with itself."""
 
-    def __init__(self, path: str) -> None:
-        self._space = open_space(path)
-        self._store = self._space.engine.store
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._store = space.engine.store
 
     @public_call("reading messages")
     def next(self, queue: str, number: int, ordinal: int, end: int) -> tuple[Stretch | None, int]:
