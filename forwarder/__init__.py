@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from forwarder.dataframes import register
 
 if TYPE_CHECKING:
+    from forwarder.events import Event
     from forwarder.forwarder import Forwarder, as_routes
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
     from forwarder.pipelines.in_threads import ThreadForwarder
     from forwarder.pipelines.pipeline import Pipeline
-    from forwarder.round import RoundResult, Route
+    from forwarder.round import Route
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.summary import Summary
@@ -22,6 +23,7 @@ __all__ = [
     "Continue",
     "Effect",
     "Error",
+    "Event",
     "Forwarder",
     "Kill",
     "MissingQueue",
@@ -33,7 +35,6 @@ __all__ = [
     "Request",
     "Retried",
     "Retry",
-    "RoundResult",
     "Route",
     "Send",
     "Service",
@@ -52,7 +53,8 @@ _MODULES = {
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
     "forwarder.pipelines.in_threads": ("ThreadForwarder",),
     "forwarder.pipelines.pipeline": ("Pipeline",),
-    "forwarder.round": ("RoundResult", "Route"),
+    "forwarder.round": ("Route",),
+    "forwarder.events": ("Event",),
     "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),
     "forwarder.summary": ("Summary",),

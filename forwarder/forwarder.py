@@ -1,4 +1,4 @@
-"""Forward queues to services, in rounds: one thread a route, all on one Spark session."""
+"""Forward queues to services, in rounds: each route goes on by itself, all on one Spark session."""
 
 import logging
 import re
@@ -8,7 +8,10 @@ from contextlib import suppress
 from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
-from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress, run_round
+from forwarder.events import Begun, Event, Paused, Stopping
+from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress
+from forwarder.routes.loop import RouteLoop
+from forwarder.routes.pace import IdleTime
 from forwarder.services import (
     MissingQueue,
     OtherSpaceService,
@@ -40,15 +43,8 @@ ON_FAILURE = ("reject", "delete", "retry")
 MOST_THREADS = 1000
 """The most calls that a task can have under way at a time."""
 
-_ROUND_SECONDS = 2.0
-_FIRST_ROUND_MESSAGES, _MAX_ROUND_MESSAGES = 128, 65_536
-_WAIT_SECONDS = 0.5
-# The number of failed messages that a run with ``once`` remembers for each queue: with more, it leaves the rest.
-_MAX_TRIED = 1_000_000
 # What Spark writes before the message of a lost task: where it ran, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two tries of a service that cannot be reached, or while there is no room: twice as long each time."""
 
 
 class _Stopped(BaseException):
@@ -69,7 +65,8 @@ class Forwarder:
         threads: how many calls each task has under way at a time, of a service that allows several; None for as many
             as suit its kind.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
-        progress: called with (queue, RoundResult) after each round.
+        on_event: called with what happens (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
+            thread; it must not wait for the forwarder.
         say: called with a few words about what is being done; without it, they are logged.
 
     Raises:
@@ -87,7 +84,7 @@ class Forwarder:
         timeout: float = 30.0,
         threads: int | None = None,
         idle: float | None = None,
-        progress: Callable[[str, RoundResult], None] | None = None,
+        on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         if idle is not None and not idle > 0:
@@ -97,15 +94,17 @@ class Forwarder:
         self.summary = Summary()
         self._spark = spark
         self._master = master
-        self._progress = progress
+        self._on_event = on_event or (lambda event: None)
         self._say = say or log.info
         self._idle = idle
-        self._active_at = float("-inf")  # when there was a message last, in seconds of the monotonic clock
+        self._idle_time = IdleTime(None, 0.0)
         self._stop = threading.Event()
+        self._stopping: Stopping | None = None
         self._is_stopping = self._is_starting = False
         self._end: Callable[[], object] | None = None
-        self._mutex = threading.Lock()
+        self._mutex, self._telling = threading.Lock(), threading.Lock()
         self._in_progress: dict[str, list[Chunk]] = {}
+        self._loops: list[RouteLoop] = []
         self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
 
     def run(self, once: bool = False) -> Summary:
@@ -127,7 +126,8 @@ class Forwarder:
                 return self.summary
             try:
                 self._say("forwarding")
-                self._active_at = space.engine.store.clock.monotonic()
+                self._tell(Begun([route.queue for route in self.routes]))
+                self._idle_time = IdleTime(self._idle, space.engine.store.clock.monotonic())
                 for routes in in_steps(self.routes, once):
                     if not self._stop.is_set():
                         self._run_routes(space, spark, routes, once)
@@ -146,7 +146,7 @@ class Forwarder:
         """
         if not self._is_stopping:  # a second signal may interrupt the first one's handler, which holds the event's lock
             self._is_stopping = True
-            self._stop.set()
+            self._stop_because("it was asked to")
             if self._is_starting and threading.current_thread() is threading.main_thread():
                 raise _Stopped
 
@@ -186,9 +186,10 @@ class Forwarder:
                     self.summary.left[queue] = left
 
     def _run_routes(self, space: Space, spark: "SparkSession", routes: list[Route], once: bool) -> None:
+        self._loops = [self._loop(space, spark.sparkContext, route, once) for route in routes]
         threads = [
-            threading.Thread(target=self._run_route, args=(space, spark.sparkContext, route, once), name=route.queue)
-            for route in routes
+            threading.Thread(target=self._run_route, args=(loop, route.queue), name=route.queue)
+            for loop, route in zip(self._loops, routes, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -203,56 +204,23 @@ class Forwarder:
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
+                self._tell_of_the_end()
                 if self._end is not None:
                     for chunks in list(self._in_progress.values()):
                         count_calls_in_progress(space, chunks)
                     self._end()
 
-    def _run_route(self, space: Space, context: "SparkContext", route: Route, once: bool) -> None:
-        limit, pause = _FIRST_ROUND_MESSAGES, FIRST_PAUSE_SECONDS
-        try:
-            while not self._stop.is_set():
-                begun = space.engine.store.clock.monotonic()
-                result = self._round(space, context, route, limit, 0.0 if once else _WAIT_SECONDS)
-                if result.full and result.messages > 1:
-                    limit = result.messages // 2  # fewer replies may fit
-                    continue
-                if once:
-                    self._tried[route.queue].update(result.tried)
-                    if not result.messages or result.down or len(self._tried[route.queue]) > _MAX_TRIED:
-                        return
-                self._note_activity(space.engine.store.clock.monotonic(), result.messages)
-                if result.down:
-                    log.warning("%s: %s; next try in %g s", route.queue, result.down, pause)
-                    self._stop.wait(max(pause, result.retry_after or 0.0))
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                elif result.messages:
-                    pause = FIRST_PAUSE_SECONDS
-                    seconds = space.engine.store.clock.monotonic() - begun
-                    limit = next_limit(limit, result.messages, seconds, self._tasks(context))
-        except (SpoolError, SparkUnavailable, OSError) as error:
-            with self._mutex:
-                self.summary.errors.append(f"{route.queue}: {error}")
-            self._stop.set()
-        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
-            log.exception("the route of queue %s ended", route.queue)
-            with self._mutex:
-                self.summary.errors.append(f"{route.queue}: {type(error).__name__}: {error}")
-            self._stop.set()
+    def _tell_of_the_end(self) -> None:
+        """Tell once, and not in a signal handler, that the forwarder is stopping."""
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            self._tell(stopping)
 
-    def _note_activity(self, now: float, messages: int) -> None:
-        """Stop when there was nothing to forward for long enough, and no call is in progress."""
-        if messages:
-            self._active_at = now
-        elif self._idle is not None and not self._in_progress and now - self._active_at >= self._idle:
-            self._say(f"no message for {self._idle:g} s")
-            self._stop.set()
+    def _loop(self, space: Space, context: "SparkContext", route: Route, once: bool) -> RouteLoop:
+        # Each other route finds one place free at any time.
+        tasks = max(1, context.defaultParallelism - (len(self.routes) - 1))
+        clock = space.engine.store.clock
 
-    def _tasks(self, context: "SparkContext") -> int:
-        """Return how many tasks a route may have at a time: each other route finds one place free at any time."""
-        return max(1, context.defaultParallelism - (len(self.routes) - 1))
-
-    def _round(self, space: Space, context: "SparkContext", route: Route, limit: int, wait: float) -> RoundResult:
         def job(chunks: list[Chunk]) -> list[Block]:
             if self._stop.is_set():  # also after a task died: its messages are not given to a task again
                 return []
@@ -262,13 +230,44 @@ class Forwarder:
             finally:
                 del self._in_progress[route.queue]
 
-        tasks = self._tasks(context)
-        result = run_round(space, route, job, limit=limit, tasks=tasks, timeout=wait, passed=self._tried[route.queue])
+        def count(queue: str, result: RoundResult) -> None:
+            with self._mutex:
+                self.summary.add(queue, result)
+                is_busy = any(loop.is_busy for loop in self._loops)
+                if self._idle_time.is_over(clock.monotonic(), result.messages, is_busy) and not self._stop.is_set():
+                    reason = f"no message for {self._idle_time.limit:g} s"
+                    self._say(reason)
+                    self._stop_because(reason)
+
+        return RouteLoop(
+            space, route, job, tasks=tasks, once=once, stop=self._stop, tried=self._tried[route.queue], count=count,
+            tell=self._tell,
+        )  # fmt: skip
+
+    def _run_route(self, loop: RouteLoop, queue: str) -> None:
+        try:
+            loop.run()
+        except (SpoolError, SparkUnavailable, OSError) as error:
+            self._fail(f"{queue}: {error}")
+        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
+            log.exception("the route of queue %s ended", queue)
+            self._fail(f"{queue}: {type(error).__name__}: {error}")
+
+    def _fail(self, error: str) -> None:
         with self._mutex:
-            self.summary.add(route.queue, result)
-            if self._progress is not None and result.messages:
-                self._progress(route.queue, result)
-        return result
+            self.summary.errors.append(error)
+        self._stop_because(error)
+
+    def _stop_because(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._stopping = Stopping(reason)
+            self._stop.set()
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Paused):
+            log.warning("%s: %s; next try in %g s", event.queue, event.reason, event.seconds)
+        with self._telling:
+            self._on_event(event)
 
 
 def as_routes(
@@ -341,22 +340,6 @@ def in_steps(routes: Sequence[Route], once: bool) -> list[list[Route]]:
         return [list(routes)]
     steps = sorted({route.step for route in routes})
     return [[route for route in routes if route.step == step] for step in steps]
-
-
-def next_limit(limit: int, messages: int, seconds: float, tasks: int) -> int:
-    """Return the number of messages of the next round, so that a round lasts about two seconds.
-
-    That is long against the cost of a round, and short enough that little work is undone when the forwarder is killed.
-    There is at least one message for each task, however slow the service is.
-
-    Args:
-        limit: the limit of the last round.
-        messages: how many messages it had.
-        seconds: how long it took.
-    """
-    if seconds > _ROUND_SECONDS * 2:
-        return max(limit // 2, min(limit, tasks))
-    return min(limit * 2, _MAX_ROUND_MESSAGES) if seconds < _ROUND_SECONDS / 2 and messages >= limit else limit
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

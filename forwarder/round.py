@@ -10,7 +10,7 @@ worker is alone; that message is counted as tried.
 import logging
 import os
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from forwarder.failures import Failures
@@ -101,57 +101,101 @@ class RoundResult:
         self.retry_after = self.retry_after if block.retry_after is None else block.retry_after
 
 
-def run_round(
-    space: Space,
-    route: Route,
-    job: Job,
-    *,
-    limit: int,
-    tasks: int,
-    timeout: float,
-    calling: float = CALLING_SECONDS,
-    passed: Set[Position] = frozenset(),
-) -> RoundResult:
-    """Forward messages of a route, and commit everything that the result counts, or raise.
+class Round:
+    """One round of a route: ``claim``, ``call``, ``commit``. As a context manager it gives back what is not committed.
 
-    Args:
-        job: runs chunks in tasks.
-        limit: the largest number of messages.
-        tasks: how many tasks run at the same time.
-        timeout: the seconds to wait for a message; the result is empty if none came.
-        calling: the seconds in which tasks begin calls.
-        passed: messages to leave in the queue.
+    id: of its tasks' branches. held: the messages that it has claimed, in the queue's order.
+    in_order: the queue is ``ordered``: another round finds nothing there before this one has ended.
+    is_bounded: a queue that the answers go to limits how many messages it may claim.
+    result: what its calls came to, before the commit.
     """
-    store = space.engine.store
-    round_id = os.urandom(_ROUND_ID_BYTES)
-    transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
-    with _coordinating(store, round_id, transaction):
-        with store.guard:
-            room, full = room_of(store, route)
-        config = space.queues().get(route.queue)
-        in_order = config is not None and config.ordered
-        held = transaction.hold(
-            route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
-            in_order=in_order,
+
+    def __init__(self, space: Space, route: Route) -> None:
+        self.id = os.urandom(_ROUND_ID_BYTES)
+        self.route = route
+        self.held: list[Stretch] = []
+        self.in_order = self.is_bounded = False
+        self.result = RoundResult()
+        self._space = space
+        self._store = space.engine.store
+        self._blocks: list[Block] = []
+        self._transaction = CoordinatedTransaction(space.engine, timeout=None, journaled=False)
+        self._open = ExitStack()
+        self._open.enter_context(_coordinating(self._store, self.id, self._transaction))
+
+    def __enter__(self) -> "Round":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what was claimed and not committed. A second call does nothing."""
+        self._open.close()
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has claimed."""
+        return count_of(self.held)
+
+    def claim(self, limit: int, *, timeout: float, passed: Set[Position] = frozenset()) -> bool:
+        """Claim messages of the route's queue; return whether there are any.
+
+        Args:
+            limit: the largest number of messages.
+            timeout: the seconds to wait for a message.
+            passed: messages to leave in the queue.
+        """
+        with self._store.guard:
+            room, full = room_of(self._store, self.route)
+        self.is_bounded = room is not None
+        config = self._space.queues().get(self.route.queue)
+        self.in_order = config is not None and config.ordered
+        self.held = self._transaction.hold(
+            self.route.queue, max(1, limit if room is None else min(limit, room)), timeout=timeout, passed=passed,
+            in_order=self.in_order,
         )  # fmt: skip
-        if not held:
-            return RoundResult()
         if full:
-            return RoundResult({Effect.KEPT: count_of(held)}, full=full)
-        known = store.settings.known.config
+            self.result = self._without_room(full)
+        return bool(self.held)
+
+    def call(self, job: Job, *, tasks: int, calling: float = CALLING_SECONDS) -> None:
+        """Call the service for what was claimed, as far as the time goes; if there is room for the answers.
+
+        Args:
+            job: runs chunks in tasks.
+            tasks: how many tasks run at the same time.
+            calling: the seconds in which tasks begin calls.
+        """
+        if self.result.full:
+            return
+        known, route = self._store.settings.known.config, self.route
         policy = OutcomePolicy(with_error_queue(known, route.queue), known, route.on_failure)
-        whole = Chunk(space.path, round_id, route.service, policy, held, in_order=in_order)
-        blocks = _deliver(space, job, whole, tasks, calling)
+        whole = Chunk(self._space.path, self.id, route.service, policy, self.held, in_order=self.in_order)
+        self._blocks = _deliver(self._space, job, whole, tasks, calling)
+        for block in self._blocks:
+            self.result.add(block)
+
+    def commit(self) -> RoundResult:
+        """Commit everything that the result counts, or raise; give back the other messages."""
+        store = self._store
+        if self.result.full:
+            self.close()
+            return self.result
         with store.guard:
             try:
-                result = _commit(store, transaction, blocks)
+                _commit(store, self._transaction, self._blocks)
             except Full as error:
-                result = RoundResult({Effect.KEPT: count_of(held)}, full=str(error))
-    with store.guard:
-        resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
-    if result.full and count_of(held) == 1:
-        _count_try(space, held[0], f"there was no room for its reply: {result.full}")
-    return result
+                self.result = self._without_room(str(error))
+        self.close()
+        with store.guard:
+            resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
+        if self.result.full and self.messages == 1:
+            _count_try(self._space, self.held[0], f"there was no room for its reply: {self.result.full}")
+        return self.result
+
+    def _without_room(self, full: str) -> RoundResult:
+        return RoundResult({Effect.KEPT: self.messages}, full=full)
 
 
 def room_of(store: Store, route: Route) -> tuple[int | None, str]:
@@ -223,20 +267,18 @@ def _coordinating(store: Store, round_id: bytes, transaction: CoordinatedTransac
             store.shared.xids.unlock(byte)
 
 
-def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> RoundResult:
+def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Block]) -> None:
     """Commit the branches that the tasks prepared, and move to quarantine the messages that they could not read."""
-    result, adopt = RoundResult(), []
+    adopt = []
     for block in blocks:
         if block.error:
             raise SystemFailure(f"a task could not write its branch: {block.error}")
-        result.add(block)
         for position, reason in block.damaged:
             set_aside(store, position, reason, store.deadline())
         if block.vote is not None:
             adopt.append(block.vote.xid)
     if adopt:
         transaction.commit(adopt=adopt)
-    return result
 
 
 def _deliver(space: Space, job: Job, whole: Chunk, tasks: int, calling: float) -> list[Block]:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from forwarder.failures import Failures
-from forwarder.forwarder import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, as_routes, check_routes, in_steps
+from forwarder.forwarder import as_routes, check_routes, in_steps
 from forwarder.pipelines.draft import Draft
-from forwarder.round import RoundResult, Route, room_of
+from forwarder.round import Route, room_of
+from forwarder.routes.pace import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from forwarder.services import Caller, QueueService, Request, Service, ServiceError
 from forwarder.summary import Summary, left_in
 from spool.errors import SpoolError
@@ -37,7 +39,7 @@ class ThreadForwarder:
         routes: Mapping[str, str | Service] | Sequence[Route],
         *,
         idle: float | None = None,
-        progress: Callable[[str, RoundResult], None] | None = None,
+        on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.path = path
@@ -48,13 +50,14 @@ class ThreadForwarder:
         self._idle = idle
         self._active_at = 0.0  # when a message was handled last, in seconds of the monotonic clock
         self._calling = 0
-        self._progress = progress
+        self._on_event = on_event or (lambda event: None)
         self._say = say or log.info
         self._stop = threading.Event()
         self._is_stopping = False
         self._end: Callable[[], object] | None = None
         self._workers: dict[str, Worker] = {}
-        self._mutex = threading.Lock()
+        self._down_since: dict[str, float] = {}  # by queue, in seconds of the monotonic clock
+        self._mutex, self._telling = threading.Lock(), threading.Lock()
 
     def run(self, once: bool = False) -> Summary:
         """Forward until ``stop`` is called, and return what was done. An error that ends one route ends all.
@@ -65,6 +68,7 @@ class ThreadForwarder:
         with open_space(self.path) as space:
             check_routes(space, self.routes, sent=False)
             self._say("forwarding")
+            self._tell(Begun([route.queue for route in self.routes]))
             self._active_at = time.monotonic()
             for routes in in_steps(self.routes, once):
                 if not self._is_stopping:
@@ -98,9 +102,10 @@ class ThreadForwarder:
             while thread.is_alive():
                 thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
                 if self._idle is not None and not self._calling and time.monotonic() > self._active_at + self._idle:
-                    self.stop()
-                if self._is_stopping and not self._stop.is_set():
-                    self._stop.set()
+                    self._say(reason := f"no message for {self._idle:g} s")
+                    self._stop_because(reason)
+                if self._is_stopping:
+                    self._stop_because("it was asked to")
                 if self._end is not None:
                     for worker in list(self._workers.values()):
                         worker.end()
@@ -121,11 +126,16 @@ class ThreadForwarder:
                     done = worker.run()
                 finally:
                     self._add(route.queue, worker.summary, calls, once)
+                if calls.down and route.queue not in self._down_since:
+                    self._down_since[route.queue] = time.monotonic()
+                    self._tell(Down(route.queue, calls.down))
                 if once or not calls.down:
                     return
                 pause = FIRST_PAUSE_SECONDS if done.handled else pause
-                log.warning("%s: %s; next try in %g s", route.queue, calls.down, pause)
-                self._stop.wait(max(pause, calls.retry_after))
+                seconds = max(pause, calls.retry_after)
+                log.warning("%s: %s; next try in %g s", route.queue, calls.down, seconds)
+                self._tell(Paused(route.queue, calls.down, seconds))
+                self._stop.wait(seconds)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         except (SpoolError, OSError) as error:
             self._fail(f"{route.queue}: {error}")
@@ -145,8 +155,20 @@ class ThreadForwarder:
                     self._active_at = time.monotonic()
 
     def _report(self, calls: "_Calls") -> None:
-        if self._progress is not None:
-            self._progress(calls.queue, RoundResult(calls.handled_since()))
+        effects = calls.handled_since()
+        self._tell(Done(calls.queue, "", effects, calls.seconds))
+        if effects and calls.queue in self._down_since:
+            self._tell(Up(calls.queue, time.monotonic() - self._down_since.pop(calls.queue)))
+
+    def _tell(self, event: Event) -> None:
+        with self._telling:
+            self._on_event(event)
+
+    def _stop_because(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._is_stopping = True
+            self._stop.set()
+            self._tell(Stopping(reason))
 
     def _add(self, queue: str, done: WorkSummary, calls: "_Calls", once: bool) -> None:
         """Add what a worker did to the summary."""
@@ -167,8 +189,7 @@ class ThreadForwarder:
     def _fail(self, error: str) -> None:
         with self._mutex:
             self.summary.errors.append(error)
-        self._is_stopping = True
-        self._stop.set()
+        self._stop_because(error)
 
 
 def _counts(done: WorkSummary) -> dict[str, int]:
@@ -178,7 +199,7 @@ def _counts(done: WorkSummary) -> dict[str, int]:
 class _Calls:
     """The calls of one route's service, until it cannot be reached.
 
-    down: why it cannot; "" if it can. failures: what its translations noted.
+    down: why it cannot; "" if it can. seconds: how long the last call took. failures: what its translations noted.
     """
 
     worker: Worker
@@ -188,6 +209,7 @@ class _Calls:
         self.queue = route.queue
         self.down = ""
         self.retry_after = 0.0
+        self.seconds = 0.0
         self.failures = Failures()
         self._seen: dict[str, int] = {}
         self._route, self._caller = route, caller
@@ -203,7 +225,9 @@ class _Calls:
         if isinstance(self._route.service, QueueService):
             outcome: Outcome = Translated([Draft.of(message, raw).put_into(self._route.service.queue)])
         else:
+            begun = time.monotonic()
             outcome = self._caller(Request(message, raw))
+            self.seconds = time.monotonic() - begun
         if isinstance(outcome, Translated) and outcome.note:
             self.failures.add(Effect.DELIVERED, outcome.note)
         if isinstance(outcome, Retried) and not outcome.counted:

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from xaspool_scripts.common import (
     space_path,
     version_option,
 )  # fmt: skip
+from xaspool_scripts.forward_events import EventLines
 from xaspool_scripts.options import by_queue, short_duration
 from xaspool_scripts.output import write_json
 from xaspool_scripts.start import ended_by, write_at_once
@@ -31,7 +33,8 @@ from xaspool_scripts.start import ended_by, write_at_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forwarder import Forwarder, Pipeline, RoundResult, Summary, ThreadForwarder
+    from forwarder import Forwarder, Pipeline, Summary, ThreadForwarder
+    from forwarder.events import Event
     from spool.workers.effects import OnFailure
 
 _SHOW_CURSOR = "\x1b[?25h"
@@ -157,12 +160,15 @@ def main(
             return
         to_services = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads) if routes else []
         all_routes = [*to_services, *(route for one in declared for route in one.routes())]
-        with _progress([route.queue for route in all_routes]) as (progress, say):
+        lines = EventLines() if as_json else None
+        with _shown([route.queue for route in all_routes], lines) as (on_event, say):
             forwarder: Forwarder | ThreadForwarder
             if no_spark:
-                forwarder = ThreadForwarder(space_path(), all_routes, idle=idle, progress=progress, say=say)
+                forwarder = ThreadForwarder(space_path(), all_routes, idle=idle, on_event=on_event, say=say)
             else:
-                forwarder = Forwarder(space_path(), all_routes, master=master, idle=idle, progress=progress, say=say)
+                forwarder = Forwarder(space_path(), all_routes, master=master, idle=idle, on_event=on_event, say=say)
+            if lines is not None:
+                lines.stop = forwarder.stop
             _stop_on_signals(forwarder)
             summary = forwarder.run(once)
     except (MissingQueue, SparkUnavailable) as error:
@@ -225,17 +231,23 @@ def _leave(end: "Callable[[int], object]", code: int) -> None:
 
 
 @contextmanager
-def _progress(
-    queues: list[str],
-) -> "Iterator[tuple[Callable[[str, RoundResult], None] | None, Callable[[str], None]]]":
-    """Show a bar on a terminal; elsewhere only print what is being done, not a line for each round."""
+def _shown(
+    queues: list[str], lines: EventLines | None
+) -> "Iterator[tuple[Callable[[Event], None], Callable[[str], None]]]":
+    """Show on a terminal what happens, elsewhere only what is being done, not a line for each round; beside `lines`."""
     if sys.stderr is None or not sys.stderr.isatty():
-        yield None, note
+        yield lines.show if lines is not None else lambda event: None, note
         return
     from xaspool_scripts.forward_bar import ForwardBar
 
     with ForwardBar(_ready(queues)) as bar:
-        yield bar.advance, bar.say
+
+        def show(event: "Event") -> None:
+            bar.show(event)
+            if lines is not None:
+                lines.show(event)
+
+        yield show, bar.say
 
 
 def print_summary(summary: "Summary", as_json: bool) -> None:
@@ -244,6 +256,8 @@ def print_summary(summary: "Summary", as_json: bool) -> None:
     if as_json:
         write_json(
             {
+                "event": "stopped",
+                "time": round(time.time(), 6),
                 "effects": summary.effects,
                 "failures": [
                     {"queue": queue, **failure._asdict()}

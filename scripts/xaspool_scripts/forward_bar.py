@@ -1,4 +1,4 @@
-"""The progress bar of ``spool-forward`` on a terminal."""
+"""The status line of ``spool-forward`` on a terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -6,33 +6,40 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from forwarder.events import Begun, Claimed, Done, Down, Stopping, Up
+from spool.workers.effects import Effect
+
 if TYPE_CHECKING:
-    from forwarder import RoundResult
+    from forwarder.events import Event
 
 _STARTING = "starting"
 
 
 class _Count(ProgressColumn):
-    """The number of messages handled, of those that were waiting when the program began."""
+    """The number of messages handled, of those that were waiting when the program began; how many a second."""
 
     def render(self, task: Task) -> Text:
         done, waiting = int(task.completed), task.total
-        return Text(f"{done:,}" if waiting is None else f"{done:,}/{int(waiting):,}")
+        count = f"{done:,}" if waiting is None else f"{done:,}/{int(waiting):,}"
+        return Text(f"{count}, {task.speed:,.0f}/s" if task.speed else count)
 
 
 class ForwardBar:
-    """A progress bar without a length while Spark starts and while the queues are empty.
+    """A progress bar without a length while Spark starts and while the queues are empty, and what the routes are at.
 
     Args:
         waiting: how many messages wait when the program begins.
     """
 
     def __init__(self, waiting: int, console: Console | None = None) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), _Count(), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=console or Console(stderr=True))
+        columns = (TextColumn("{task.description}"), BarColumn(), _Count(), TextColumn("{task.fields[under_way]}"))
+        self.bar = Progress(*columns, TimeElapsedColumn(), console=console or Console(stderr=True))
         self._waiting = waiting
+        self._has_begun = False
         self._done = 0
-        self._task = self.bar.add_task(_STARTING, total=None)
+        self._sizes: dict[str, int] = {}
+        self._down: list[str] = []
+        self._task = self.bar.add_task(_STARTING, total=None, under_way="")
 
     def __enter__(self) -> "ForwardBar":
         self.bar.start()
@@ -50,15 +57,31 @@ class ForwardBar:
         self.bar.update(self._task, description=text)
         self._show()
 
-    def advance(self, queue: str, result: "RoundResult") -> None:
-        """Count the messages of a round that has ended."""
-        self._done += result.messages
+    def show(self, event: "Event") -> None:
+        """Show what has happened."""
+        match event:
+            case Begun():
+                self._has_begun = True
+            case Claimed():
+                self._sizes[event.round] = event.messages
+            case Done():
+                self._sizes.pop(event.round, None)
+                self._done += sum(count for effect, count in event.effects.items() if effect != Effect.KEPT)
+            case Down():
+                self._down.append(event.queue)
+            case Up():
+                self._down.remove(event.queue)
+            case Stopping():
+                self.bar.update(self._task, description="finishing")
+        if isinstance(event, Down | Up):
+            down = f"; down: {', '.join(self._down)}" if self._down else ""
+            self.bar.update(self._task, description=f"forwarding{down}")
         self._show()
 
     def _show(self) -> None:
         self.bar.tasks[0].total = self._total()  # (``update`` ignores None)
-        self.bar.update(self._task, completed=self._done)
+        claimed = sum(self._sizes.values())
+        self.bar.update(self._task, completed=self._done, under_way=f"{claimed:,} under way" if claimed else "")
 
     def _total(self) -> int | None:
-        begun = self.bar.tasks[0].description == "forwarding"
-        return self._waiting if begun and self._done < self._waiting else None
+        return self._waiting if self._has_begun and self._done < self._waiting else None

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import spool
-from forwarder.round import RoundResult, Route, run_round
+from forwarder.round import CALLING_SECONDS, Job, Round, RoundResult, Route
 from forwarder.services import Request, ServiceError
 from forwarder.task import Block, Chunk, deliver
+from spool.model.position import Position
 from spool.workers.outcome import Outcome, Replied
 
 Answer = Callable[[Request], Outcome]
@@ -43,6 +44,17 @@ attempts = itertools.count()
 
 def in_process(chunks: list[Chunk]) -> list[Block]:
     return [deliver(chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
+
+
+def run_round(
+    space: spool.Space, route: Route, job: Job, *, limit: int, tasks: int, timeout: float,
+    calling: float = CALLING_SECONDS, passed: Set[Position] = frozenset(),
+) -> RoundResult:  # fmt: skip
+    with Round(space, route) as round_:
+        if not round_.claim(limit, timeout=timeout, passed=passed):
+            return RoundResult()
+        round_.call(job, tasks=tasks, calling=calling)
+        return round_.commit()
 
 
 def forward(

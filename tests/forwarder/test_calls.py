@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import spool
-from forwarder.round import Route, count_calls_in_progress, run_round
+from forwarder.round import Route, count_calls_in_progress
 from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward
+from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, run_round
 
 PATIENT_SECONDS = 30.0
 

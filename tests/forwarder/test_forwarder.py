@@ -15,7 +15,6 @@ import pytest
 
 import spool
 from forwarder import Forwarder, ServiceError
-from forwarder.forwarder import next_limit
 from tests.at_once import AT_ONCE
 
 pytestmark = pytest.mark.timeout(240)
@@ -114,7 +113,8 @@ def test_q19_x05_the_sample_application_and_every_kind_of_service_in_one_run(
     )  # fmt: skip
     output, errors = program.communicate()
     assert program.returncode == 1, "one service was not reached"
-    told = json.loads(output)
+    *events, told = map(json.loads, output.splitlines())
+    assert [event["queue"] for event in events if event["event"] == "down"] == ["patient"]
     assert "the service was not reached" in told["down"]["patient"]
     assert told["effects"]["picky"] == {"delivered": 1, "dead_lettered": 3, "rejected": 1}
     assert "Traceback" not in errors, errors
@@ -267,13 +267,3 @@ def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
         Forwarder(path, {"sample": "queue:errors"}, idle=0)
     with pytest.raises(ServiceError, match="whole number from 1 to 1000, not 0"):
         Forwarder(path, {"sample": "queue:errors"}, threads=0)
-
-
-@pytest.mark.parametrize(
-    ("limit", "messages", "seconds", "expected"),
-    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
-)
-def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
-    limit: int, messages: int, seconds: float, expected: int
-) -> None:
-    assert next_limit(limit, messages, seconds, tasks=8) == expected

@@ -8,7 +8,7 @@ import pytest
 
 import spool
 from forwarder.forwarder import Forwarder
-from forwarder.round import RoundResult, Route, run_round, split
+from forwarder.round import Route, split
 from forwarder.services.python import PythonCaller
 from forwarder.task import Block, Chunk
 from spool.model import codecs
@@ -17,7 +17,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
 from spool.workers.outcome import Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, in_process
+from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, in_process, run_round
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
@@ -105,23 +105,15 @@ def test_q11_a_round_takes_no_more_than_itsanswers_find_room_for(space: spool.Sp
 def test_q11answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def in_this_process(
-        self: Forwarder, space: spool.Space, _: object, route: Route, limit: int, __: float
-    ) -> RoundResult:
-        result = run_round(space, route, in_process, limit=limit, tasks=2, timeout=0)
-        self.summary.add(route.queue, result)
-        return result
-
-    monkeypatch.setattr(Forwarder, "_round", in_this_process)
+    monkeypatch.setattr("forwarder.forwarder.spark_job", lambda context, chunks, tasks: in_process(chunks))
     answers["it"] = lambda request: Replied(b"x" * (1000 if request.raw == b"small" else 5000))
     space.change_queue("replies", max_bytes=4000)
     space.change_queue("work", retries=1)
     space.put_many("work", [b"small"] * 3)
     large = space.put("work", b"large")
-    forwarder = Forwarder(space.path, {"work": "queue:next"})
-    context: Any = SimpleNamespace(defaultParallelism=2)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     for _ in range(3):  # as a night's calls of ``--once``
-        forwarder._run_route(space, context, Route("work", Scripted("it")), once=True)
+        Forwarder(space.path, [Route("work", Scripted("it"))], spark).run(once=True)
     assert space.stats("replies").ready == 3
     dead = space.get("errors")
     assert dead.id == large

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder.round import Route, TaskDied, run_round
+from forwarder.round import Route, TaskDied
 from forwarder.task import Block, Chunk, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
@@ -15,7 +15,7 @@ from spool.remote.branch import RemoteBranch
 from spool.transactions import two_phase
 from spool.transactions.resolution import resolve_orphans
 from spool.workers.effects import Effect
-from tests.forwarder.rounds import Scripted, answers, attempts, bodies, echo, forward, in_process
+from tests.forwarder.rounds import Scripted, answers, attempts, bodies, echo, forward, in_process, run_round
 
 
 def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 import spool
 from forwarder.forwarder import Forwarder
-from forwarder.round import Route, run_round
+from forwarder.round import Route
 from forwarder.services import MissingQueue, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.forwarder.rounds import Scripted, answers, bodies, forward, in_process
+from tests.forwarder.rounds import Scripted, answers, bodies, forward, in_process, run_round
 
 
 def split(message: object) -> spool.Translated:

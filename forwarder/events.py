@@ -1,0 +1,80 @@
+"""What a forwarder tells while it runs: a value for each thing that happens, and its form in JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """It forwards from now on. ``queues``: of its routes."""
+
+    queues: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A round has claimed messages.
+
+    round: tells the rounds apart. ahead: the round before it still calls the service.
+    """
+
+    queue: str
+    round: str
+    messages: int
+    ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A round has ended, and what became of its messages is durable.
+
+    effects: the number of messages for each ``Effect``; what it claimed and does not count went back to the queue.
+    seconds: since its claim.
+    """
+
+    queue: str
+    round: str
+    effects: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The service was not reached, or there is no room for replies, for the first time since it was up."""
+
+    queue: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The route claims nothing for these seconds, because it is down. ``reason``: of the last round."""
+
+    queue: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The service is reached again. ``seconds``: since it was found to be down."""
+
+    queue: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """No further message is claimed; the calls in progress are finished. ``reason``: in a few words."""
+
+    reason: str
+
+
+Event = Begun | Claimed | Done | Down | Paused | Up | Stopping
+
+
+def as_json(event: Event, time: float) -> dict[str, Any]:
+    """Return an event as an object for JSON: its name, its time in seconds since the epoch, and its fields."""
+    fields = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(event).items()}
+    return {"event": type(event).__name__.lower(), "time": round(time, 6), **fields}

@@ -1,0 +1,120 @@
+"""What a route does next, decided from what its last rounds came to."""
+
+import pytest
+
+from forwarder.round import RoundResult
+from forwarder.routes.pace import (
+    FIRST_PAUSE_SECONDS,
+    FIRST_ROUND_MESSAGES,
+    LONGEST_PAUSE_SECONDS,
+    MOST_ROUND_MESSAGES,
+    IdleTime,
+    Pace,
+    RoundSize,
+    is_through,
+    next_limit,
+)
+
+FULL_ROUND = RoundSize(FIRST_ROUND_MESSAGES, FIRST_ROUND_MESSAGES)
+
+
+def delivered(messages: int) -> RoundResult:
+    return RoundResult({"delivered": messages})
+
+
+def not_reached(messages: int = 1, retry_after: float | None = None) -> RoundResult:
+    result = RoundResult({"kept": messages}, retry_after=retry_after)
+    result.failures.add("kept", "refused")
+    return result
+
+
+def steady() -> Pace:
+    """The pace behind a round of two seconds."""
+    pace = Pace(2)
+    pace.note(FULL_ROUND, delivered(FULL_ROUND.messages), seconds=2.0)
+    return pace
+
+
+def test_the_next_round_is_claimed_while_a_full_one_calls() -> None:
+    assert steady().claims_ahead(FULL_ROUND)
+    assert not steady().claims_ahead(RoundSize(128, 127)), "what comes meanwhile is claimed in one round behind it"
+
+
+def test_nothing_is_claimed_ahead_while_rounds_still_grow_or_shrink() -> None:
+    pace = Pace(2)
+    assert not pace.claims_ahead(FULL_ROUND)
+    pace.note(FULL_ROUND, delivered(128), seconds=0.1)
+    assert not pace.claims_ahead(RoundSize(256, 256))
+    pace.note(RoundSize(256, 256), delivered(256), seconds=1.5)
+    assert pace.claims_ahead(RoundSize(256, 256))
+    pace.note(RoundSize(256, 256), delivered(256), seconds=5.0)
+    assert not pace.claims_ahead(RoundSize(128, 128))
+
+
+def test_e07_nothing_is_claimed_ahead_where_order_or_room_depends_on_the_commit() -> None:
+    assert not steady().claims_ahead(RoundSize(128, 128, in_order=True))
+    assert not steady().claims_ahead(RoundSize(128, 128, is_bounded=True))
+
+
+@pytest.mark.parametrize(
+    "result", [not_reached(), RoundResult({"kept": 128}, full="queue replies is full"), delivered(9)]
+)
+def test_nothing_is_claimed_ahead_behind_a_round_that_left_messages(result: RoundResult) -> None:
+    """The messages that it left come first, or the service is down for the next ones, too."""
+    pace = steady()
+    assert not is_through(128, result)
+    pace.note(FULL_ROUND, result, seconds=2.0)
+    assert not pace.claims_ahead(FULL_ROUND)
+    pace.note(RoundSize(pace.limit, pace.limit), delivered(pace.limit), seconds=2.0)
+    assert pace.claims_ahead(RoundSize(pace.limit, pace.limit))
+
+
+def test_a_route_has_a_bounded_number_of_messages_claimed() -> None:
+    """Two rounds of so many at most, however fast the service is."""
+    pace, size = Pace(2), FULL_ROUND
+    for _ in range(30):
+        pace.note(size, delivered(size.messages), seconds=0.001)
+        size = RoundSize(pace.limit, pace.limit)
+    assert pace.limit == MOST_ROUND_MESSAGES == 65_536
+
+
+def test_q12_a_service_that_is_down_is_tried_after_growing_pauses_and_at_once_again_when_it_is_up() -> None:
+    pace, pauses = Pace(2), list[float]()
+    for _ in range(8):
+        pace.note(RoundSize(128, 3), not_reached(3), seconds=0.1)
+        assert pace.down == "the service was not reached (refused)"
+        pauses.append(pace.take_pause())
+        assert pace.take_pause() == 0, "a pause is made once"
+    assert pauses == [FIRST_PAUSE_SECONDS, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
+    pace.note(RoundSize(128, 3), delivered(3), seconds=0.1)
+    assert (pace.down, pace.take_pause()) == ("", 0)
+    pace.note(RoundSize(128, 3), not_reached(3, retry_after=7.0), seconds=0.1)
+    assert pace.take_pause() == 7, "the service said so"
+
+
+def test_q11_answers_that_find_no_room_are_tried_in_halves_without_a_pause() -> None:
+    pace = Pace(2)
+    pace.note(RoundSize(128, 100), RoundResult({"kept": 100}, full="queue replies is full"), seconds=0.1)
+    assert (pace.limit, pace.down, pace.take_pause()) == (50, "", 0)
+    pace.note(RoundSize(50, 1), RoundResult({"kept": 1}, full="queue replies is full"), seconds=0.1)
+    assert (pace.down, pace.take_pause()) == ("there is no room for replies (queue replies is full)", 1)
+
+
+def test_q12_a_forwarder_is_idle_when_no_route_had_a_message_or_was_busy_for_long_enough() -> None:
+    idle = IdleTime(10.0, now=100.0)
+    assert not idle.is_over(109.0, messages=0, is_busy=False)
+    assert not idle.is_over(110.0, messages=1, is_busy=False)
+    assert not idle.is_over(119.0, messages=0, is_busy=True), "a call of another route is in progress, or it pauses"
+    assert not idle.is_over(128.0, messages=0, is_busy=False)
+    assert idle.is_over(129.0, messages=0, is_busy=False)
+    assert not IdleTime(None, now=0.0).is_over(1e9, messages=0, is_busy=False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "messages", "seconds", "expected"),
+    [(128, 128, 0.1, 256), (128, 100, 0.1, 128), (128, 128, 2.0, 128), (128, 9, 9.0, 64), (8, 8, 9.0, 8), (1, 1, 9, 1)],
+)
+def test_rounds_grow_while_they_are_short_and_shrink_while_they_are_long(
+    limit: int, messages: int, seconds: float, expected: int
+) -> None:
+    assert next_limit(limit, messages, seconds, tasks=8) == expected
