@@ -12,45 +12,10 @@ from pathlib import Path
 import pytest
 
 import spool
+from tests.forwarder.processes import processes_of, wait_until_left
 
 KILLS, BATCHES = 30, 60
 ROOT = Path(__file__).parents[3]
-
-
-def parents() -> dict[int, int]:
-    """The parent of each process."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                found[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    return found
-
-
-def processes_of(program: int, space: Path) -> list[int]:
-    """A program and all that it has started, and what holds locks in the space for it: no children of it."""
-    tree = parents()
-    found = [program]
-    for process in found:
-        found += [child for child, parent in tree.items() if parent == process]
-    return found + [process for process in tree if process not in found and has_open(process, space)]
-
-
-def has_open(process: int, space: Path) -> bool:
-    with suppress(OSError):
-        return (
-            any(os.readlink(entry).startswith(str(space)) for entry in Path(f"/proc/{process}/fd").iterdir())
-            and process != os.getpid()
-        )
-    return False
-
-
-def wait_until_left(space: Path, seconds: float = 60.0) -> None:
-    """Wait until no process has the space open: those of a killed driver end by themselves."""
-    end = time.monotonic() + seconds
-    while any(has_open(process, space) for process in parents()):
-        assert time.monotonic() < end, "a process of a killed driver stays"
-        time.sleep(0.05)
 
 
 @pytest.fixture
