@@ -1,6 +1,7 @@
 """``python -m bench``: measure the cases, print the table, and on request write docs/performance.md.
 
 Without options a short run, which shows in a few minutes that everything works; its numbers are for trying only.
+``python -m bench capacity`` tells what a forwarder can do: see ``bench/capacity_run.py``.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+from bench import capacity_run
 from bench.calm import calm_of
 from bench.cases import CASES
 from bench.cases.base import Case
@@ -27,6 +29,9 @@ _CHOICE = ", ".join(name if name in _DEFAULT else f"({name})" for name in _NAMES
 
 def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["capacity"]:
+        capacity_run.main(words[1:])
+        return
     asked = parser().parse_args(words)
     sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
     with running(asked.directory, sizes, asked.peers) as bench:

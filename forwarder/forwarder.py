@@ -12,6 +12,7 @@ from forwarder.events import Begun, Event, Paused, Stopping
 from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress
 from forwarder.routes.loop import RouteLoop
 from forwarder.routes.pace import IdleTime
+from forwarder.routes.workers import check_workers
 from forwarder.services import (
     MissingQueue,
     OtherSpaceService,
@@ -21,7 +22,7 @@ from forwarder.services import (
     check_sendable,
     parse,
 )
-from forwarder.session import SparkUnavailable, start, stop, warm_up, with_places
+from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
 from spool.errors import SpoolError
@@ -59,6 +60,7 @@ class Forwarder:
         routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
             for each queue; or routes as they are made of them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
+        conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
         on_failure: what a final failure of a service means: "reject" (final), "delete" (the same, but the message is
             deleted if the failure queue has the service's reply) or "retry" (one of the message's tries).
         timeout: the seconds that a call may take.
@@ -80,6 +82,7 @@ class Forwarder:
         spark: "SparkSession | None" = None,
         *,
         master: str = "local[*]",
+        conf: Mapping[str, str] | None = None,
         on_failure: OnFailure = "reject",
         timeout: float = 30.0,
         threads: int | None = None,
@@ -94,6 +97,7 @@ class Forwarder:
         self.summary = Summary()
         self._spark = spark
         self._master = master
+        self._conf = dict(conf or {})
         self._on_event = on_event or (lambda event: None)
         self._say = say or log.info
         self._idle = idle
@@ -121,7 +125,7 @@ class Forwarder:
         with open_space(self.path) as space:
             check_routes(space, self.routes)
             try:
-                spark = self._spark or self._start()
+                spark = self._start()
             except _Stopped:
                 return self.summary
             try:
@@ -169,11 +173,17 @@ class Forwarder:
         try:
             if self._is_stopping:
                 raise _Stopped
-            spark = start(with_places(self._master, len(self.routes) - 1), progress=self._say, java_is_up=java_is_up)
+            master = with_places(self._master, len(self.routes) - 1)
+            spark = self._spark or start(master, progress=self._say, java_is_up=java_is_up, conf=self._conf)
+            java_is_up()
             try:
-                warm_up(spark)
+                if not is_local(str(spark.sparkContext.master)):
+                    check_workers(spark, self.path, [route.service for route in self.routes], self._say)
+                elif self._spark is None:
+                    warm_up(spark)
             except BaseException:
-                stop(spark)
+                if self._spark is None:
+                    stop(spark)
                 raise
             return spark
         finally:
@@ -217,8 +227,9 @@ class Forwarder:
             self._tell(stopping)
 
     def _loop(self, space: Space, context: "SparkContext", route: Route, once: bool) -> RouteLoop:
-        # Each other route finds one place free at any time.
-        tasks = max(1, context.defaultParallelism - (len(self.routes) - 1))
+        def tasks() -> int:  # (workers of a cluster come and go; each other route finds one place free at any time)
+            return max(1, context.defaultParallelism - (len(self.routes) - 1))
+
         clock = space.engine.store.clock
 
         def job(chunks: list[Chunk]) -> list[Block]:
@@ -226,7 +237,7 @@ class Forwarder:
                 return []
             self._in_progress[route.queue] = chunks
             try:
-                return spark_job(context, chunks, tasks)
+                return spark_job(context, chunks, tasks())
             finally:
                 del self._in_progress[route.queue]
 

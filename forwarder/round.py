@@ -272,7 +272,7 @@ def _commit(store: Store, transaction: CoordinatedTransaction, blocks: list[Bloc
     adopt = []
     for block in blocks:
         if block.error:
-            raise SystemFailure(f"a task could not write its branch: {block.error}")
+            raise SystemFailure(f"a task could not do its work {block.error}")
         for position, reason in block.damaged:
             set_aside(store, position, reason, store.deadline())
         if block.vote is not None:

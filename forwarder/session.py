@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from forwarder.java import JavaNotFound, find_java
@@ -52,6 +53,7 @@ def start(
     app_name: str = "spool-forward",
     progress: Callable[[str], None] | None = None,
     java_is_up: Callable[[], None] = lambda: None,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> "SparkSession":
     """Start Java and a Spark session, in 4 to 11 seconds; end it with `stop`.
 
@@ -61,6 +63,7 @@ def start(
         progress: called with a few words about what takes long.
         java_is_up: called when Java runs, after a second or two. From then on an exception, its own or a signal
             handler's, ends the start and leaves no process behind.
+        conf: settings of Spark's that take the place of those that are chosen here.
 
     Raises:
         SparkUnavailable: Spark cannot be started, or this process has started it already.
@@ -83,7 +86,7 @@ def start(
     with _environment(environment(master, str(java.path), os.environ)), _same_interrupt_handler():
         bridge = _Bridge(tempfile.mkdtemp(prefix="spool-spark-"))
         try:
-            spark = SparkSession(bridge.connect(settings(master, app_name, bridge.directory), java_is_up))
+            spark = SparkSession(bridge.connect({**settings(master, app_name, bridge.directory), **conf}, java_is_up))
         except BaseException as error:
             message = _java_message(error)  # before the bridge is closed, and Java with it
             bridge.close()
@@ -105,8 +108,7 @@ def warm_up(spark: "SparkSession") -> None:
             count = spark.sparkContext.defaultParallelism
             spark.sparkContext.parallelize(range(count), count).foreach(_nothing)
         except Exception as error:
-            reason = _java_message(error) or describe(error)
-            raise SparkUnavailable(f"Spark's Python workers do not start: {reason}") from None
+            raise SparkUnavailable(f"Spark's Python workers do not start: {reason_of(error)}") from None
 
 
 def stop(spark: "SparkSession") -> None:
@@ -156,11 +158,8 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
         "spark.local.dir": directory,
         "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
         "spark.python.worker.reuse": "true",
-        # A job of few messages takes a third of the time over such sockets. They ask for no password, so they lie in a
-        # private directory.
-        "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
-        "spark.python.unix.domain.socket.dir": directory,
         "spark.executorEnv.PYTHONPATH": python_path(),
+        "spark.executor.memory": "512m",  # bodies do not pass through Java
     }
     if is_local(master):
         temporary = f'"-Djava.io.tmpdir={directory}"'
@@ -168,6 +167,10 @@ def settings(master: str, app_name: str, directory: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
+            # A job of few messages takes a third of the time over such sockets. They ask for no password, so they lie
+            # in a private directory, which the machines of a cluster do not have.
+            "spark.python.unix.domain.socket.enabled": str(len(directory) <= _LONGEST_SOCKET_DIRECTORY).lower(),
+            "spark.python.unix.domain.socket.dir": directory,
             # Bodies do not pass through Java, and it starts a second sooner without its second compiler.
             "spark.driver.defaultJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {temporary}",
         }
@@ -354,10 +357,18 @@ def _same_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why a job failed, in one line."""
+    return _java_message(error) or describe(error)
+
+
 def _java_message(error: BaseException) -> str:
-    """The first line of what the Java exception behind `error` says, "" if there is none that says anything."""
+    """The first line of what the Java exception behind `error` says, "" if there is none that says anything; the last
+    line of a worker's traceback."""
     exception = getattr(error, "java_exception", None)
     text = (exception and (exception.getMessage() or exception.toString())) or ""
+    if "Traceback (most recent call last):" in text:
+        return one_line(text.partition("\n\tat ")[0].strip().splitlines()[-1])
     # A cluster that does not answer stops the context; only the log has the reason.
     return one_line(text.splitlines()[0]) if text and "stopped SparkContext" not in text else ""
 

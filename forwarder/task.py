@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from socket import gethostname
 
 from forwarder.calls import Calls, CallThreads
 from forwarder.failures import Failures
-from forwarder.services import Request, Service
+from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.coordination.locks import call_byte
 from spool.errors import CorruptedFile, SpoolError, UnknownCodec
@@ -83,7 +84,7 @@ class Block:
     tried: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: why the space could not be written: no other task could do it either.
+    error: where, and why the space could not be written or the service not be used: no message is to blame.
     """
 
     vote: Vote | None = None
@@ -107,8 +108,8 @@ def run(partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
             yield deliver(chunk, place, attempt)
-        except (SpoolError, OSError) as error:
-            yield Block(error=str(error))
+        except (SpoolError, OSError, ServiceError) as error:
+            yield Block(error=f"on {gethostname()}: {error}")
 
 
 def _attempt() -> int:

@@ -15,6 +15,7 @@ from bench.cases import (
     threads,
     two_phase,
     web,
+    workers,
 )
 from bench.cases.base import Case
 from bench.cases.journal import on_journal
@@ -27,5 +28,5 @@ _NOT_ON_JOURNAL = ("1000", "asyncio")
 CASES: tuple[Case, ...] = (
     *calls.CASES, *_OF_ANY_DISK, *(on_journal(case) for case in _OF_ANY_DISK if case.key not in _NOT_ON_JOURNAL),
     *latency.CASES, *start.CASES, *opening.CASES, *memory.CASES, *by_id.CASES, *growth.CASES,
-    *spark.CASES, *web.CASES,
+    *spark.CASES, *web.CASES, *workers.CASES,
 )  # fmt: skip

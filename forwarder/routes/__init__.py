@@ -1,1 +1,1 @@
-"""The rounds of one route, one after the other: what is claimed next and when it pauses, apart from doing it."""
+"""The rounds of one route, one after the other, apart from what a round does; and whether a cluster can run them."""

@@ -44,7 +44,7 @@ class RouteLoop:
 
     Args:
         job: runs chunks in tasks.
-        tasks: how many tasks a round may have at a time.
+        tasks: returns how many tasks a round may have at a time, as it begins to call.
         stop: no round begins when it is set.
         tried: with `once`, the messages that failed in this run and are still in a queue; rounds add to it.
         count: called with what each round came to, when it is committed, and an empty result if there was no message.
@@ -59,7 +59,7 @@ class RouteLoop:
         route: Route,
         job: Job,
         *,
-        tasks: int,
+        tasks: Callable[[], int],
         once: bool,
         stop: threading.Event,
         tried: set[Position],
@@ -69,7 +69,7 @@ class RouteLoop:
         self._space, self._route, self._job = space, route, job
         self._tasks, self._once, self._stop = tasks, once, stop
         self._tried, self._count, self._tell = tried, count, tell
-        self._pace = Pace(tasks)
+        self._pace = Pace(tasks())
         self._clock = space.engine.store.clock
         self._down_since: float | None = None
         self._calling: _Calling | None = None
@@ -125,9 +125,11 @@ class RouteLoop:
             self._ahead = self._claim(0.0, ahead=True)
 
     def _call(self, claimed: _Claimed) -> None:
+        tasks = self._pace.tasks = self._tasks()
+
         def call() -> float:
             begun = self._clock.monotonic()
-            claimed.round.call(self._job, tasks=self._tasks)
+            claimed.round.call(self._job, tasks=tasks)
             return self._clock.monotonic() - begun
 
         self._calling = _Calling(claimed, self._caller.submit(call))

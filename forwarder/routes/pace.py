@@ -30,8 +30,9 @@ class Pace:
     """Decides how many messages the next round of a route claims, when, and how long the route pauses before it.
 
     Args:
-        tasks: how many tasks a round has at a time.
+        tasks: how many tasks a round has at a time, as it is known now.
 
+    tasks: the same; the loop changes it when there are more or fewer.
     limit: the most messages of the next round.
     down: why the last round found that nothing can be forwarded now; "" if it did not.
     """
@@ -40,7 +41,7 @@ class Pace:
         self.limit = FIRST_ROUND_MESSAGES
         self.down = ""
         self._pause = 0.0
-        self._tasks = tasks
+        self.tasks = tasks
         self._next_pause = FIRST_PAUSE_SECONDS
         self._is_steady = False
 
@@ -71,7 +72,7 @@ class Pace:
             self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
         else:
             self._next_pause = FIRST_PAUSE_SECONDS
-            self.limit = next_limit(calling.limit, result.messages, seconds, self._tasks)
+            self.limit = next_limit(calling.limit, result.messages, seconds, self.tasks)
             self._is_steady = is_through(calling.messages, result) and self.limit == before
 
     def take_pause(self) -> float:

@@ -53,6 +53,19 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
     return by_queue(given, "route", "QUEUE=SERVICE", "orders=http://localhost:8000/orders", default)
 
 
+def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Parse settings of Spark's."""
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.startswith("spark.")):
+            raise click.BadParameter(f"{text!r} is no setting of Spark's: write e.g. spark.cores.max=8")
+        if name == "spark.master":
+            raise click.BadParameter("the master is --master")
+        settings[name] = value
+    return settings
+
+
 @click.command("spool-forward", cls=SingleProgram)
 @click.option(
     "--route", "routes", multiple=True, callback=_routes, metavar="QUEUE=SERVICE",
@@ -81,7 +94,11 @@ def _routes(context: click.Context, parameter: click.Parameter, given: tuple[str
 @click.option(
     "--master", metavar="URL", default="local[*]", show_default=True,
     help="The Spark master that runs the calls; local[4] has four tasks of a route at a time on this machine, local[*] "
-    "as many as it has cores.",
+    "as many as it has cores. The workers of a cluster, spark://HOST:7077, have to run on the space's machine.",
+)  # fmt: skip
+@click.option(
+    "--conf", metavar="NAME=VALUE", multiple=True, callback=_settings,
+    help="A setting of Spark's, e.g. spark.cores.max=8; may be given several times.",
 )  # fmt: skip
 @click.option(
     "--on-failure", type=click.Choice(["reject", "delete", "retry"]), default="reject", show_default=True,
@@ -119,6 +136,7 @@ def main(
     create_queues: bool,
     once: bool,
     master: str,
+    conf: dict[str, str],
     on_failure: "OnFailure",
     timeout: float,
     threads: int | None,
@@ -166,7 +184,9 @@ def main(
             if no_spark:
                 forwarder = ThreadForwarder(space_path(), all_routes, idle=idle, on_event=on_event, say=say)
             else:
-                forwarder = Forwarder(space_path(), all_routes, master=master, idle=idle, on_event=on_event, say=say)
+                forwarder = Forwarder(
+                    space_path(), all_routes, master=master, conf=conf, idle=idle, on_event=on_event, say=say
+                )
             if lines is not None:
                 lines.stop = forwarder.stop
             _stop_on_signals(forwarder)

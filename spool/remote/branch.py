@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
-from spool.errors import ProtocolError, TransactionRolledBack
+from spool.errors import ProtocolError, TransactionRolledBack, UnsafeFileSystem
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
@@ -22,7 +22,7 @@ from spool.policies.deduplication import check_single, fact_key
 from spool.runtime import calls
 from spool.runtime.calls import public_call
 from spool.runtime.clock import Clock
-from spool.store.store import attach_store
+from spool.store.store import Store, attach_store
 from spool.transactions.two_phase import vote
 from spool.transactions.validation import check_queue, control_fields, encode_bodies
 
@@ -35,6 +35,26 @@ class Vote(NamedTuple):
     checksum: int
 
 
+def check_place(path: str) -> None:
+    """Raise what ``RemoteBranch`` would raise in this process for any branch of this space."""
+    disk = Disk(path)
+    with calls.deferred(disk.close_all):
+        store = _attached(disk)
+    store.guard.close()
+
+
+def _attached(disk: Disk) -> Store:
+    """Attach the space, unless another kernel runs it: its locks and counters are not seen here, whatever its files."""
+    store = attach_store(disk, Clock())
+    page = store.check_usable()
+    if page.boot_id != disk.boot_id():
+        raise UnsafeFileSystem(
+            f"{disk.root} is open on another machine, whose locks are not seen here: a task has to run on the machine "
+            "of its space (spool-admin docs scaling)"
+        )
+    return store
+
+
 class RemoteBranch:
     """One branch of a coordinator's transaction. Not thread-safe; the caller closes it whatever happens.
 
@@ -43,6 +63,7 @@ class RemoteBranch:
     Raises:
         TransactionRolledBack: the coordinator has ended.
         ProtocolError: another process writes the branch.
+        UnsafeFileSystem: the space is open on another machine.
     """
 
     def __init__(self, path: str, xid: Xid, branch_id: bytes) -> None:
@@ -55,8 +76,7 @@ class RemoteBranch:
         self._keys: set[str] = set()  # of facts, in this branch
         disk = Disk(path)
         with calls.deferred(disk.close_all):
-            self._store = attach_store(disk, Clock())
-            self._store.check_usable()
+            self._store = _attached(disk)
             self._check_coordinator()
             if not self._store.shared.xids.try_lock(xid_byte(xid)):
                 raise ProtocolError(f"another process is writing the branch {xid}")

@@ -46,7 +46,7 @@ class Running:
         self._job = job or in_process
         self._is_calling = threading.Lock()
         self.loop = RouteLoop(
-            space, Route("work", Scripted("it")), self._begin, tasks=2, once=once, stop=self.stop, tried=set(),
+            space, Route("work", Scripted("it")), self._begin, tasks=lambda: 2, once=once, stop=self.stop, tried=set(),
             count=lambda queue, result: None, tell=self._tell,
         )  # fmt: skip
         self.loop._pace._is_steady = True  # as behind a round of two seconds
@@ -255,7 +255,7 @@ if moment != "both claimed":  # the second round ends the process before the fir
     Round.commit = lambda self: threading.Event().wait()
 with spool.open(path) as space:
     loop = RouteLoop(
-        space, Route("work", parse("queue:next")), job, tasks=2, once=True, stop=threading.Event(), tried=set(),
+        space, Route("work", parse("queue:next")), job, tasks=lambda: 2, once=True, stop=threading.Event(), tried=set(),
         count=lambda queue, result: None, tell=tell,
     )
     loop._pace._is_steady = True
@@ -282,3 +282,21 @@ def test_x05_a_driver_killed_with_two_rounds_under_way_loses_and_doubles_nothing
     moved = [message.body for message in space.browse("next")]
     assert sorted(called + moved) == list(range(3 * FIRST))
     assert moved == [], "nothing was committed"
+
+
+def test_x05_a_round_has_as_many_tasks_as_the_cluster_has_cores_when_it_begins(space: spool.Space) -> None:
+    cores, chunks_of = [1], []
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        chunks_of.append(len(chunks))
+        cores[0] = 4  # a worker comes, and no further one
+        return in_process(chunks)
+
+    answers["it"] = lambda request: Replied()
+    space.put_many("work", range(3 * FIRST))
+    loop = RouteLoop(
+        space, Route("work", Scripted("it")), job, tasks=lambda: cores[0], once=True, stop=threading.Event(),
+        tried=set(), count=lambda queue, result: None, tell=lambda event: None,
+    )  # fmt: skip
+    loop.run()
+    assert chunks_of == [2, 8], "two chunks for each task"

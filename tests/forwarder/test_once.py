@@ -22,7 +22,7 @@ from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from tests.forwarder.rounds import Answer, Scripted, answers, in_process
 from xaspool_scripts.forward import main
 
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 
 @pytest.fixture

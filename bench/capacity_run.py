@@ -1,0 +1,160 @@
+"""``python -m bench capacity``: measure what a forwarder costs, predict a second run from that, and measure it.
+
+The first run has one task and a function that does nothing; the second two workers and one that takes 20 ms. Then what
+a million to a billion messages a day take is printed, as these costs say.
+"""
+
+import argparse
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import spool
+from bench.capacity import Calls, Costs, Sample, fitted, need, rate, simulate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from forwarder import Event
+
+SERVICE_SECONDS = 0.02
+_BODY = b"x" * 1024
+_A_COMMIT = 1000
+_FLUSHES = 20
+_WORKERS = 2
+_LOADS = (1e6, 1e7, 1e8, 1e9)
+_WEB_CORE = 0.0006  # of a core, for a request by HTTP: what the case of forwarding to a web service comes to
+_SERVICES = (
+    ("a function that does nothing", Calls(0.0)),
+    ("a function, 20 ms, one call at a time", Calls(SERVICE_SECONDS)),
+    ("a web service, 20 ms, 32 calls at a time", Calls(SERVICE_SECONDS, 32, _WEB_CORE)),
+)
+
+
+def nothing(message: spool.Message) -> None:
+    """A service that costs nothing."""
+
+
+def nap(message: spool.Message) -> None:
+    """A service that takes 20 ms."""
+    time.sleep(SERVICE_SECONDS)
+
+
+def main(words: list[str]) -> None:
+    found = argparse.ArgumentParser(prog="python -m bench capacity", description=__doc__)
+    found.add_argument("--directory", default=".", help="on the disk to measure; default: here")
+    found.add_argument("--messages", type=int, default=20_000, help="of the run that measures; default: 20,000")
+    found.add_argument("--slow-messages", type=int, default=800, help="of the run that is predicted; default: 800")
+    found.add_argument("--costs", type=_costs, metavar="S,S,S,S", help="plan with these costs, and measure nothing")
+    asked = found.parse_args(words)
+    if asked.costs is not None:
+        print(told(asked.costs), *table(asked.costs), sep="\n")
+        return
+    directory = tempfile.mkdtemp(prefix="xaspool-bench-", dir=os.path.abspath(asked.directory))
+    try:
+        costs = measured_costs(directory, asked.messages)
+        print(told(costs), flush=True)
+        print(compared(costs, directory, asked.slow_messages), *table(costs), sep="\n", flush=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _costs(text: str) -> Costs:
+    """Parse the seconds of a round, a message of the driver, a message of a task, and a branch."""
+    return Costs(*map(float, text.split(",", 3)))
+
+
+def measured_costs(directory: str, messages: int) -> Costs:
+    """Measure rounds of all sizes with one task, and flushes."""
+    with session_on("local[1]") as spark:
+        forward(spark, f"{directory}/warm", "nothing", 500)
+        samples = forward(spark, f"{directory}/nothing", "nothing", messages)
+    return fitted(samples, flush_seconds(f"{directory}/flushed"))
+
+
+def compared(costs: Costs, directory: str, messages: int) -> str:
+    """Predict a run of two workers whose service takes 20 ms, measure it, and tell both."""
+    calls = Calls(SERVICE_SECONDS)
+    formula = rate(costs, calls, _WORKERS)
+    simulated = simulate(costs, calls, _WORKERS, itertools.repeat(0.0, messages)).rate
+    with session_on(f"local[{_WORKERS}]") as spark:
+        forward(spark, f"{directory}/warm2", "nothing", 500)
+        samples = forward(spark, f"{directory}/nap", "nap", messages)
+    measured = messages / sum(sample.seconds for sample in samples)
+    return (
+        f"{_WORKERS} workers, {SERVICE_SECONDS * 1000:g} ms a call, {messages:,} messages: measured {measured:.1f} "
+        f"messages/s; simulated {simulated:.1f} ({simulated / measured - 1:+.0%}); by the formula, when rounds have "
+        f"grown, {formula:.1f} ({formula / measured - 1:+.0%})"
+    )
+
+
+def told(costs: Costs) -> str:
+    return (
+        f"a round {costs.round * 1e3:.0f} ms; a message {costs.message * 1e6:.1f} µs of the driver and "
+        f"{costs.task * 1e6:.1f} µs of a task; a branch {costs.branch * 1e3:.1f} ms"
+    )
+
+
+def table(costs: Costs) -> Iterator[str]:
+    """The lines of a table in Markdown: what loads take."""
+    head = ("messages a day", "service", "a second, at the peak", "calls under way", "cores", "spaces")
+    yield from ("", f"| {' | '.join((*head, 'flushes a second', 'MB a second'))} |", "|---|---" + "|---:" * 6 + "|")
+    for a_day, (name, calls) in itertools.product(_LOADS, _SERVICES):
+        it = need(costs, calls, a_day)
+        cells = (it.messages, it.calls, it.tasks, it.spaces, it.flushes, it.megabytes)
+        yield f"| {a_day:,.0f} | {name} | {' | '.join(f'{cell:,.0f}' for cell in cells)} |"
+
+
+def forward(spark: "SparkSession", path: str, function: str, messages: int) -> list[Sample]:
+    """Forward the messages of a new space to a function of this module; return a sample for each round."""
+    from forwarder import Forwarder
+    from forwarder.events import Begun, Done
+
+    with spool.create(path) as space:
+        space.create_queue("queue")
+        for begin in range(0, messages, _A_COMMIT):
+            space.put_many("queue", [_BODY] * min(_A_COMMIT, messages - begin))
+    samples: list[Sample] = []
+    last = [time.perf_counter(), time.process_time()]
+
+    def note(event: "Event") -> None:
+        if isinstance(event, Begun | Done):
+            now, processor = time.perf_counter(), time.process_time()
+            if isinstance(event, Done):
+                samples.append(Sample(sum(event.effects.values()), now - last[0], processor - last[1]))
+            last[:] = now, processor
+
+    routes = {"queue": f"python:bench.capacity_run:{function}"}
+    summary = Forwarder(path, routes, spark, on_event=note).run(once=True)
+    if summary.effects != {"queue": {"delivered": messages}}:
+        raise RuntimeError(f"of {messages:,} messages were {summary.effects}: {summary.errors} {summary.down}")
+    return samples
+
+
+def flush_seconds(path: str) -> float:
+    """Return what a commit of one message takes."""
+    with spool.create(path) as space:
+        space.create_queue("queue")
+        space.put("queue", _BODY)
+        begun = time.perf_counter()
+        for _ in range(_FLUSHES):
+            space.put("queue", _BODY)
+        return (time.perf_counter() - begun) / _FLUSHES
+
+
+@contextmanager
+def session_on(master: str) -> "Iterator[SparkSession]":
+    """A session of Spark that is up."""
+    from forwarder import session
+
+    spark = session.start(master, "xaspool-bench", conf={"spark.driver.host": "127.0.0.1"})
+    try:
+        session.warm_up(spark)
+        yield spark
+    finally:
+        session.stop(spark)

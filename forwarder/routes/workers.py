@@ -1,0 +1,113 @@
+"""The workers of a cluster: each has to see the space, on the space's machine, and to be able to use the services.
+
+What is wrong with one of them is told before a message is taken. A worker that comes later finds the same by itself, as
+it begins its first task, and the round ends without an outcome for any message.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import spool
+from forwarder.services import Service, ServiceError
+from forwarder.session import SparkUnavailable, reason_of
+from spool.disk.disk import Disk
+from spool.errors import SpoolError
+from spool.remote.branch import check_place
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+WAIT_SECONDS = 120.0
+"""The seconds in which a cluster has to start a first worker."""
+
+_LOOK_SECONDS, _SAY_SECONDS = 0.2, 5.0
+
+
+def check_workers(
+    spark: "SparkSession", path: str, services: Sequence[Service], say: Callable[[str], None] = lambda text: None
+) -> None:
+    """Wait for the workers of a cluster, and have each look at the space and at the services.
+
+    Args:
+        path: the directory of the space, which this process has open.
+        say: called with a few words while the cluster keeps this process waiting.
+
+    Raises:
+        SparkUnavailable: the cluster starts no worker, or a worker cannot work for this space.
+    """
+    context, path = spark.sparkContext, Disk(path).root
+    wait_for_workers(context, say)
+    count = context.defaultParallelism
+    look = partial(defects, path, identity_of(path), spool.__version__, tuple(services))
+    try:
+        found = set(context.parallelize(range(count), count).flatMap(look).collect())
+    except Exception as error:  # of whatever kind the bridge to Java raises
+        raise SparkUnavailable(
+            f"Spark's Python workers do not start: {reason_of(error)}; each needs Python and xaspool as "
+            "they are here (spool-admin docs scaling)"
+        ) from None
+    if found:
+        raise SparkUnavailable(f"a worker cannot work for this space: {min(found)}")
+
+
+def wait_for_workers(context: "SparkContext", say: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
+    """Wait until the cluster has started a worker for this program.
+
+    Raises:
+        SparkUnavailable: it has not within so many seconds, or has ended.
+    """
+    begun = time.monotonic()
+    said = False
+    while not has_workers(context):
+        waited = time.monotonic() - begun
+        if waited > seconds:
+            memory, master = context.getConf().get("spark.executor.memory", "1g"), context.master
+            raise SparkUnavailable(
+                f"{master} has started no worker within {seconds:g} s: its machines need a free core and {memory} of "
+                "memory (--conf spark.executor.memory=…), and have to reach this one by its name"
+            )
+        if waited > _SAY_SECONDS and not said:
+            said = True
+            say(f"waiting for workers of {context.master}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def has_workers(context: "SparkContext") -> bool:
+    """Return whether an executor, other than the driver's own, has come up."""
+    try:
+        java: Any = context._jsc.sc()
+        if not java.isStopped():
+            return len(java.statusTracker().getExecutorInfos()) > 1
+    except Exception:  # of whatever kind the bridge to Java raises
+        pass
+    raise SparkUnavailable(f"{context.master} has ended this program's work: look into the log of its master")
+
+
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Return what tells this directory from any other one of the same machine; None if there is none."""
+    found = Disk(path).identity("")
+    return None if found is None else (found.device, found.inode)
+
+
+def defects(
+    path: str, identity: tuple[int, int] | None, version: str, services: Sequence[Service], _: object = None
+) -> list[str]:
+    """Tell why this process cannot work for the driver, in words, with the machine's name. In a worker."""
+    try:
+        if identity_of(path) != identity:
+            raise ServiceError(
+                f"this space is not what lies at {path} there: a worker has to run on the machine of the space, and to "
+                "see it at the same path (spool-admin docs scaling)"
+            )
+        check_place(path)
+        if spool.__version__ != version:
+            raise ServiceError(f"xaspool is {spool.__version__} there, and {version} here: install the same")
+        for service in services:
+            service.check()
+    except (SpoolError, OSError, ServiceError) as error:
+        return [f"on {socket.gethostname()}: {error}"]
+    return []

@@ -1,0 +1,148 @@
+"""What is asked of the workers of a cluster before a message is taken, and what is told of one that is not fit."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from forwarder import SparkUnavailable
+from forwarder.round import Route
+from forwarder.routes import workers
+from forwarder.services import parse
+from forwarder.task import Block, Chunk, run
+from spool.disk.disk import Disk
+from tests.forwarder.rounds import bodies, run_round
+from xaspool_scripts.forward import main
+
+SEEN_FROM_THERE = """
+import sys
+from forwarder.routes.workers import defects
+from forwarder.services import parse
+import spool
+path, device, inode, service = sys.argv[1:]
+print(*defects(path, (int(device), int(inode)), spool.__version__, [parse(service)]), sep="\\n")
+"""
+
+
+def defects_behind(mount: list[str], space: spool.Space, service: str = "queue:next") -> str:
+    """What a worker tells that sees other file systems than this process: in a mount namespace of its own."""
+    identity = workers.identity_of(space.path)
+    assert identity is not None
+    there = [sys.executable, "-c", SEEN_FROM_THERE, space.path, *map(str, identity), service]
+    command = ["unshare", "--mount", "sh", "-c", 'mount "$1" "$2" "$3" "$4" && shift 4 && exec "$@"', "sh", *mount]
+    done = subprocess.run([*command, *there], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this takes a mount namespace: {done.stderr}")
+    return done.stdout.strip()
+
+
+def another_boot(tmp_path: Path) -> list[str]:
+    """The arguments of a mount with which a process takes itself to be on another machine."""
+    other = tmp_path / "boot_id"
+    other.write_text("6f3d1c1e-0000-4000-8000-000000000001\n")
+    return ["--bind", str(other), "/proc/sys/kernel/random/boot_id", "-v"]
+
+
+def test_x05_a_worker_of_this_machine_that_sees_the_space_is_fit(space: spool.Space) -> None:
+    assert workers.defects(space.path, workers.identity_of(space.path), spool.__version__, [parse("queue:next")]) == []
+
+
+def test_x05_a_worker_on_another_machine_is_told(space: spool.Space, tmp_path: Path) -> None:
+    assert f"{space.path} is open on another machine" in defects_behind(another_boot(tmp_path), space)
+
+
+def test_x05_a_worker_that_does_not_see_the_space_is_told(space: spool.Space) -> None:
+    assert f"this space is not what lies at {space.path} there" in defects_behind(
+        ["-t", "tmpfs", "tmpfs", space.path], space
+    )
+
+
+def test_x05_a_worker_that_sees_another_space_at_the_path_is_told(space: spool.Space, tmp_path: Path) -> None:
+    with spool.create(tmp_path / "other") as other:
+        told = defects_behind(["--bind", other.path, space.path, "-v"], space)
+    assert f"this space is not what lies at {space.path} there" in told
+
+
+def test_x05_a_worker_that_lacks_a_service_or_has_another_version_is_told(space: spool.Space) -> None:
+    identity = workers.identity_of(space.path)
+    (text,) = workers.defects(space.path, identity, spool.__version__, [parse("python:not_on_workers:function")])
+    assert "there is no Python module 'not_on_workers'" in text
+    (text,) = workers.defects(space.path, identity, "0.0.0", [])
+    assert "and 0.0.0 here: install the same" in text
+
+
+def test_x05_a_task_on_another_machine_writes_nothing_and_no_message_is_to_blame(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a worker that came after the others."""
+    space.put("work", "kept")
+    real = Disk.boot_id
+
+    def job(chunks: list[Chunk]) -> list[Block]:
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "boot_id", lambda disk: "another")
+            blocks = list(run([chunks]))
+        assert Disk.boot_id is real
+        return blocks
+
+    with pytest.raises(spool.SystemFailure, match="is open on another machine"):
+        run_round(space, Route("work", parse("queue:next")), job, limit=10, tasks=1, timeout=0)
+    assert list(Path(space.path, "prepared").iterdir()) == []
+    (message,) = space.browse("work")
+    assert (message.attempts, bodies(space, "next")) == (0, [])
+
+
+def test_e05_a_service_that_a_worker_does_not_have_is_no_try_of_a_message(space: spool.Space) -> None:
+    space.put("work", "kept")
+    route = Route("work", parse("python:not_on_workers:function"))
+    with pytest.raises(spool.SystemFailure, match="no Python module 'not_on_workers'"):
+        run_round(space, route, lambda chunks: list(run([chunks])), limit=10, tasks=1, timeout=0)
+    (message,) = space.browse("work")
+    assert message.attempts == 0
+
+
+def context(executors: int, stopped: bool = False) -> Any:
+    """What of a SparkContext tells about its workers; the driver counts as one."""
+    tracker = SimpleNamespace(getExecutorInfos=lambda: [None] * (executors + 1))
+    java = SimpleNamespace(isStopped=lambda: stopped, statusTracker=lambda: tracker)
+    return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java), master="spark://there:7077", getConf=dict)
+
+
+def test_x05_a_cluster_without_room_for_a_worker_is_told() -> None:
+    workers.wait_for_workers(context(1), print, seconds=0)
+    with pytest.raises(SparkUnavailable, match=r"no worker within 0 s: .* free core and 1g of memory"):
+        workers.wait_for_workers(context(0), print, seconds=0)
+    with pytest.raises(SparkUnavailable, match="look into the log of its master"):
+        workers.wait_for_workers(context(1, stopped=True), print, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("cores=8", "'cores=8' is no setting of Spark's: write e.g. spark.cores.max=8"),
+        ("spark.cores.max", "is no setting of Spark's"),
+        ("spark.master=yarn", "the master is --master"),
+    ],
+)
+def test_x05_what_is_no_setting_of_sparks_is_wrong_usage(text: str, told: str) -> None:
+    done = CliRunner().invoke(main, ["--route", "work=queue:next", "--conf", text])
+    assert (done.exit_code, told in done.output) == (2, True), done.output
+
+
+def test_x05_settings_reach_spark(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def start(master: str, **options: Any) -> None:
+        given.append((master, dict(options["conf"])))
+        raise SparkUnavailable("none here")
+
+    monkeypatch.setattr("forwarder.forwarder.start", start)
+    words = ["-s", space.path, "--route", "work=queue:next", "--master", "spark://there:7077"]
+    done = CliRunner().invoke(main, [*words, "--conf", "spark.cores.max=8", "--conf", "spark.a=b=c"])
+    assert "none here" in done.output
+    assert given == [("spark://there:7077", {"spark.cores.max": "8", "spark.a": "b=c"})]
