@@ -65,10 +65,14 @@ class Unexplained(AssertionError):
 
 
 class Book:
-    """All deeds so far. Bodies are unique; a body's first letter names its producer, whose bodies rise."""
+    """All deeds so far. Bodies are unique; a body's first letter names its producer, whose bodies rise.
+
+    ``alike``: bodies of one deduplication key, of which one alone is committed.
+    """
 
     def __init__(self, there: Sequence[tuple[str, str]]) -> None:
         self.deeds: list[Deed] = []
+        self.alike: frozenset[tuple[str, str]] = frozenset()
         for place in there:
             self.deeds.append(Deed("before", [place], outcomes=frozenset([DONE]), ended=True))
 
@@ -137,6 +141,16 @@ class Book:
             if place == queue and (place, body) not in taken
         ]
 
+    def untaken(self, queue: str) -> set[str]:
+        """Bodies that are in the queue for certain, unless a deed has them of which it is not known what it took."""
+        taken = {place for deed in self.deeds if deed.outcomes != {NOTHING} for place in deed.takes}
+        surely = {place for deed in self.deeds if deed.outcomes == {DONE} for place in deed.puts}
+        return {body for place, body in surely - taken if place == queue}
+
+    def unknown_takers(self, queue: str) -> int:
+        """How many deeds may have taken a message of the queue of which nothing tells which."""
+        return sum(deed.from_queue == queue and deed.outcomes != {NOTHING} for deed in self.deeds)
+
     def _once(self) -> None:
         taken = [place for deed in self.deeds if deed.outcomes == {DONE} for place in deed.takes]
         if len(taken) != len(set(taken)):
@@ -178,8 +192,10 @@ class Book:
                 if outcome is DOUBT
                 for place in takes
             }
-            if len(taken) == len(set(taken)) and added.issuperset(taken):
-                yield added.difference(taken) - hidden, frozenset(doubt)
+            for one in added & self.alike or {None}:
+                there = added - (self.alike - {one})
+                if len(taken) == len(set(taken)) and there.issuperset(taken):
+                    yield there.difference(taken) - hidden, frozenset(doubt)
 
     def _options(
         self, deed: Deed, everything: list[tuple[str, str]], after_cut: bool
@@ -194,6 +210,38 @@ class Book:
 
     def __str__(self) -> str:
         return "\n".join(f"  {deed}" for deed in self.deeds)
+
+
+class Reading:
+    """A read of a queue that takes nothing: what is there from its plan to its end comes once, whole commits of it."""
+
+    def __init__(self, book: Book, queue: str) -> None:
+        self._book = book
+        self._queue = queue
+        self._there = book.untaken(queue)
+        self._found: set[str] = set()
+
+    def found(self, body: str) -> None:
+        """A row."""
+        if body in self._found:
+            raise Unexplained(f"{body} was read twice\n{self._book}")
+        self._book.saw(self._queue, body)
+        self._found.add(body)
+
+    def goes_on(self) -> None:
+        """Another plan is made: of a stream, with an offset."""
+        self._there |= self._book.untaken(self._queue)
+
+    def end(self) -> None:
+        """All that was planned has been read."""
+        book = self._book
+        for deed in book.deeds:
+            there = {body for queue, body in deed.puts if queue == self._queue}
+            if there & self._found:
+                self._there |= there
+        missing = (self._there & book.untaken(self._queue)) - self._found
+        if len(missing) > book.unknown_takers(self._queue):
+            raise Unexplained(f"{sorted(missing)} were not read, and are there\n{book}")
 
 
 def _touches(deed: Deed, queue: str) -> bool:

@@ -17,7 +17,7 @@ from tests.crash.programs import (
 )
 
 
-def _compacting(space: spool.Space) -> None:
+def compacting(space: spool.Space) -> None:
     with small_compactions():
         space._housekeeper.compact()
         reclaim(space._store)
@@ -28,21 +28,21 @@ def _compacting(space: spool.Space) -> None:
 
 def _compaction_beside_takes(stage: Stage) -> None:
     """Messages are claimed, taken and given back while they are compacted: each is there once."""
-    stage.process("S", _compacting)
+    stage.process("S", compacting)
     stage.process("T", getting(stage.book, "T", 2))
     stage.process("R", rolling_back(stage.book, "R"))
 
 
 def _compaction_beside_a_vote(stage: Stage) -> None:
     """A branch is prepared and decided over a message that moves meanwhile."""
-    stage.process("S", one_after_the_other(_compacting, _compacting))
+    stage.process("S", one_after_the_other(compacting, compacting))
     stage.process("P", preparing(stage.book))
     stage.process("D", deciding(stage.book, "commit", patience=5))
 
 
 def _compaction_beside_openers(stage: Stage) -> None:
     """An opener reads everything while files are superseded and tombstones are merged: it sees each message once."""
-    stage.process("S", one_after_the_other(_compacting, getting(stage.book, "S", 3), _compacting))
+    stage.process("S", one_after_the_other(compacting, getting(stage.book, "S", 3), compacting))
     stage.newcomer("O", opening(getting(stage.book, "O", 2)))
     stage.process("A", one_after_the_other(putting(stage.book, "A"), getting(stage.book, "a", 2)))
 

@@ -5,11 +5,13 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from unittest import mock
 
 import spool
 from spool.admin.findings import Kind
+from spool.remote import branch as remote_branch
 from tests.at_once import AT_ONCE
 from tests.crash.book import Book, Sight, Unexplained, look, text
 from tests.crash.kinds import kinds_of
@@ -64,6 +66,15 @@ class Stage:
         space = spool.open(ROOT, disk=disk, clock=self.clock)
         self.spaces.append(space)
         return space
+
+    @contextmanager
+    def remote_branches(self) -> Iterator[None]:
+        """Meanwhile, a branch that is made without a space is that of the process that makes it."""
+        with (
+            mock.patch.object(remote_branch, "Disk", side_effect=lambda _: self.schedule.running().disk),
+            mock.patch.object(remote_branch, "Clock", return_value=self.clock),
+        ):
+            yield
 
     def _actor(self, name: str, disk: SimulatedDisk, run: Callable[..., None], *args: object) -> None:
         context = contextvars.Context()
@@ -197,7 +208,7 @@ class Interleaver:
         book = copy.deepcopy(self._start)
         stage = Stage(machine, schedule, book, self.scenario.disk)
         try:
-            with repeatable(SEED + 1), mirrors_last():
+            with repeatable(SEED + 1), mirrors_last(), stage.remote_branches():
                 self.scenario.cast(stage)
                 schedule.follow([_of(choice, len(schedule.actors)) for choice in plan])
                 schedule.run()

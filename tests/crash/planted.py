@@ -9,14 +9,17 @@ from types import FunctionType
 from typing import NamedTuple
 from unittest import mock
 
+from forwarder.dataframes.reading import pieces
 from spool.coordination import counters, locks
 from spool.format import writer
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
+from spool.policies import applications
+from spool.remote import adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
 
-_PACKAGES = ("spool", "xa", "recovery")
+_PACKAGES = ("spool", "xa", "recovery", "forwarder")
 
 
 class Bug(NamedTuple):
@@ -79,6 +82,16 @@ BUGS = (
         "a ring that is overrun"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
+    Bug("a read does not look where messages lie now", pieces.Files._relocated,
+        (("in ranges:", "in ():"),), "a read beside a sweep"),
+    Bug("a read of what is compacted does not look where it lies now", pieces.Files._relocated,
+        (("in ranges:", "in ():"),), "a read of what is compacted, beside a sweep"),
+    Bug("a stream does not look where messages lie now", pieces.Files._relocated,
+        (("in ranges:", "in ():"),), "a stream beside a sweep"),
+    Bug("a batch is written again", applications.BatchOf.is_committed,
+        (("return self.number <= number", "return False"),), "a write and its replay"),
+    Bug("a write puts a key that was put before", adoption._put_before,
+        (("if fact in before:", "if False:"),), "a write and its replay"),
 )  # fmt: skip
 
 # Noticed where an actor stops in one of few places while another goes on: each with the stop (see ``stops``).
@@ -98,6 +111,11 @@ WRONG_WAY_ROUND = Bug(
     "a second look the wrong way round", visibility.revalidate,
     ((_LISTS, "pass"), ("catch_up(store, page)", "catch_up(store, page); list_prepared(store)")),
     "prepare, take, commit by another",
+)  # fmt: skip
+
+CLAIMED_AND_GONE = Bug(
+    "a file goes although a message of it is claimed", reclaim.next_to_go, ((" or state.pinned_by", ""),),
+    "a round beside a sweep",
 )  # fmt: skip
 
 FINISHED_AS_IT_LIES = Bug(

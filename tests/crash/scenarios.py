@@ -43,6 +43,8 @@ from tests.crash.programs import (
     unjournaled,
     until_stopped,
 )
+from tests.crash.readers import READERS
+from tests.crash.rounds import ROUNDS
 from tests.crash.schedule import ScheduledDisk
 from tests.crash.together import TOGETHER
 from tests.simdisk import ROOT, SimulatedDisk
@@ -418,4 +420,6 @@ SCENARIOS = (
     Scenario("a branch that streams", _streaming, ("m0", "m1")),
     Scenario("the clock steps back", _clock_steps_back, ("m0",)),
     *TOGETHER,
+    *READERS,
+    *ROUNDS,
 )

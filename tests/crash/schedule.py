@@ -254,6 +254,10 @@ class Schedule:
         if (actor.process or actor.disk).dead:
             raise PowerCut("killed")
 
+    def running(self) -> Actor:
+        """The actor whose program calls."""
+        return self._by_ident[_thread.get_ident()]
+
     def involved(self) -> bool:
         """Whether the caller is one of the actors."""
         return _thread.get_ident() in self._by_ident

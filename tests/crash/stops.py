@@ -79,6 +79,14 @@ def stop_in_turn(stop: Stop) -> int:
     return explorer.count.schedules - 1
 
 
+def stop_and_rest(explorer: Interleaver, first: int, before: str, second: int) -> int:
+    """One actor stops before each such call, and another goes on until it waits. How many schedules were played."""
+    begin = (Switch(1, first),)
+    for step in calls_of(explorer.play(begin), first, before):
+        explorer.play((*begin, Switch(step, second)))
+    return explorer.count.schedules - 1
+
+
 def stop_twice(explorer: Interleaver, stopped: int, before: str, first: int, then: int) -> int:
     """One actor stops before such a call, another runs to its end, and at each later step a third one does. How many
     schedules were played."""

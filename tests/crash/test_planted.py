@@ -8,6 +8,7 @@ from tests.crash.planted import (
     APPLIED_TOO_EARLY,
     AS_IT_LIES,
     BUGS,
+    CLAIMED_AND_GONE,
     FINISHED_AS_IT_LIES,
     NO_LOOK_FOR_A_COMMIT,
     NO_SETTLING,
@@ -28,6 +29,7 @@ from tests.crash.stops import (
     die_in_turn,
     explorer_of,
     scenario_of,
+    stop_and_rest,
     stop_in_turn,
     stop_twice,
 )
@@ -61,6 +63,12 @@ def test_a_second_look_the_wrong_way_round_is_missed() -> None:
     explorer = explorer_of(WRONG_WAY_ROUND.noticed_by)
     with planted(WRONG_WAY_ROUND), pytest.raises(Unexplained):
         stop_twice(explorer, stopped=1, before=CLAIM, first=0, then=2)
+
+
+def test_a_file_that_goes_under_a_task_is_missed() -> None:
+    explorer = explorer_of(CLAIMED_AND_GONE.noticed_by)
+    with planted(CLAIMED_AND_GONE), pytest.raises(Unexplained, match="could not read"):
+        stop_and_rest(explorer, first=3, before="rename_new", second=2)
 
 
 def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:

@@ -14,6 +14,7 @@ from tests.crash.stops import (
     die_at_each_step,
     die_in_turn,
     explorer_of,
+    stop_and_rest,
     stop_in_turn,
     stop_twice,
 )
@@ -22,6 +23,10 @@ from tests.survivors import Rules
 COMMITS = r"rename_new \S+ committed/"
 GROUPS = ("a group beside a look", "a group with a mirror", "a group with a mirror that comes last")
 THREADS = range(3)  # of their first process
+ROUND = "a round beside a sweep"
+WORKER, DRIVER, COMPACTOR = 0, 2, 3
+WRITE = "a write and its replay"
+TASK, HOLDER, WRITER, REPLAYER = 0, 2, 4, 5
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.why)
@@ -60,4 +65,27 @@ def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, ru
     commits = [actor for actor in THREADS for _ in calls_of(whole, actor, COMMITS)]
     assert len(commits) < len(THREADS), "they did not commit together"
     die_at_each_step(explorer, commits[-1], COMMITS)
+    record_property("narrow windows: schedules", explorer.count.schedules)
+
+
+def test_the_files_of_what_a_round_holds_stay(record_property) -> None:
+    """A message is claimed while it is compacted: the task reads it where it lay."""
+    tried = stop_and_rest(explorer_of(ROUND), COMPACTOR, COMMITS, DRIVER)
+    record_property("narrow windows: schedules", tried)
+    assert tried > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
+@pytest.mark.parametrize(
+    ("scenario", "victim"),
+    [(ROUND, WORKER), (ROUND, DRIVER), (WRITE, TASK), (WRITE, HOLDER), (WRITE, WRITER), (WRITE, REPLAYER)],
+)
+def test_whichever_process_of_a_job_dies_at_each_of_its_steps(
+    scenario: str, victim: int, rules: Rules, record_property
+) -> None:
+    """A round's messages and their replies, and a write's rows, are there once; and after a power cut, too."""
+    explorer = explorer_of(scenario, rules)
+    die_at_each_step(explorer, victim, "")
     record_property("narrow windows: schedules", explorer.count.schedules)

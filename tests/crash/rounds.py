@@ -1,0 +1,266 @@
+"""Rounds of the forwarder and writes of DataFrames: drivers and tasks, each a process that may die, beside others.
+
+Tasks are what Spark would run in its workers: they have not opened the space, and read and write its files themselves.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+import spool
+from forwarder.dataframes.sink import _adopt
+from forwarder.round import Route, TaskDied
+from forwarder.services import Request
+from forwarder.task import Block, Chunk, deliver
+from spool.errors import MessageInUse, TransactionRolledBack
+from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
+from spool.policies.applications import BatchOf
+from spool.remote.branch import RemoteBranch, Vote
+from spool.remote.coordinator import lock_coordinator
+from spool.transactions.resolution import resolve_orphans
+from spool.workers.outcome import Outcome, Replied
+from tests.crash.book import DONE, NOTHING, Book, Deed, Unexplained
+from tests.crash.compactions import COMPACTED, compacting
+from tests.crash.interleave import Scenario, Stage
+from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
+from tests.forwarder.rounds import Scripted, answers, run_round
+from tests.simdisk import ROOT, SimulatedDisk
+
+_REST_SECONDS = 0.01
+_TWO = 2  # processes for tasks, and attempts at a write's tasks
+
+
+class Workers:
+    """The processes in which the tasks of some drivers run. A driver is an actor's place on the stage."""
+
+    def __init__(self, stage: Stage, *drivers: int) -> None:
+        self._stage = stage
+        self._drivers = drivers
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+        self._running: dict[int, SimulatedDisk] = {}
+        self._results: dict[int, object] = {}
+        self._numbers = count()
+        self._alive: list[SimulatedDisk] = []
+        self.replies: dict[tuple[int, str], str] = {}  # by the deed and the producer of what was answered
+        for place in range(_TWO):
+            stage.newcomer(f"W{place}", self._work)
+            self._alive.append(stage.schedule.actors[-1].disk)
+
+    def run(self, tasks: Sequence[Callable[[], object]]) -> list[object]:
+        """Return what tasks return. TaskDied if the process of one dies, or none is left."""
+        wanted = dict(zip(self._numbers, tasks))  # noqa: B905 (there are always more numbers)
+        self._waiting += wanted.items()
+
+        def died() -> bool:
+            lost = any(disk.dead for number, disk in self._running.items() if number in wanted)
+            return lost or all(disk.dead for disk in self._alive)
+
+        self._stage.schedule.wait_until(lambda: self._results.keys() >= wanted.keys() or died())
+        if self._results.keys() >= wanted.keys():
+            return [self._results[number] for number in wanted]
+        self._waiting = [one for one in self._waiting if one[0] not in wanted]
+        raise TaskDied("its process was killed")
+
+    def _work(self, stage: Stage, disk: SimulatedDisk) -> None:
+        while True:
+            stage.schedule.wait_until(lambda: bool(self._waiting) or self.are_left())
+            if self.are_left():
+                return
+            number, task = self._waiting.pop(0)
+            self._running[number] = disk
+            stage.clock.sleep(_REST_SECONDS)
+            self._results[number] = task()
+
+    def are_left(self) -> bool:
+        """Whether their drivers have ended."""
+        drivers = [self._stage.schedule.actors[place] for place in self._drivers]
+        return all(driver.done or driver.disk.dead for driver in drivers)
+
+
+# -- a round ----------------------------------------------------------------------------------------------------------
+
+
+def _forwarding(stage: Stage, workers: Workers, rounds: int = 1) -> Program:
+    """Rounds that put a reply to each message into queue b. As long as the driver lives, each body can be read."""
+    attempts = count()
+
+    def reply(deed: Deed, body: str) -> str:
+        """The first letter tells the producer, of which the order is kept: the round, and that of the message."""
+        place = len(workers.replies) + ord("α")
+        return workers.replies.setdefault((id(deed), body[0]), chr(place)) + body
+
+    def run(space: spool.Space) -> None:
+        for _ in range(rounds):
+            deed = stage.book.begin("round", from_queue="a")
+            route = Route("a", Scripted(""))
+            run_round(space, route, partial(job, deed), limit=3, tasks=1, timeout=0, calling=math.inf)
+            deed.from_queue, deed.ended = None, True
+            deed.may(DONE if deed.takes else NOTHING)
+
+    def job(deed: Deed, chunks: list[Chunk]) -> list[Block]:
+        blocks = []
+        answer = partial(reply, deed)
+        tasks = [partial(_deliver, answer, chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
+        for result in workers.run(tasks):
+            assert isinstance(result, tuple), "its driver is alive"
+            block, bodies = result
+            if block.damaged:
+                raise Unexplained(f"a task could not read what its driver holds: {block.damaged}")
+            deed.takes += [("a", body) for body in bodies]
+            deed.puts += [("b", answer(body)) for body in bodies]
+            blocks.append(block)
+        deed.from_queue = None
+        deed.may(NOTHING, DONE)
+        return blocks
+
+    return run
+
+
+def _deliver(reply: Callable[[str], str], chunk: Chunk, place: int, attempt: int) -> tuple[Block, list[str]] | None:
+    """The block, and the bodies that the service was called with; None if the driver has ended."""
+    bodies = []
+
+    def answer(request: Request) -> Outcome:
+        bodies.append(request.raw.decode())
+        return Replied(reply(bodies[-1]).encode(), "text/plain; charset=utf-8", "text")
+
+    service = Scripted(f"task {attempt}")
+    answers[service.name] = answer
+    try:
+        return deliver(replace(chunk, service=service), place, attempt), bodies
+    except TransactionRolledBack:
+        return None
+
+
+def _replies_to_b(space: spool.Space, book: Book) -> None:
+    space.change_queue("a", reply_queue="b")
+
+
+def _round_beside_a_sweep(stage: Stage) -> None:
+    """The places that tasks were told stay, however much is compacted and swept away, because the driver has claims."""
+    workers = Workers(stage, 2)
+    stage.process("D", _forwarding(stage, workers))
+    stage.process("S", one_after_the_other(getting(stage.book, "S"), compacting))
+    stage.process("A", one_after_the_other(putting(stage.book, "A", 2), getting(stage.book, "A"), reclaiming))
+
+
+def _two_rounds(stage: Stage) -> None:
+    """Of two drivers, whose tasks run in the same workers."""
+    workers = Workers(stage, 2, 3)
+    stage.process("D", _forwarding(stage, workers, 2))
+    stage.process("E", _forwarding(stage, workers))
+    stage.process("Z", one_after_the_other(getting(stage.book, "Z"), reclaiming))
+
+
+# -- a write ----------------------------------------------------------------------------------------------------------
+
+_KEY = "k"
+_ROWS = ((("w00", None), ("w01", None)), (("w10", _KEY), ("w11", None)))  # of two partitions: body, deduplication key
+_BATCH = BatchOf("stream of tests", 1, "its checkpoint")
+
+
+class Write:
+    """A micro-batch, and the replay of it by another driver. Each has a coordinator, held by a process of its own."""
+
+    def __init__(self, stage: Stage, workers: Workers) -> None:
+        self.stage = stage
+        self._workers = workers
+        rows = [("a", body) for part in _ROWS for body, _ in part]
+        self.deed = stage.book.begin("write", *rows)
+        stage.book.alike = frozenset([("a", "w10"), ("a", "p0")])
+        self.holders: list[SimulatedDisk] = []
+
+    def program(self, name: str, after: int | None = None) -> Program:
+        """``after``: the driver that has to be done or dead before."""
+        stage, deed, attempts = self.stage, self.deed, count()
+        stage.newcomer(f"H{name}", self._hold)
+        holder = stage.schedule.actors[-1].disk
+
+        def run(space: spool.Space) -> None:
+            if after is not None:
+                first = stage.schedule.actors[after]
+                stage.schedule.wait_until(lambda: first.done or first.disk.dead)
+                for one in self.holders:  # the next batch of a stream ends the coordinator of the one before
+                    stage.machine.kill(one)
+            self.holders.append(holder)
+            gtrid = f"write {name}".encode()
+            if not holder.dead:
+                lock_coordinator(holder, gtrid)
+            for _ in range(_TWO):
+                tasks = [partial(_write, Xid(FORMAT_ROUND, gtrid, b"%d" % next(attempts)), part) for part in _ROWS]
+                try:
+                    votes = self._workers.run(tasks)
+                    break
+                except TaskDied:
+                    continue
+            else:
+                votes = []
+            xids = [vote.xid for vote in votes if isinstance(vote, Vote)]
+            if len(xids) == len(_ROWS):
+                self._commit(space, xids)
+            stage.machine.kill(holder)
+            resolve_orphans(space._store, space._store.deadline())
+            deed.ended = True
+
+        return run
+
+    def _commit(self, space: spool.Space, xids: list[Xid]) -> None:
+        before = self.deed.outcomes
+        self.deed.may(NOTHING, DONE)
+        try:
+            _adopt(space, xids, _BATCH)
+        except (TransactionRolledBack, MessageInUse):
+            self.deed.outcomes = before
+            return
+        self.deed.may(DONE)
+
+    def _hold(self, stage: Stage, disk: SimulatedDisk) -> None:
+        """The process that holds the locks; it is killed to end it."""
+        stage.schedule.wait_until(lambda: disk.dead or self._workers.are_left())
+
+
+def _write(xid: Xid, rows: Sequence[tuple[str, str | None]]) -> Vote | None:
+    """A task; None if the coordinator has ended."""
+    try:
+        branch = RemoteBranch(ROOT, xid, os.urandom(BRANCH_ID_BYTES))
+    except TransactionRolledBack:
+        return None
+    try:
+        for body, key in rows:
+            branch.put("a", [body], **({} if key is None else {"deduplication_key": key}))
+        return branch.prepare()
+    except TransactionRolledBack:
+        return None
+    finally:
+        branch.close()
+
+
+def _putting_the_key(book: Book) -> Program:
+    def run(space: spool.Space) -> None:
+        deed = book.begin("P puts", ("a", "p0"))
+        try:
+            with book.ending(deed):
+                space.put("a", "p0", deduplication_key=_KEY, transaction=None)
+        except MessageInUse:
+            pass
+
+    return run
+
+
+def _write_and_replay(stage: Stage) -> None:
+    driver, replaying = 4, 5
+    write = Write(stage, Workers(stage, driver, replaying))
+    first, second = write.program("1"), write.program("2", after=driver)
+    stage.process("C", first)
+    stage.process("R", second)
+    stage.process("P", one_after_the_other(_putting_the_key(stage.book), getting(stage.book, "P"), reclaiming))
+
+
+ROUNDS = (
+    Scenario("a round beside a sweep", _round_beside_a_sweep, COMPACTED, _replies_to_b),
+    Scenario("two rounds in the same workers", _two_rounds, COMPACTED, _replies_to_b),
+    Scenario("a write and its replay", _write_and_replay, ("m0",)),
+)
