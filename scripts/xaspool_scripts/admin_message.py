@@ -8,7 +8,16 @@ import click
 
 from xaspool_scripts import admin_get, admin_put, admin_rearrange, bodies, message_table
 from xaspool_scripts.bodies import message_object
-from xaspool_scripts.common import DAMAGE_LEFT, Failure, complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import (
+    DAMAGE_LEFT,
+    Commands,
+    Failure,
+    complete_queue,
+    json_option,
+    note,
+    opened,
+    space_option,
+)
 from xaspool_scripts.options import filter_options, filters
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import NOTHING, pairs, show, write_bytes, write_json
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
     from spool.model.message import Message
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def message() -> None:
     """Put, take, list, show and change messages."""

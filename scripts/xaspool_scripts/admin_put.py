@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
-from xaspool_scripts.options import duration, given, moment
+from xaspool_scripts.options import duration, given, lifetime, moment
 from xaspool_scripts.options import headers as parse_headers
 from xaspool_scripts.options import message_id as message_id_type
 from xaspool_scripts.output import answering, messages, write_bytes, write_json
@@ -48,7 +48,7 @@ _LINES_AT_ONCE = 1_000
 )
 @click.option(
     "--time-to-live",
-    type=duration,
+    type=lifetime,
     metavar="TIME",
     help="The time after which the message is not delivered any more, in seconds or e.g. 15m.",
 )

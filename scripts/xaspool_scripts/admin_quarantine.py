@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xaspool_scripts.bodies import as_json_fields
-from xaspool_scripts.common import Failure, complete_quarantined, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, Failure, complete_quarantined, json_option, note, opened, space_option
 from xaspool_scripts.options import confirmed, yes_option
 from xaspool_scripts.output import moment, pairs, printable, table, write_json
 from xaspool_scripts.wording import plural
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAME = click.argument("name", metavar="NAME", shell_complete=complete_quarantined)
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def quarantine() -> None:
     """Files in quarantine/: dropped files that were not accepted, and files of the space that were damaged."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import complete_queue, json_option, note, opened, space_option
+from xaspool_scripts.common import Commands, complete_queue, json_option, note, opened, space_option
 from xaspool_scripts.options import (
     NONE,
     dry_run_option,
@@ -31,7 +31,7 @@ _CREATE_MISSING = click.option(
 _QUEUE = click.argument("queue", metavar="QUEUE", shell_complete=complete_queue)
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def queue() -> None:
     """Make, change, empty, delete and list queues."""

@@ -12,15 +12,18 @@ from xaspool_scripts.common import note
 from xaspool_scripts.output import printable
 
 if TYPE_CHECKING:
-    from spool import Space
+    from spool import Message, Space
 
 _SENTENCE = "this is a q example"
 _SERVICE = """\
-for tx, message in space.consume("strings", timeout=0):
-    tx.put(message.reply_queue, message.body.upper(), correlation_id=message.correlation_id)"""
+def capitals(message):
+    return message.body.upper()                      # the reply
+space.work("strings", capitals, once=True)"""
 _BROKEN = """\
-for tx, message in space.consume("strings", timeout=0):
-    raise RuntimeError("the service is broken")      # each failed try rolls the message back"""
+def broken(message):
+    raise spool.Retry("the service is broken")       # the message goes back to its queue
+for _ in range(3):
+    space.work("strings", broken, once=True)"""
 
 
 @click.command()
@@ -121,15 +124,14 @@ class _Guide:
 
     @staticmethod
     def _serve(space: "Space") -> None:
-        for tx, message in space.consume("strings", timeout=0):
-            assert message.reply_queue is not None
-            tx.put(message.reply_queue, message.body.upper(), correlation_id=message.correlation_id)
+        space.work("strings", lambda message: message.body.upper(), once=True)
 
     @staticmethod
     def _fail(space: "Space") -> None:
-        while space.stats("strings").ready:
-            try:
-                for _ in space.consume("strings", timeout=0):
-                    raise RuntimeError("the service is broken")
-            except RuntimeError as error:
-                click.echo(f"RuntimeError: {error}")
+        import spool
+
+        def broken(message: "Message") -> None:
+            raise spool.Retry("the service is broken")
+
+        for _ in range(3):
+            space.work("strings", broken, once=True)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xaspool_scripts.common import BadValue, Failure, complete_prepared, json_option, note, opened, space_option
+from xaspool_scripts.common import (
+    BadValue,
+    Commands,
+    Failure,
+    complete_prepared,
+    json_option,
+    note,
+    opened,
+    space_option,
+)
 from xaspool_scripts.output import moment, pairs, table, write_json
 from xaspool_scripts.wording import age, on_terminal
 
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
 _XID = click.argument("xid", metavar="XID", shell_complete=complete_prepared)
 
 
-@click.group()
+@click.group(cls=Commands)
 @space_option
 def transaction() -> None:
     """Transactions in doubt: prepared, and waiting for their coordinator's decision."""

@@ -73,7 +73,19 @@ class _Boundary(click.Command):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-class Program(_Boundary, click.Group):
+class Commands(click.Group):
+    """Commands, of which the help shows the first sentences whole, not cut to a line each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        there = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(sys.maxsize)) for name, command in there if command and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Program(_Boundary, Commands):
     """A program with commands: noun, then verb."""
 
 

@@ -47,6 +47,14 @@ def duration_or_forever(text: str) -> float | None:
         raise click.BadParameter(f"{error.message}, nor forever") from None
 
 
+def lifetime(text: str) -> float:
+    """Parse a time span as `duration` does, but for 0."""
+    seconds = duration(text)
+    if not seconds:
+        raise click.BadParameter(f"{text!r} would let the message expire at once: leave it out, and it never expires")
+    return seconds
+
+
 def short_duration(text: str) -> float:
     """Parse a time span of at least 0.1 seconds: that of a call, or between two lists."""
     seconds = duration(text)

@@ -152,7 +152,7 @@ def _owner(disk: Disk) -> str:
     directory = disk.identity("")
     if directory is None or not directory.is_directory:
         raise _Refused("it is no directory: choose another path")
-    if directory.owner != os.geteuid():
+    if directory.owner != _maker(disk):
         raise _Warning(f"it belongs to user {directory.owner}, and this is user {os.geteuid()}: run as its owner")
     if disk.exists(layout.SETTINGS) and directory.permissions & ~PASSAGE_MODE:
         raise _Warning(f"other users may open it (mode {directory.permissions:04o}): chmod 700 {quoted(disk.root)}")
@@ -160,7 +160,14 @@ def _owner(disk: Disk) -> str:
     if exposed:
         more = f", and {len(exposed) - 1} more" if len(exposed) > 1 else ""
         raise _Warning(f"{exposed[0]} may be read or written by other users{more}: chmod -R go= {quoted(disk.root)}")
-    return f"user {directory.owner}, mode {directory.permissions:04o}"
+    of_others = "" if directory.owner == os.geteuid() else ", in whose name root makes files"
+    return f"user {directory.owner}{of_others}, mode {directory.permissions:04o}"
+
+
+def _maker(disk: Disk) -> int:
+    """Return the user whose files those are that this process makes: root gives them to the directory's owner."""
+    directory, user = disk.identity(""), os.geteuid()
+    return user if user or directory is None else directory.owner
 
 
 def _exposed_paths(disk: Disk) -> Iterator[str]:
@@ -221,8 +228,8 @@ def _modes(disk: Disk, clock: Clock, trial: str) -> str:
     if (file.permissions, directory.permissions) != (FILE_MODE, DIRECTORY_MODE):
         modes = f"a file got mode {file.permissions:04o}, a directory {directory.permissions:04o}"
         raise _Warning(f"{modes}, whatever was asked for: other users may read messages")
-    if file.owner != os.geteuid():
-        raise _Warning(f"new files belong to user {file.owner}, not {os.geteuid()}: other users may read messages")
+    if file.owner != _maker(disk):
+        raise _Warning(f"new files belong to user {file.owner}, not {_maker(disk)}: other users may read messages")
     return "modes 0600 and 0700 are kept"
 
 

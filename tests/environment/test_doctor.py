@@ -23,6 +23,7 @@ from spool.model import layout
 from spool.runtime.clock import Clock
 from tests.filesystems import volume
 from tests.filesystems.volume import KINDS, Kind, Volume
+from tests.users import OWNER, directory_of
 from xaspool_scripts.admin import main
 
 FINE, WARNING, REFUSED = Outcome
@@ -228,12 +229,6 @@ class OpenToAll(Disk):
         return there and there._replace(mode=there.mode | 0o777)
 
 
-class SomebodyElses(Disk):
-    def identity(self, name: str) -> FileIdentity | None:
-        there = super().identity(name)
-        return there and there._replace(owner=there.owner + 1)
-
-
 @pytest.mark.parametrize(
     ("disk", "what", "outcome"),
     [
@@ -265,7 +260,6 @@ class SomebodyElses(Disk):
         (CaseBlind, "names", REFUSED),
         (ShortNames, "names", REFUSED),
         (OpenToAll, "modes", WARNING),
-        (SomebodyElses, "owner", WARNING),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -289,6 +283,19 @@ def test_a_clock_that_is_wrong_is_named(step: int, root: Path) -> None:
             return super().now() + step
 
     assert found(Disk(str(root)), Stepped())["clocks"] is WARNING
+
+
+def test_a_directory_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert found(Disk(str(tmp_path)))["owner"] is WARNING
+
+
+@pytest.mark.root
+def test_root_makes_files_in_the_name_of_a_directorys_owner() -> None:
+    with directory_of(OWNER) as directory:
+        proofs = {proof.what: proof for proof in examine(Disk(str(directory)), Clock())}
+    assert (proofs["owner"].outcome, proofs["modes"].outcome) == (FINE, FINE)
+    assert f"user {OWNER}, in whose name root makes files" in proofs["owner"].detail
 
 
 def test_what_others_may_read_is_named(root: Path) -> None:

@@ -86,6 +86,7 @@ def test_a_bad_option_is_refused_with_what_it_takes(run: Run) -> None:
         run("queue", "create", "q", "--retries", -1), "--retries is a whole number from 0", "or none to try for ever"
     )
     one_line(run("queue", "create", "q", "--retry-delay", "nan"), "--retry-delay", "90s, 15m")
+    one_line(run("message", "put", "orders", "x", "--time-to-live", "0"), "--time-to-live", "expire at once")
     one_line(run("queue", "create", "q", "--retries", "many"), "--retries", "whole number")
 
 

@@ -7,7 +7,7 @@ import click
 import pytest
 
 import xaspool_scripts.start
-from tests.scripts.conftest import leaves
+from tests.scripts.conftest import Run, leaves
 
 
 def programs() -> dict[str, click.Command]:
@@ -57,3 +57,10 @@ def test_yes_is_one_option_with_one_help_wherever_a_command_asks() -> None:
     }
     assert len(found) == 1
     assert {opts for opts, _ in found} == {("--yes", "-y")}
+
+
+@pytest.mark.parametrize("words", [(), ("message",), ("queue",), ("quarantine",), ("transaction",)])
+def test_a_list_of_commands_has_whole_sentences(words: tuple[str, ...], run: Run) -> None:
+    _, _, listed = run(*words, "--help", space=None).text.partition("Commands:")
+    assert listed
+    assert "..." not in listed
