@@ -1,7 +1,13 @@
-"""A laboratory system for the example: prints each message that is POSTed to it, on one line."""
+"""A laboratory system for the example: prints each message that is POSTed to it, on one line.
+
+Its address is that of the destination in adt.toml.
+"""
 
 import sys
+import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class Laboratory(BaseHTTPRequestHandler):
@@ -15,6 +21,8 @@ class Laboratory(BaseHTTPRequestHandler):
         pass
 
 
-with HTTPServer(("127.0.0.1", 48055), Laboratory) as server:
+pipeline = tomllib.loads(Path(__file__).with_name("adt.toml").read_text())
+address = urlsplit(pipeline["destinations"]["laboratory"]["service"])
+with HTTPServer((address.hostname, address.port), Laboratory) as server:
     print("listening", file=sys.stderr, flush=True)
     server.serve_forever()
