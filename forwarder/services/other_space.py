@@ -58,7 +58,7 @@ class OtherSpaceService:
             )  # fmt: skip
 
     def open(self) -> "OtherSpaceCaller":
-        """Return the caller. It opens the space with its first call, and stays at home in it."""
+        """Return the caller. It opens the space with its first call, and keeps it open."""
         return OtherSpaceCaller(self.queue, self.path)
 
 
