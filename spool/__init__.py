@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from spool.model.position import Position
     from spool.model.settings import QueueConfig, SpaceConfig
     from spool.opening import create, import_space, open
+    from spool.policies.subscriptions import SubscriptionState
     from spool.space import Space, current_space
     from spool.transactions.transaction import Transaction
     from spool.workers.outcome import NewMessage, Reject, Retry, Translated
@@ -65,9 +66,9 @@ __all__ = [
     "NewerFormat", "NotASpace", "NotOpen", "Position", "ProtocolError", "PutOptions", "QuarantinedFile",
     "QueueConfig", "QueueEntry", "QueueExists", "QueueNotEmpty", "QueueNotFound", "QueueOptions", "QueueStats",
     "RecoveryReport", "Reject", "Retry", "Space", "SpaceConfig", "SpaceExists", "SpaceOptions", "SpaceStopped",
-    "SpoolError", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout", "Translated",
-    "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space", "import_space",
-    "open", "register_codec",
+    "SpoolError", "SubscriptionState", "SystemFailure", "Transaction", "TransactionRolledBack", "TransactionTimeout",
+    "Translated", "UnknownCodec", "UnsafeFileSystem", "WorkSummary", "Worker", "aio", "create", "current_space",
+    "import_space", "open", "register_codec",
 ]  # fmt: skip
 
 
@@ -85,6 +86,7 @@ _MODULES = {
     "model.position": ("Position",),
     "model.settings": ("QueueConfig", "SpaceConfig"),
     "opening": ("create", "import_space", "open"),
+    "policies.subscriptions": ("SubscriptionState",),
     "space": ("Space", "current_space"),
     "transactions.transaction": ("Transaction",),
     "workers.outcome": ("NewMessage", "Reject", "Retry", "Translated"),

@@ -350,6 +350,8 @@ class Space:
     change = _administered(Administration.change)
     purge = _administered(Administration.purge)
     redrive = _administered(Administration.redrive)
+    subscriptions = _administered(Administration.subscriptions)
+    delete_subscription = _administered(Administration.delete_subscription)
     quarantined = _administered(Administration.quarantined)
     quarantined_file = _administered(Administration.quarantined_file)
     restore_quarantined = _administered(Administration.restore_quarantined)

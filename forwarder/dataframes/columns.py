@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spool.errors import InvalidArgument
-from spool.model.checks import ValueCheck, check
+from spool.model.checks import ValueCheck, check, text
 from spool.model.layout import MAX_NUMBER
 from spool.model.message import attributes_of
 from spool.model.settings import check_queue_name
@@ -167,6 +167,16 @@ def truth(value: str) -> bool:
     return value.lower() == "true"
 
 
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _duration(value: str) -> float:
+    found = re.fullmatch(r"(\d+) ?([smhd])", value.strip(), re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise ValueError
+    return int(found[1]) * _SECONDS[found[2].lower()]
+
+
 _QUEUE = ValueCheck("a queue's name, or several with commas between them", _queues)
 _HEADERS = ValueCheck("""a JSON object of texts, e.g. {"tenant": "acme"}""", _headers)
 _BODY = ValueCheck("true or false", truth)
@@ -189,6 +199,9 @@ STREAMING: Mapping[str, ValueCheck] = {
     "partitionBytes": BYTES,
     "maxMessagesPerTrigger": number_option("a number of messages, from 1", most=2**31 - 1),
     "maxBytesPerTrigger": BYTES,
+    "subscription": ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255)),
+    "subscriptionExpiry": ValueCheck("a number of seconds, minutes, hours or days, e.g. 90s, 30m, 12h, 7d", _duration),
+    "failOnDataLoss": _BODY,
 }
 """The options of a stream read."""
 
@@ -236,15 +249,25 @@ class StreamOptions(ReadOptions):
 
     first: the commit with whose messages a new query begins; LATEST: the one behind those that there are then.
     max_messages, max_bytes: about how much a batch has at most; None: all that there is.
+    subscription: its name; "": what the query has not read is not kept for it.
+    expiry: seconds after which the subscription ends if the query has not come back.
+    fail_on_loss: whether the query fails if something is gone that was kept for it, or else goes on.
     """
 
     max_messages: int | None = None
     max_bytes: int | None = None
+    subscription: str = ""
+    expiry: float = 7 * 86_400.0
+    fail_on_loss: bool = True
 
     @classmethod
     def of(cls, given: Options) -> "StreamOptions":
         """Make it of the options of a stream read; InvalidArgument."""
-        return cls(**_arguments(parse_options(given, STREAMING, "reading a space as a stream")))
+        found = parse_options(given, STREAMING, "reading a space as a stream")
+        for name in ("subscriptionExpiry", "failOnDataLoss"):
+            if name in found and "subscription" not in found:
+                raise InvalidArgument(f"the option {name} is about a subscription: name it by the option subscription")
+        return cls(**_arguments(found))
 
 
 _ARGUMENTS = {
@@ -254,6 +277,8 @@ _ARGUMENTS = {
     "partitionBytes": "partition_bytes",
     "maxMessagesPerTrigger": "max_messages",
     "maxBytesPerTrigger": "max_bytes",
+    "subscriptionExpiry": "expiry",
+    "failOnDataLoss": "fail_on_loss",
 }
 
 

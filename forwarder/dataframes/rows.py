@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType, TimestampType
 import spool
 from forwarder.dataframes.columns import BODY, COLUMNS
 from forwarder.dataframes.reading.pieces import Files, Piece
-from forwarder.dataframes.reading.places import Item
+from forwarder.dataframes.reading.places import Item, Missing
 from spool.disk.advice import as_failure
 from spool.disk.disk import Disk
 from spool.errors import SpoolError
@@ -24,8 +24,13 @@ from spool.model.position import Position
 _MICROSECONDS = 1_000_000
 
 
-def read(path: str, items: Sequence[Item], schema: StructType) -> Iterator[pa.RecordBatch]:
+def read(
+    path: str, items: Sequence[Item], schema: StructType, missing: Missing = Missing.RELOCATE
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a plan as batches with these columns.
+
+    Args:
+        missing: what is done about messages that are not where the plan says.
 
     Raises:
         CorruptedFile: a body is damaged.
@@ -33,7 +38,7 @@ def read(path: str, items: Sequence[Item], schema: StructType) -> Iterator[pa.Re
         DiskFailure: a file cannot be read.
     """
     columns = _Columns(schema)
-    with closing(Files(Disk(path), lambda: spool.open(path), with_body=BODY in schema.names)) as files:
+    with closing(Files(Disk(path), lambda: spool.open(path), with_body=BODY in schema.names, missing=missing)) as files:
         try:
             for some in files.batches(items):
                 yield columns.batch(some)

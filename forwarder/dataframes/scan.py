@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 import spool
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
-from forwarder.dataframes.reading.places import Item
+from forwarder.dataframes.reading.places import Item, Missing
 from spool.index.stretch import Stretch
 from spool.model.layout import MAX_NUMBER
 
@@ -22,11 +22,12 @@ _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 
 class Partition(InputPartition):
-    """What one task reads."""
+    """What one task reads. ``missing``: what it does about what it cannot read."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], missing: Missing = Missing.RELOCATE) -> None:
         super().__init__(None)
         self.items = items
+        self.missing = missing
 
 
 class BatchReader(DataSourceReader):
@@ -58,9 +59,12 @@ class BatchReader(DataSourceReader):
         return rows.read(self._options.path, partition.items, self._schema)
 
 
-def planned(found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType) -> Iterator[Partition]:
+def planned(
+    found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
+) -> Iterator[Partition]:
     """Yield the tasks that read what was found, each item with the bytes of its bodies; at least one."""
-    yield from map(Partition, divided(found, options.partition_bytes, with_body=BODY in schema.names))
+    for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
+        yield Partition(items, missing)
 
 
 def divided(items: Sequence[tuple[Item, int]], size: int, *, with_body: bool) -> Iterator[list[Item]]:

@@ -7,6 +7,10 @@ not read by that query.
 
 Offsets and plans are made in one process, which Spark starts for the query and which has the space open until the query
 ends. The tasks read as those of a batch read do.
+
+A query with a *subscription* reads what was put since it registered that from the commits themselves, because the space
+keeps them for it (Rule 15); and what was put before as any other query does. Its offsets carry the number of the commit
+that registered it: so a subscription that has ended, and another one of its name, are told from it.
 """
 
 from collections import deque
@@ -27,18 +31,19 @@ from pyspark.sql.types import StructType
 import spool
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import StreamOptions, check_columns
+from forwarder.dataframes.reading.places import NUMBER, SINCE, Missing
 from forwarder.dataframes.scan import Partition, planned
 from spool.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from forwarder.dataframes.reading.look import CommitSize, Look
+    from forwarder.dataframes.reading.subscriber import Subscriber
     from spool.space import Space
 
 # At how many commits one look for sizes goes at most.
 _COMMITS = 1 << 20
 
 Offset = dict[str, int]
-_NUMBER = "number"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,13 +55,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._space: Space | None = None
         self._target: int | None = None  # of a query that ends once it has read what is there
         self._ahead: deque[CommitSize] = deque()  # commits with messages behind the offset that was asked for last
+        self._since: int | None = None  # the commit that registered the subscription, if there is one
         self._looked = range(0)  # the commits of which ``_ahead`` has those with messages
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Return the offset with which a query without a checkpoint begins."""
-        return {_NUMBER: self._options.first - 1 if self._options.first else self._published()}
+        """Return the offset with which a query without a checkpoint begins. (Spark asks for it more than once.)"""
+        first = self._options.first
+        if not self._options.subscription:
+            return {NUMBER: first - 1 if first else self._published()}
+        if self._since is None:
+            self._since = self._subscriber().begin()
+        return {NUMBER: first - 1 if first else self._since, SINCE: self._since}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch, as the options have it."""
@@ -71,21 +82,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         A batch has whole commits, and at least one. With a limit it has no more of them than fit.
         """
-        begin, newest = start[_NUMBER], self._published()
+        begin, newest = start[NUMBER], self._published()
         if begin > newest:
             raise InvalidArgument(
                 f"the checkpoint of the query is at commit {begin}, and {self._options.path} has {newest} commits: "
                 "it belongs to another space; give the query a checkpoint of its own"
             )
+        since = self._subscriber().renew(start) if self._options.subscription else None
+        if since != self._since:
+            self._since, self._looked = since, range(0)
         if self._target is not None:
-            newest = min(newest, self._target)
+            newest = max(begin, min(newest, self._target))
+        if since is not None:
+            return {NUMBER: self._within(begin, newest, *self._limits(limit)), SINCE: since}
         if not isinstance(limit, ReadAllAvailable):
-            return {_NUMBER: self._within(begin, newest, *self._limits(limit))}
-        return {_NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
+            return {NUMBER: self._within(begin, newest, *self._limits(limit))}
+        return {NUMBER: newest if self._within(begin, newest, 1, 1) > begin else begin}
 
     def reportLatestOffset(self) -> Offset:
         """Return the newest commit, for the progress of the query."""
-        return {_NUMBER: self._published()}
+        return {NUMBER: self._published()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what is there now and nothing newer: then the query ends."""
@@ -93,6 +109,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
         """Return the most messages and bytes of a batch: Spark passes on one limit, and the options may have two."""
+        if isinstance(limit, ReadAllAvailable):
+            return float("inf"), float("inf")
         most, most_bytes = (self._options.max_messages or float("inf"), self._options.max_bytes or float("inf"))
         if isinstance(limit, ReadMaxRows):
             most = min(most, limit.max_rows)
@@ -101,13 +119,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return most, most_bytes
 
     def _within(self, begin: int, newest: int, most: float, most_bytes: float) -> int:
-        """Return the last commit behind ``begin`` up to which there is no more than that, but for the first one."""
+        """Return the last commit behind ``begin`` up to which there is no more than that, but for the first one.
+
+        With a subscription it is one that put messages, and so is durable: of those behind it, a power cut may take a
+        count of tries, and its number would be given to messages that the query believes to have read.
+        """
         self._forget_up_to(begin)
         end, messages, size, at = begin, 0, 0, 0
         while True:
             if at == len(self._ahead):
                 if self._looked.stop > newest:
-                    return newest if end > begin else begin
+                    return newest if end > begin and self._since is None else end
                 self._look_on(newest)
                 continue
             commit = self._ahead[at]
@@ -127,22 +149,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look_on(self, newest: int) -> None:
         """Look at the next commits, up to ``newest`` at most."""
         last = min(newest, self._looked.stop + _COMMITS - 1)
-        self._ahead.extend(self._look().sizes(self._looked.stop, last))
+        look, first = self._look(), self._looked.stop
+        since = last if self._since is None else self._since  # what was put behind it is kept
+        if first <= since:
+            self._ahead.extend(look.sizes(first, min(last, since)))
+        if since < last:
+            self._ahead.extend(look.kept_sizes(max(first, since + 1), last))
         self._looked = range(self._looked.start, last + 1)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the tasks of a batch: of what there is, now, of the messages between its offsets."""
-        if start[_NUMBER] >= end[_NUMBER]:
-            return []
-        found = self._look().items(start[_NUMBER] + 1, end[_NUMBER])
-        return list(planned(found, self._options, self._schema))
+        begin, last = start[NUMBER], end[NUMBER]
+        kept_from = max(begin, end[SINCE]) if SINCE in end else last  # (an offset of a query that had none has none)
+        parts: list[InputPartition] = []
+        if begin < min(last, kept_from):
+            found = self._look().items(begin + 1, min(last, kept_from))
+            parts += planned(found, self._options, self._schema)
+        if kept_from < last:
+            missing = Missing.FAIL if self._options.fail_on_loss else Missing.SKIP
+            kept = self._subscriber().kept(self._look(), kept_from, end)
+            parts += planned(kept, self._options, self._schema, missing)
+        return parts
+
+    def commit(self, end: Offset) -> None:
+        """Note that all up to ``end`` was read for good: it need not be kept for this query any more."""
+        if SINCE in end and self._options.subscription:
+            self._subscriber().read(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads; in a worker."""
         assert isinstance(partition, Partition)
-        return rows.read(self._options.path, partition.items, self._schema)
+        return rows.read(self._options.path, partition.items, self._schema, partition.missing)
 
     def stop(self) -> None:
         """Close the space: the query has ended."""
@@ -160,6 +199,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from forwarder.dataframes.reading.look import Look
 
         return Look(self._opened(), self._options.queues, self._options.headers)
+
+    def _subscriber(self) -> "Subscriber":
+        from forwarder.dataframes.reading.subscriber import Subscriber
+
+        of = self._options
+        return Subscriber(self._opened(), of.subscription, of.queues, of.expiry, fails=of.fail_on_loss)
 
     def _published(self) -> int:
         """Return the newest commit that is visible."""

@@ -19,6 +19,7 @@ _MODULES = {
     "message": ("admin_message", "message"),
     "quarantine": ("admin_quarantine", "quarantine"),
     "queue": ("admin_queue", "queue"),
+    "subscription": ("admin_subscription", "subscription"),
     "tour": ("admin_tour", "tour"),
     "transaction": ("admin_transaction", "transaction"),
 }

@@ -20,6 +20,7 @@ from spool.model.message import Message, attributes_of
 from spool.model.options import KEEP, Keep, MessageFilters, QueueOptions
 from spool.model.settings import QueueConfig
 from spool.policies.expiry import expire
+from spool.policies.subscriptions import SubscriptionState, end, states
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
 from spool.transactions.validation import check_queue
@@ -99,6 +100,21 @@ class Administration:
         from spool.admin.export import export  # with tarfile and what that imports, for a rare call
 
         return export(self._store, file, progress, compress)
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------
+
+    @public_call("reading the subscriptions")
+    def subscriptions(self) -> dict[str, SubscriptionState]:
+        """Return every subscription, by its name: readers for which what is put is kept until they have read it."""
+        self._store.check_usable()
+        return states(self._store)
+
+    @public_call("deleting subscription {name}")
+    def delete_subscription(self, name: str) -> None:
+        """End a subscription, durably when this returns: what is kept for it alone goes. InvalidArgument if there is
+        none of this name."""
+        self._store.check_usable()
+        end(self._store, name)
 
     # -- quarantine ------------------------------------------------------------------------------------------------
 

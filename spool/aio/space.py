@@ -241,6 +241,8 @@ class Space:
     purge = _threaded(spool.space.Space.purge)
     redrive = _threaded(spool.space.Space.redrive)
     check = _threaded(spool.space.Space.check)
+    subscriptions = _threaded(spool.space.Space.subscriptions)
+    delete_subscription = _threaded(spool.space.Space.delete_subscription)
     quarantined = _threaded(spool.space.Space.quarantined)
     quarantined_file = _threaded(spool.space.Space.quarantined_file)
     restore_quarantined = _threaded(spool.space.Space.restore_quarantined)

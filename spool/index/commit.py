@@ -1,12 +1,12 @@
 """What one commit did, as it was read, and what the index keeps of its files afterwards."""
 
 from array import array
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from spool.format.reader import FileContents
 from spool.model.xid import Xid
@@ -37,6 +37,18 @@ class Part(NamedTuple):
 
     def file_ref(self, number: int) -> FileRef:
         return tuple.__new__(FileRef, (number, self.adoption, self.xid, self.contents.header.checksum))
+
+    def left(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Return (row, count) of the messages of a compacted section that were gone when the compaction was
+        committed."""
+        spans = []
+        for table in self.contents.tables:
+            for command in table.commands:
+                if command[0] == "left":
+                    start, stop = max(command[1], first), min(command[1] + command[2], first + count)
+                    if start < stop:
+                        spans.append((start - first, stop - start))
+        return spans
 
 
 class Commit(NamedTuple):
@@ -127,3 +139,66 @@ def add_target(state: Retention, number: int) -> None:
 @lru_cache(maxsize=1024)  # nearly all commits have a tally like that of others: of one queue
 def shared_tally(queue: str, *counts: int) -> Mapping[str, list[int]]:
     return MappingProxyType({queue: list(counts)})
+
+
+def totals_of(files: Mapping[int, Retention], recorded: Mapping[str, Any] | None) -> dict[str, list[int]]:
+    """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
+
+    The counts of reclaimed files are ``recorded`` in a fact, which also names the commits that it covers: the files of
+    one of them may still be there if the process died between writing the fact and removing them.
+    """
+    covered = set[int]() if recorded is None else set(recorded["folded"])
+    sums = {} if recorded is None else {queue: list(counts) for queue, counts in recorded["queues"].items()}
+    for number, state in files.items():
+        if number not in covered:
+            add_tallies(sums, state.tally)
+    return sums
+
+
+# -- what is kept for readers -----------------------------------------------------------------------------------------
+
+SUBSCRIPTION_FACT = "subscription:"
+
+
+class Subscription(NamedTuple):
+    """A reader that takes nothing: what was put into its queues is kept until it has read it (Rule 15).
+
+    queues: their names; none: all queues.
+    since: the commit that registered it: what was put before need not be there; 0 while its number is not known.
+    after: it has read all commits up to this one.
+    expires: seconds since the epoch; from then on any process may end it.
+    """
+
+    queues: tuple[str, ...]
+    since: int
+    after: int
+    expires: float
+
+    @classmethod
+    def of(cls, value: Any) -> Self | None:
+        """Return what the value of a fact says; None if it is none of a subscription."""
+        match value:
+            case [list(queues), int(since), int(after), float(expires)]:
+                return cls(tuple(map(str, queues)), since, after, expires)
+        return None
+
+    @property
+    def value(self) -> list[Any]:
+        """The value of its fact."""
+        return [list(self.queues), self.since, self.after, self.expires]
+
+    def read_between(self, later: "Subscription") -> range:
+        """Return the commits that only one of the two has read: the same reader, earlier and later."""
+        low, high = sorted((self.after, later.after))
+        return range(low + 1, high + 1)
+
+    def has_unread(self, number: int, state: Retention) -> bool:
+        """Whether it has not read this commit, which put messages into one of its queues."""
+        return number > self.after and self.messages_of(state) > 0
+
+    def messages_of(self, state: Retention) -> int:
+        """Return how many messages of its queues a commit put; those of a compaction were put before."""
+        if state.span is not None:
+            return 0
+        queues: Iterable[str] = self.queues or state.tally
+        return sum(state.tally[queue][ENQUEUED] for queue in queues if queue in state.tally)

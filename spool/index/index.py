@@ -22,13 +22,15 @@ from spool.index.commit import (
     ENQUEUED,
     EXPIRED,
     FAILED,
+    SUBSCRIPTION_FACT,
     Commit,
     FileRef,
     Part,
     Retention,
-    add_tallies,
+    Subscription,
     add_target,
     shared_tally,
+    totals_of,
 )
 from spool.index.lookup import MessageTable, Tables
 from spool.index.queue import Queue
@@ -51,6 +53,8 @@ class Index:
     files: what keeps the files of each commit that has any.
     restored: up to this commit, everything came from a checkpoint.
     idle, idle_bytes: commits without live messages, which may be reclaimed; the bytes of all bodies in their files.
+    unread: commits without live messages that are kept all the same, for a subscription.
+    subscriptions: by the keys of their facts.
     retired: those of them that reclaim has recorded as going.
     facts: by key, (commit, value, expiry time or None), the newest of each key.
     adopted: branches that a commit adopted, with its number.
@@ -66,6 +70,8 @@ class Index:
         self.files: dict[int, Retention] = {}
         self.idle: set[int] = set()
         self.idle_bytes = 0
+        self.unread: set[int] = set()
+        self.subscriptions: dict[str, Subscription] = {}
         self.retired: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self._expiries: list[tuple[float, str]] = []  # of facts: a heap of (time, key)
@@ -102,8 +108,11 @@ class Index:
         if header.supersedes:
             self._supersede(number, state, header.supersedes, repeats=not header.messages)
         if not (state.live or state.damaged or number in self.idle):
-            self.idle.add(number)
-            self.idle_bytes += state.body_bytes
+            if self.subscriptions:
+                self.mark_idle(number)
+            else:
+                self.idle.add(number)
+                self.idle_bytes += state.body_bytes
         if number > self.applied:
             self.applied = number
 
@@ -125,7 +134,7 @@ class Index:
             if not table.runs:
                 continue  # it has no messages, or is damaged
             if type(table) is CompactedTable:
-                self._add_compacted(file, entry, table, _removed_before(part, base, entry.messages), state)
+                self._add_compacted(file, entry, table, part.left(base, entry.messages), state)
                 continue
             runs = messages.runs.setdefault(number, [])
             bodies: BodyPlace | SectionEntry = entry
@@ -223,8 +232,11 @@ class Index:
         state.live -= stop - ordinal
         state.live_bytes -= size
         if not (state.live or state.damaged):  # (until now it had live messages, and was not idle)
-            self.idle.add(file)
-            self.idle_bytes += state.body_bytes
+            if self.subscriptions:
+                self.mark_idle(file)
+            else:
+                self.idle.add(file)
+                self.idle_bytes += state.body_bytes
         if self.changed_since is not None:
             self.changed_since.append((number, ordinal, stop - ordinal))
         return queue, file, stop
@@ -273,12 +285,16 @@ class Index:
             state.facts += 1
             if key == TOTALS_FACT:
                 self._record_retired(value["folded"])
+        elif key in self.subscriptions:
+            self._follow_subscription(key)
 
     def keep_fact(self, key: str, number: int, value: Any, expiry: float | None) -> None:
         """Set a fact of commit ``number``, until ``expiry``, in seconds since the epoch, if it is not None."""
         self.facts[key] = (number, value, expiry)
         if expiry is not None:
             heappush(self._expiries, (expiry, key))
+        if key.startswith(SUBSCRIPTION_FACT):
+            self._follow_subscription(key)
 
     def forget_expired(self, now: float) -> None:
         """Drop the facts that have expired: they keep no file any more."""
@@ -361,12 +377,29 @@ class Index:
 
     def mark_idle(self, number: int) -> None:
         """Let the commit's files be reclaimed: none of their messages is live. Damaged files stay, since what else they
-        held is not known."""
-        if not self.files[number].damaged and number not in self.idle:
+        held is not known, and so does what a subscription has not read (Rule 15)."""
+        state = self.files[number]
+        if state.damaged or number in self.idle:
+            return
+        if any(each.has_unread(number, state) for each in self.subscriptions.values()):
+            self.unread.add(number)
+        else:
             self.idle.add(number)
-            self.idle_bytes += self.files[number].body_bytes
+            self.idle_bytes += state.body_bytes
+
+    def _follow_subscription(self, key: str) -> None:
+        """Look anew at what a subscription keeps, which was registered, has read on or has ended."""
+        old, (_, value, _) = self.subscriptions.pop(key, None), self.facts.get(key, (0, None, None))
+        new = Subscription.of(value)
+        if new is not None:
+            self.subscriptions[key] = new
+        for number in old.read_between(new) if old and new and old.queues == new.queues else [*self.idle, *self.unread]:
+            if number in self.idle or number in self.unread:
+                self._unmark_idle(number)
+                self.mark_idle(number)
 
     def _unmark_idle(self, number: int) -> None:
+        self.unread.discard(number)
         if number in self.idle:
             self.idle.remove(number)
             self.idle_bytes -= self.files[number].body_bytes
@@ -395,6 +428,9 @@ class Index:
         self.retired.add(number)
         if state.live:
             self._drop_messages({number})
+        if number in self.unread:  # (an index that is read anew may know of its end before that of the subscription)
+            self.unread.remove(number)
+            self.mark_idle(number)
 
     def _drop_messages(self, numbers: set[int]) -> None:
         """Remove all messages that lie in the files of these commits."""
@@ -428,6 +464,8 @@ class Index:
             state.facts = 0
             for key in [key for key, (owner, _, _) in self.facts.items() if owner == number]:
                 del self.facts[key]
+                if key in self.subscriptions:
+                    self._follow_subscription(key)
 
     def restore(self, entry: Run | Segment) -> None:
         """Add an entry of a checkpoint. ``files`` must have its commit already."""
@@ -445,20 +483,8 @@ class Index:
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def totals(self) -> dict[str, list[int]]:
-        """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created.
-
-        The counts of reclaimed files are a fact, which also names the commits that it covers: the files of one of them
-        may still be there if the process died between writing the fact and removing them.
-        """
-        covered, sums = set(), {}
-        if TOTALS_FACT in self.facts:
-            value = self.facts[TOTALS_FACT][1]
-            covered = set(value["folded"])
-            sums = {queue: list(counts) for queue, counts in value["queues"].items()}
-        for number, state in self.files.items():
-            if number not in covered:
-                add_tallies(sums, state.tally)
-        return sums
+        """Return, per queue, [enqueued, dequeued, failed, expired] since the space was created."""
+        return totals_of(self.files, self.facts.get(TOTALS_FACT, (0, None, None))[1])
 
 
 def _count(state: Retention, queue: str, what: int, count: int) -> None:
@@ -472,15 +498,3 @@ def _count(state: Retention, queue: str, what: int, count: int) -> None:
     if not isinstance(tally, dict):  # it is shared
         tally = state.tally = {name: list(counts) for name, counts in tally.items()}
     tally.setdefault(queue, [0, 0, 0, 0])[what] += count
-
-
-def _removed_before(part: Part, first: int, count: int) -> list[tuple[int, int]]:
-    """Return (row, count) of the messages of a compacted section that were gone when the compaction was committed."""
-    spans = []
-    for table in part.contents.tables:
-        for command in table.commands:
-            if command[0] == "left":
-                start, stop = max(command[1], first), min(command[1] + command[2], first + count)
-                if start < stop:
-                    spans.append((start - first, stop - start))
-    return spans

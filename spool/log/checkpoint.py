@@ -125,7 +125,7 @@ def _state(index: Index, files: Identities, orders: dict[str, list[Any]]) -> dic
         "sources": [[s.number, s.adoption, None if s.xid is None else str(s.xid), s.checksum] for s in sources],
         "lengths": [packed for _, packed in lengths.values()],
         "states": {number: _packed_state(state) for number, state in index.files.items()},
-        "idle": list(index.idle),
+        "idle": [*index.idle, *index.unread],  # (which of them are kept for subscriptions, their facts tell)
         "folded": list(index.retired),
         "facts": index.facts,
         "taken": list(index.captured),

@@ -21,6 +21,7 @@ from spool.maintenance.reclaim import reclaim
 from spool.maintenance.schedule import Extent
 from spool.model import layout
 from spool.policies.expiry import expire
+from spool.policies.subscriptions import end_expired
 from spool.store.edits import notice_edits
 from spool.store.store import Store, log
 
@@ -79,6 +80,7 @@ class Housekeeper:
             if self._store.guard.is_alone:  # else it might wait here for what a call of another thread waits for
                 apply_own(self._store)
             self._check_marks()
+            end_expired(self._store)
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
@@ -169,7 +171,8 @@ class Housekeeper:
             self._pause()
 
     def _expire(self) -> None:
-        """Remove expired messages, also of queues from which no process takes."""
+        """Remove expired messages, also of queues from which no process takes; end subscriptions that expired."""
+        end_expired(self._store)
         for queue in list(self._store.settings.known.config.queues):
             expire(self._store, queue, self._store.deadline())
 

@@ -22,6 +22,7 @@ from spool.store.store import Store
 
 MERGED_COMMITS = 512
 _MAX_FACTS = 4_096
+_MAX_TARGETS = 4_096  # while a subscription keeps what was removed, the tombstones stay: not all are written each time
 
 Facts = dict[str, tuple[int, Any, float | None]]
 
@@ -67,10 +68,10 @@ def _merge(store: Store, numbers: list[int]) -> None:
 
 
 def _is_mergeable(index: Index, number: int) -> bool:
-    """Whether a file is kept for its removals or for a few facts. One with many facts is large enough; the totals are
+    """Whether a file is kept for its removals or for a few facts. One with many of them is large enough; the totals are
     written anew by reclaim."""
     state = index.files[number]
-    if not state.mergeable or state.facts > _MAX_FACTS:
+    if not state.mergeable or state.facts > _MAX_FACTS or len(state.addressed) > _MAX_TARGETS:
         return False
     totals = index.facts.get(TOTALS_FACT)
     return bool(state.addressed or state.facts) and (totals is None or totals[0] != number)

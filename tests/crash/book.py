@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 import spool
 from spool.errors import CommitUnknown, SpoolError
@@ -60,6 +61,13 @@ class Sight:
     in_doubt: frozenset[str]
 
 
+class Reader(Protocol):
+    """Reads what is put, and takes nothing."""
+
+    def judge(self, space: spool.Space, book: "Book") -> None:
+        """Raises Unexplained if something is not there that it has not read."""
+
+
 class Unexplained(AssertionError):
     """No history of the operations makes what was seen."""
 
@@ -73,6 +81,7 @@ class Book:
     def __init__(self, there: Sequence[tuple[str, str]]) -> None:
         self.deeds: list[Deed] = []
         self.alike: frozenset[tuple[str, str]] = frozenset()
+        self.readers: list[Reader] = []
         for place in there:
             self.deeds.append(Deed("before", [place], outcomes=frozenset([DONE]), ended=True))
 
@@ -209,7 +218,7 @@ class Book:
                         yield outcome, [place]
 
     def __str__(self) -> str:
-        return "\n".join(f"  {deed}" for deed in self.deeds)
+        return "\n".join(f"  {line}" for line in (*self.deeds, *self.readers))
 
 
 class Reading:

@@ -262,6 +262,8 @@ class Interleaver:
             self.scenario.afterwards(space)
         sight = look(space)
         book.explain(sight, after_cut=after_cut)
+        for reader in book.readers:
+            reader.judge(space, book)
         damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
         if damage:
             raise Unexplained(f"damage: {damage}")

@@ -12,9 +12,10 @@ from unittest import mock
 from forwarder.dataframes.reading import pieces
 from spool.coordination import counters, locks
 from spool.format import writer
+from spool.index import index
 from spool.log import commit, group_commit, sequence, visibility
 from spool.maintenance import reclaim
-from spool.policies import applications
+from spool.policies import applications, subscriptions
 from spool.remote import adoption
 from spool.store import feed, mirror
 from spool.transactions import two_phase
@@ -80,6 +81,9 @@ BUGS = (
         "half of a commit is taken, and reclaim"),
     Bug("a slot counts for the number before", feed.Feed.read, (("found != number or ", ""),),
         "a ring that is overrun"),
+    Bug("what a subscription has not read is reclaimed", index.Index.mark_idle,
+        (("any(each.has_unread(number, state) for each in self.subscriptions.values())", "False"),),
+        "a subscription beside reclaim"),
     Bug("threads share locks", locks.LockFile.try_lock, (("byte in self._held or ", ""),),
         "two threads of a process"),
     Bug("a read does not look where messages lie now", pieces.Files._relocated,
@@ -140,6 +144,11 @@ STAMPED_TOO_EARLY = Bug(
     "a file is stamped before its number is issued", commit._issue,
     ((_STORES, f"store.files.disk.write_at(file.handle, *stamp(number)); {_STORES}"),),
     "a removal beside a get and a put",
+)  # fmt: skip
+
+ENDED_AS_IT_WAS_SEEN = Bug(
+    "a subscription is ended that was renewed", subscriptions._decide,
+    (("if subscription(store, name) != known:", "if False:"),), "a subscription that expires",
 )  # fmt: skip
 
 AS_IT_LIES = Bug("an untold branch adopted as it lies", two_phase.make_durable,

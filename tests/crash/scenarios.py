@@ -46,6 +46,7 @@ from tests.crash.programs import (
 from tests.crash.readers import READERS
 from tests.crash.rounds import ROUNDS
 from tests.crash.schedule import ScheduledDisk
+from tests.crash.subscriptions import SUBSCRIPTIONS
 from tests.crash.together import TOGETHER
 from tests.simdisk import ROOT, SimulatedDisk
 
@@ -422,4 +423,5 @@ SCENARIOS = (
     *TOGETHER,
     *READERS,
     *ROUNDS,
+    *SUBSCRIPTIONS,
 )

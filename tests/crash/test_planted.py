@@ -9,6 +9,7 @@ from tests.crash.planted import (
     AS_IT_LIES,
     BUGS,
     CLAIMED_AND_GONE,
+    ENDED_AS_IT_WAS_SEEN,
     FINISHED_AS_IT_LIES,
     NO_LOOK_FOR_A_COMMIT,
     NO_SETTLING,
@@ -20,9 +21,11 @@ from tests.crash.planted import (
     Bug,
     planted,
 )
+from tests.crash.schedule import Switch
 from tests.crash.stops import (
     CLAIM,
     STOPS,
+    calls_of,
     die_and_cut,
     die_and_stop,
     die_at_each_step,
@@ -104,6 +107,13 @@ def test_a_file_that_is_stamped_before_its_number_is_issued_is_missed() -> None:
     explorer = explorer_of(STAMPED_TOO_EARLY.noticed_by)
     with planted(STAMPED_TOO_EARLY), pytest.raises(Unexplained):
         die_and_stop(explorer, 0, "store", first=1, then=2)
+
+
+def test_a_subscription_that_is_ended_as_it_was_seen_is_missed() -> None:
+    explorer, ends, reads = explorer_of(ENDED_AS_IT_WAS_SEEN.noticed_by), 2, 0
+    decides = calls_of(explorer.play((Switch(1, ends),)), ends, r"lock \d+ 0 ")[0]
+    with planted(ENDED_AS_IT_WAS_SEEN), pytest.raises(Unexplained, match="which was renewed"):
+        explorer.play((Switch(1, ends), Switch(decides, reads)))
 
 
 def test_a_vote_that_is_not_made_durable_is_missed() -> None:

@@ -79,6 +79,8 @@ def everything(space: spool.Space) -> object:
             for n, s in index.files.items()
         },
         index.idle,
+        index.unread,
+        index.subscriptions,
         index.facts,
         index.applied,
     )

@@ -16,6 +16,7 @@ from spool.maintenance import compaction, tombstones
 from spool.maintenance.compaction import KEPT_MESSAGES, fragmented, is_slow
 from spool.maintenance.reclaim import next_to_go, note_pins, reclaim
 from spool.model import layout
+from spool.policies.subscriptions import register
 from spool.runtime.clock import WaitExpired
 from spool.transactions.coordinated import CoordinatedTransaction
 from tests.at_once import AT_ONCE
@@ -244,6 +245,27 @@ def test_many_commits_that_only_remove_become_one_file(space: spool.Space) -> No
         assert other.stats("orders").dequeued == MANY // 2
         assert [message.body for message in other.browse("orders")] == bodies(range(1, MANY, 2))
     assert space.check() == []
+
+
+def test_tombstones_that_stay_because_a_subscription_keeps_what_they_removed_are_not_written_again_and_again(
+    space: spool.Space,
+) -> None:
+    register(space._store, "seen", ("orders",), 3600.0)
+    merged: list[set[int]] = []
+    with mock.patch.object(tombstones, "MERGED_COMMITS", 10), mock.patch.object(tombstones, "_MAX_TARGETS", 8):
+        for _ in range(3):
+            for body in bodies(range(12)):
+                space.put("orders", body)
+                space.get("orders")
+            tidy(space)
+            states = space._store.view.index.files
+            merged.append({number for number, state in states.items() if len(state.addressed) > 8})
+    assert [len(numbers) for numbers in merged] == [1, 2, 3]
+    assert merged[0] < merged[1] < merged[2]
+    assert len(files(space)) < 3 * 12 + 12, "the removals are in few files, and what was removed is kept"
+    space.delete_subscription("seen")
+    tidy(space)
+    assert len(files(space)) <= 4
 
 
 def test_files_that_waste_too_much_are_compacted_whatever_their_queues_do() -> None:

@@ -14,6 +14,7 @@ import spool
 import xa
 from forwarder import Summary
 from spool.admin.findings import Kind
+from spool.policies.subscriptions import register
 from tests.scripts.conftest import leaves
 from tests.scripts.test_help import commands, programs
 from xaspool_scripts import common
@@ -164,7 +165,7 @@ WITH_JSON = [
     ("count", ["message", "redrive", "errors"]), ("transaction", ["transaction", "list"]),
     ("transaction", ["transaction", "show", str(XID)]), ("finding", ["check"]), ("proof", ["doctor"]),
     ("intake", ["spool-intake", "--once"]), ("quarantined file", ["quarantine", "list"]),
-    ("quarantined file", ["quarantine", "show", "order.json"]),
+    ("quarantined file", ["quarantine", "show", "order.json"]), ("subscription", ["subscription", "list"]),
     ("worked", ["spool-worker", "errors=tests.scripts.test_commands:nothing", "--once"]),
     ("recovery", ["spool-recover"]),
 ]  # fmt: skip
@@ -186,6 +187,7 @@ def test_json_has_the_keys_that_the_page_names(path: Path, named: str, words: li
         space.put("orders", b"x")
         manager.end(XID)
         manager.prepare(XID)
+        register(space._store, "seen", ("orders",), 3600.0)
     (path / "stray").touch()
     (path / "quarantine" / "order.json").touch()
     program, *typed = words if words[0].startswith("spool-") else ["spool-admin", *words]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from forwarder.dataframes.reading.places import Compacted, Item, packed
 from spool.errors import CorruptedFile
 from spool.format.table import CompactedTable
+from spool.index.commit import Subscription
 from spool.index.run import Run
 from spool.index.segment import Piece, Segment, pack_position
 from spool.index.stretch import Stretch, stretch_of
@@ -14,6 +15,7 @@ from spool.model.layout import MAX_ORDINAL
 from spool.model.message import expiry_time, with_defaults
 from spool.model.position import Position
 from spool.model.settings import QueueConfig
+from spool.policies.subscriptions import put_by
 from spool.runtime.calls import public_call
 from spool.space import Space
 from spool.text import no_queue
@@ -51,6 +53,7 @@ class Look:
             if name not in there:
                 raise no_queue(name, there, how="name queues of this space, or none to read all of them")
         self._queues = {name: there[name] for name in queues or there}
+        self._all = Subscription(tuple(queues), 0, 0, 0.0)  # (all that is put, from the first commit on)
 
     @public_call("reading messages")
     def items(self, first: int, last: int) -> list[tuple[Item, int]]:
@@ -61,6 +64,40 @@ class Look:
     def sizes(self, first: int, last: int) -> list[CommitSize]:
         """Return how much there is now of each of the commits ``first`` to ``last`` that has any, in order."""
         return self._told(lambda: self._sizes(first, last))
+
+    @public_call("reading messages")
+    def kept_sizes(self, first: int, last: int) -> list[CommitSize]:
+        """Return how much each of the commits ``first`` to ``last`` put into the queues, in order: at most."""
+        catch_up(self._store)
+        with self._store.view.mutex:
+            files, index = self._store.view.index.files, range(first, last + 1)
+            numbers = index if len(index) < len(files) else sorted(number for number in files if number in index)
+            put = [(number, self._all.messages_of(files[number])) for number in numbers if number in files]
+            return [CommitSize(number, count, files[number].body_bytes) for number, count in put if count]
+
+    @public_call("reading messages")
+    def kept_items(self, first: int, last: int) -> tuple[list[tuple[Item, int]], list[int]]:
+        """Read what the commits ``first`` to ``last`` put, whatever became of it, from their files.
+
+        Returns:
+            The messages as they were put, each item with the bytes of its bodies; and the commits that put something
+            and cannot be read.
+        """
+        found: list[tuple[Item, int]] = []
+        lost: list[int] = []
+        configs = self._store.settings.known.config.queues
+        for number, _, _ in self.kept_sizes(first, last):
+            alone = put_by(self._store, number)
+            if alone is None:
+                lost.append(number)
+                continue
+            branches = alone.messages.branch_ids
+            for run in alone.messages.runs.get(number, ()):
+                name = run.queue.name
+                if (not self._all.queues or name in self._all.queues) and self._is_wanted(run.attributes):
+                    where = stretch_of(run, *branches.of(number, run.first), configs.get(name))
+                    found.append((where, run.bytes_of(run.first, run.live)))
+        return found, lost
 
     def _told(self, look: Callable[[], T]) -> T:
         problem: Exception | None = None

@@ -5,12 +5,13 @@ more, or is not what it was, it was compacted or reclaimed after the plan was ma
 looks where the messages lie now; those that have left their queue meanwhile are left out.
 """
 
+import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from forwarder.dataframes.reading.places import Item, unpacked
+from forwarder.dataframes.reading.places import GO_ON, Item, Missing, unpacked
 from spool.disk.disk import Disk
 from spool.errors import CorruptedFile, InvalidArgument
 from spool.format.reader import BodyPlace
@@ -29,6 +30,8 @@ _BATCH_ROWS, _BATCH_BYTES = 4096, 512 << 10
 _LARGEST_BODY = 2**31 - 1  # bytes, in a row of Spark
 _TRIES = 3  # of a look for what is not where it was
 
+log = logging.getLogger("spool")
+
 
 class Piece(NamedTuple):
     """Messages that were read. ``lengths``: of their bodies, in bytes; ``bodies``: none if they are not wanted."""
@@ -42,12 +45,21 @@ class Files:
     """The files of the space, as one task reads them; the caller closes them.
 
     open_space: opens the space, if it comes to that.
+    missing: what is done about messages that are not where the plan says.
     """
 
-    def __init__(self, disk: Disk, open_space: "Callable[[], Space]", *, with_body: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        open_space: "Callable[[], Space]",
+        *,
+        with_body: bool,
+        missing: Missing = Missing.RELOCATE,
+    ) -> None:
         self._disk = disk
         self._open_space = open_space
         self._with_body = with_body
+        self._missing = missing
         self._cache = FileCache(disk)
         self._relocation: Relocation | None = None
 
@@ -83,11 +95,25 @@ class Files:
         while first < end:
             try:
                 piece = read_part(self._cache, whole.part(first, end - first), self._with_body)
-            except CorruptedFile:
-                yield from self._relocated(whole.queue, [(whole.number, first, end - first)])
+            except CorruptedFile as problem:
+                if self._missing is Missing.RELOCATE:
+                    yield from self._relocated(whole.queue, [(whole.number, first, end - first)])
+                else:
+                    yield from self._without_lost(whole.part(first, end - first), problem)
                 return
             yield piece
             first += piece.stretch.length
+
+    def _without_lost(self, whole: Stretch, problem: CorruptedFile) -> Iterator[Piece]:
+        """Yield those that can be read of messages that are kept for a subscription; CorruptedFile if it is to fail."""
+        what = f"of what commit {whole.number} put into queue {whole.queue}"
+        if self._missing is Missing.FAIL:
+            raise CorruptedFile(f"messages {what} cannot be read: {problem}; {GO_ON}") from problem
+        if whole.length == 1:
+            log.warning("a message %s is left out: %s", what, problem)
+            return
+        for ordinal in range(whole.first, whole.first + whole.length):
+            yield from self._read(whole.part(ordinal, 1))
 
     def _read_together(self, group: Sequence[Stretch], table: Table) -> Iterator[Piece]:
         """Yield messages that follow each other in a section, with as few reads as if they were of one commit."""

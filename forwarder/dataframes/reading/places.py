@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -36,6 +37,25 @@ class Compacted(NamedTuple):
 
 
 Item = Stretch | Compacted
+
+
+NUMBER, SINCE = "number", "since"
+"""The keys of a stream's offset: the commit up to which it has read, and the one that registered its subscription."""
+
+GO_ON = "to go on with what can be read, start the query with .option('failOnDataLoss', 'false')"
+"""What to do if something is gone that was kept for a subscription."""
+
+
+class Missing(Enum):
+    """What a task does about messages that are not where the plan says, or are damaged there.
+
+    RELOCATE: it looks where they are now, and leaves out those that have left their queue.
+    FAIL, SKIP: they are kept for a subscription where they were put, and are nowhere else; it fails, or goes on.
+    """
+
+    RELOCATE = "relocate"
+    FAIL = "fail"
+    SKIP = "skip"
 
 
 def _stretch_of(

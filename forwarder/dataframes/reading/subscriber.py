@@ -1,0 +1,108 @@
+"""The subscription of a stream: it is registered, looked at for each batch, renewed, and told what was read."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from forwarder.dataframes.reading.look import Look
+from forwarder.dataframes.reading.places import GO_ON, NUMBER, SINCE, Item
+from spool.errors import CorruptedFile, InvalidArgument
+from spool.index.commit import Subscription
+from spool.log.visibility import catch_up
+from spool.policies import subscriptions
+from spool.runtime.calls import public_call
+from spool.space import Space
+
+log = logging.getLogger("spool")
+
+
+class Subscriber:
+    """The subscription of a query, as the query sees it.
+
+    Args:
+        name: of the subscription.
+        queues: the names of those that the query reads; none: all queues.
+        expiry: seconds after which the subscription ends if the query has not come back.
+        fails: whether the query fails if something is gone that was kept for it, or else goes on.
+    """
+
+    def __init__(self, space: Space, name: str, queues: Sequence[str], expiry: float, *, fails: bool) -> None:
+        self._store = space.engine.store
+        self._name = name
+        self._queues = tuple(sorted(queues))
+        self._expiry = expiry
+        self._fails = fails
+
+    @public_call("registering a subscription")
+    def begin(self) -> int:
+        """Register it for a query without a checkpoint; returns the number of the commit that did.
+
+        InvalidArgument if there is one of its name with which something has been read.
+        """
+        return self._register(anew=not self._fails)
+
+    @public_call("renewing a subscription")
+    def renew(self, start: Mapping[str, int]) -> int:
+        """Return the commit that registered it, for a query that goes on behind ``start``; now and then, renew it.
+
+        InvalidArgument if something behind ``start`` was not kept. A query that is to go on all the same has it
+        registered anew.
+        """
+        known, wrong = self._look(start)
+        if known is None:
+            if self._fails:
+                raise InvalidArgument(wrong)
+            log.warning("%s. It is registered anew, and the query goes on", wrong)
+            return self._register(anew=True)
+        if known.expires - self._store.clock.now() < self._expiry / 2:
+            subscriptions.advance(self._store, self._name, known.since, known.after, self._expiry)
+        return known.since
+
+    @public_call("reading messages")
+    def kept(self, look: Look, begin: int, end: Mapping[str, int]) -> list[tuple[Item, int]]:
+        """Return what was put behind the commit ``begin`` up to ``end``, each item with the bytes of its bodies.
+
+        InvalidArgument if it was not kept. CorruptedFile if a commit is damaged.
+        """
+        found, lost = look.kept_items(begin + 1, end[NUMBER])
+        # Behind the look: what was kept until now was there.
+        known, wrong = self._look({**end, NUMBER: begin})
+        if known is None or lost:
+            wrong = wrong or f"commit {lost[0]} is kept for the subscription {self._name!r}, and cannot be read"
+            if self._fails:
+                raise InvalidArgument(wrong) if known is None else CorruptedFile(f"{wrong}; {GO_ON}")
+            log.warning("%s. The query goes on with what can be read", wrong)
+        return found
+
+    @public_call("renewing a subscription")
+    def read(self, end: Mapping[str, int]) -> None:
+        """Note that all up to ``end`` was read. If the subscription has ended, the next look says so."""
+        subscriptions.advance(self._store, self._name, end[SINCE], end[NUMBER], self._expiry)
+
+    def _register(self, *, anew: bool) -> int:
+        return subscriptions.register(self._store, self._name, self._queues, self._expiry, anew=anew)
+
+    def _look(self, start: Mapping[str, int]) -> tuple[Subscription | None, str]:
+        """Return the subscription if all that was put behind ``start`` since it was registered is kept; or None, and
+        what is wrong."""
+        catch_up(self._store)
+        known, begin = subscriptions.subscription(self._store, self._name), start[NUMBER]
+        if known is None:
+            wrong = "there is none of this name: it was deleted, or has ended because no query came back in time"
+        elif SINCE not in start:
+            wrong = "the query read without one up to now"
+        elif known.since != start[SINCE]:
+            wrong = f"it was registered anew by commit {known.since}"
+        elif known.queues != self._queues:
+            wrong = f"it was registered for {_named(known.queues)}, and the query reads {_named(self._queues)}"
+        elif known.after > max(begin, known.since):
+            wrong = f"it has been read up to commit {known.after}, by another query or with a later checkpoint"
+        else:
+            return known, ""
+        return None, (
+            f"what was put behind commit {begin}, where the query is, was not all kept by the subscription "
+            f"{self._name!r}: {wrong}. What was consumed since may be gone; {GO_ON}"
+        )
+
+
+def _named(queues: Sequence[str]) -> str:
+    return ", ".join(queues) or "all queues"

@@ -1,0 +1,68 @@
+"""``spool-admin subscription``: list the readers for which messages are kept, and delete one."""
+
+from dataclasses import asdict
+
+import click
+
+from xaspool_scripts.common import Failure, json_option, note, opened, space_option
+from xaspool_scripts.options import confirmed, yes_option
+from xaspool_scripts.output import messages, moment, printable, table, write_json
+
+
+@click.group()
+@space_option
+def subscription() -> None:
+    """Readers that take nothing, streams of Spark's, for which what is put is kept until they have read it."""
+
+
+@subscription.command("list")
+@json_option
+@space_option
+def list_(as_json: bool) -> None:
+    """List the subscriptions: queues, how far each has read, how much is kept for it, and until when.
+
+    \b
+    Example:
+      spool-admin subscription list
+    """
+    with opened() as space:
+        found = space.subscriptions()
+    if as_json:
+        for name, each in found.items():
+            write_json({"name": name, **asdict(each)})
+    elif found:
+        columns = ("name", "queues", "read to", "unread", "kept bytes", "expires at")
+        rows = (
+            (name, ", ".join(each.queues) or "all", each.read_to, each.unread, each.kept_bytes, moment(each.expires_at))
+            for name, each in found.items()
+        )
+        table(columns, rows)
+    else:
+        note("there are no subscriptions: a stream of Spark's registers one by its option subscription")
+
+
+@subscription.command()
+@click.argument("name", metavar="NAME")
+@yes_option
+@space_option
+def delete(name: str, yes: bool) -> None:
+    """Delete a subscription: what is kept for it alone is removed. On a terminal, it asks first.
+
+    Its query fails at its next batch, and says what to do.
+
+    \b
+    Example:
+      spool-admin subscription delete seen --yes
+    """
+    import spool
+
+    with opened() as space:
+        there = space.subscriptions().get(name)
+        unread = messages(there.unread if there is not None else 0)
+        if there is not None and not confirmed(f"delete {printable(name)}, which has not read {unread}?", yes):
+            raise Failure("nothing was deleted")
+        try:
+            space.delete_subscription(name)
+        except spool.InvalidArgument as error:
+            raise Failure(str(error)) from error
+    note(f"deleted {printable(name)}")

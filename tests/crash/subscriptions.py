@@ -1,0 +1,141 @@
+"""A reader with a subscription, beside processes that put, take and reclaim, and one that ends what has expired."""
+
+from dataclasses import dataclass, field
+
+import spool
+from spool.policies import subscriptions
+from spool.store.store import Store
+from tests.crash.book import DONE, Book, Unexplained
+from tests.crash.interleave import Scenario, Stage
+from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
+from tests.simdisk import SimulatedDisk
+
+_NAME, _QUEUE, _SECONDS = "s", "a", 3600.0
+
+
+@dataclass
+class Subscriber:
+    """What a reader knows, in a checkpoint that outlives its process.
+
+    since: the commit that registered it; 0: it does not know of one. offset: the last commit that it has read.
+    deeds: how many had begun when it was registered. expires: the time up to which it was told that it is kept.
+    lapsed: it was told that it has ended.
+    """
+
+    since: int = 0
+    offset: int = 0
+    deeds: int = 0
+    expires: float = 0.0
+    lapsed: bool = False
+    read: dict[int, list[str]] = field(default_factory=dict)
+
+    def reads(self, book: Book, batches: int) -> Program:
+        """Register, if it was not, and read batch after batch."""
+
+        def run(space: spool.Space) -> None:
+            store = space._store
+            if not self.since:
+                expires = store.clock.now() + _SECONDS
+                since = subscriptions.register(store, _NAME, (_QUEUE,), _SECONDS)
+                self.since, self.offset, self.deeds, self.expires = since, since, len(book.deeds), expires
+            for _ in range(0 if self.lapsed else batches):
+                found = self._behind(store)
+                if found is None:
+                    return
+                self.offset, self.read = max([self.offset, *found]), {**self.read, **found}
+                expires = store.clock.now() + _SECONDS
+                if not subscriptions.advance(store, _NAME, self.since, self.offset, _SECONDS):
+                    self._told_that_it_has_ended(store)
+                    return
+                self.expires = expires
+
+        return run
+
+    def judge(self, space: spool.Space, book: Book) -> None:
+        """All that was put since is read, or there to be read; once."""
+        if not self.since or self.lapsed:
+            return
+        found = self._behind(space._store)
+        if found is None:
+            return
+        bodies = [body for some in {**self.read, **found}.values() for body in some]
+        if len(bodies) != len(set(bodies)):
+            raise Unexplained(f"a message was read twice: {bodies}\n{book}")
+        for deed in book.deeds[self.deeds :]:
+            for queue, body in deed.puts:
+                if queue == _QUEUE and deed.outcomes == {DONE} and body not in bodies:
+                    raise Unexplained(f"{body} is kept for the subscription, and it has read {bodies}\n{book}")
+
+    def _behind(self, store: Store) -> dict[int, list[str]] | None:
+        """What was put behind its offset, by commit; None if the subscription has ended."""
+        if subscriptions.progress(store, _NAME, self.since) is None:
+            return self._told_that_it_has_ended(store)
+        with store.view.mutex:
+            behind = {n: state for n, state in store.view.index.files.items() if n > self.offset and n > self.since}
+            numbers = [number for number, state in behind.items() if _QUEUE in state.tally and state.span is None]
+        put = {number: subscriptions.put_by(store, number) for number in numbers}
+        if subscriptions.progress(store, _NAME, self.since) is None:
+            return self._told_that_it_has_ended(store)
+        found: dict[int, list[str]] = {}
+        for number, alone in put.items():
+            if alone is None:
+                raise Unexplained(f"commit {number} is kept for the subscription, and it is not there")
+            runs = [run for run in alone.messages.runs[number] if run.queue.name == _QUEUE]
+            bodies = [body for run in runs for body in store.files.cache.bodies(run, run.first, run.live)]
+            found[number] = [bytes(body).decode() for body in bodies]
+        return found
+
+    def _told_that_it_has_ended(self, store: Store) -> None:
+        if store.clock.now() < self.expires:
+            raise Unexplained(f"the subscription has ended, which was renewed until {self.expires}")
+        self.lapsed = True
+
+    def __str__(self) -> str:
+        return f"read up to {self.offset} since {self.since}: {self.read}{', lapsed' if self.lapsed else ''}"
+
+
+def _subscriber(stage: Stage) -> Subscriber:
+    reader = Subscriber()
+    stage.book.readers.append(reader)
+    return reader
+
+
+def _subscription_beside_reclaim(stage: Stage) -> None:
+    """What is put and taken behind the registration is reclaimed once it was read, by whichever process of the reader:
+    a second one goes on where the first has come to."""
+    book, reader = stage.book, _subscriber(stage)
+    stage.process("S", reader.reads(book, 2))
+    stage.process("P", one_after_the_other(putting(book, "P", group=2), getting(book, "P", 3), reclaiming, reclaiming))
+
+    def second(stage: Stage, disk: SimulatedDisk) -> None:
+        while not stage.others_are_done():
+            stage.clock.sleep(0.01)
+        reader.reads(book, 1)(stage.open(disk))
+
+    stage.newcomer("Z", second)
+
+
+def _subscription_that_expires(stage: Stage) -> None:
+    """Its time passes while it reads: it is renewed, or has ended and is told so."""
+    book, (reader,) = stage.book, stage.book.readers
+    assert isinstance(reader, Subscriber)
+
+    def late(space: spool.Space) -> None:
+        stage.clock.wall_step = 2 * _SECONDS
+        subscriptions.end_expired(space._store)
+
+    stage.process("S", reader.reads(book, 2))
+    stage.process("P", one_after_the_other(putting(book, "P"), getting(book, "P", 2), reclaiming))
+    stage.process("E", one_after_the_other(late, reclaiming))
+
+
+def _registered(space: spool.Space, book: Book) -> None:
+    reader = Subscriber()
+    reader.reads(book, 0)(space)
+    book.readers.append(reader)
+
+
+SUBSCRIPTIONS = (
+    Scenario("a subscription beside reclaim", _subscription_beside_reclaim, ("m0",), afterwards=reclaiming),
+    Scenario("a subscription that expires", _subscription_that_expires, ("m0",), _registered, afterwards=reclaiming),
+)

@@ -1,0 +1,32 @@
+"""``spool-admin subscription``: what is kept for readers can be seen, and let go."""
+
+from pathlib import Path
+
+import spool
+from spool.maintenance.reclaim import reclaim
+from spool.policies.subscriptions import register
+from tests.scripts.conftest import Run, one_line
+
+
+def test_x05_subscriptions_are_listed_and_deleted(run: Run, path: Path) -> None:
+    one_line(run("subscription", "list"), "there are no subscriptions", "option subscription")
+    with spool.open(path) as space:
+        since = register(space._store, "seen", ("orders",), 3600.0)
+        register(space._store, "all", (), 3600.0)
+        space.put_many("orders", [b"abc", b"d"])
+        space.get_many("orders", 2)
+    listed = run("subscription", "list").text
+    assert all(word in listed for word in ("seen", "orders", "all", "unread", "kept bytes"))
+    every, seen = run("subscription", "list", "--json").objects
+    assert (every["name"], every["queues"]) == ("all", [])
+    expected = {"name": "seen", "queues": ["orders"], "since": since, "read_to": since, "unread": 2, "kept_bytes": 4}
+    assert seen.items() >= expected.items()
+    one_line(run("subscription", "delete", "sen", "--yes"), "no subscription 'sen'; did you mean seen?")
+    for name in ("seen", "all"):
+        one_line(run("subscription", "delete", name, "--yes"), f"deleted {name}")
+    assert run("subscription", "list", "--json").objects == []
+    with spool.open(path) as space:
+        space.put("orders", b"the newest commit stays")
+        while reclaim(space._store):
+            pass
+        assert len(space._store.view.index.files) <= 3
