@@ -6,10 +6,15 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from forwarder.services.service import MAX_REPLY, Caller, Request
+from forwarder.services.service import MAX_REPLY, Caller, Request, Service
 from spool.workers.outcome import Outcome, of_error
 
 Key = TypeVar("Key")
+
+
+def threads_of(service: Service) -> int:
+    """Return how many calls of a service one process may have under way at a time."""
+    return service.threads if service.watched is None else 1
 
 
 class CallThreads:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from socket import gethostname
 
-from forwarder.calls import Calls, CallThreads
+from forwarder.calls import Calls, CallThreads, threads_of
 from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
@@ -241,5 +241,5 @@ def _threads(service: Service) -> CallThreads:
     """Return the opened service with its threads; it is opened once in each worker process."""
     key = (os.getpid(), service)
     if key not in _opened:
-        _opened[key] = CallThreads(service.open(), service.threads if service.watched is None else 1)
+        _opened[key] = CallThreads(service.open(), threads_of(service))
     return _opened[key]

@@ -1,11 +1,17 @@
-"""Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and Java."""
+"""Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and Java.
+
+Each message has a transaction of its own, so that a call that hangs can be given up alone, and a call that ends the
+process counts as a try of its own message alone. A round could tell neither in one process.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 
+from forwarder.calls import threads_of
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from forwarder.failures import Failures
 from forwarder.forwarder import as_routes, check_routes, in_steps
@@ -27,7 +33,9 @@ log = logging.getLogger("spool.forwarder")
 
 
 class ThreadForwarder:
-    """Take messages from queues and call a service for each, in a thread a queue. Arguments as of ``Forwarder``.
+    """Take messages from queues and call a service for each, in threads. Arguments as of ``Forwarder``.
+
+    A queue has as many threads as its service allows calls at a time; services that are watched have one.
 
     Raises:
         ServiceError: a route cannot work.
@@ -112,36 +120,40 @@ class ThreadForwarder:
                     self._end()
 
     def _run_route(self, space: Space, route: Route, once: bool) -> None:
-        pause = FIRST_PAUSE_SECONDS
         try:
-            caller = route.service.open()
-            while not self._stop.is_set():
-                calls = _Calls(space, route, caller)
-                worker = Worker(
-                    space, route.queue, partial(self._call, calls), once=once, timeout=route.service.watched,
-                    stop=self._stop, on_handled=partial(self._report, calls), on_failure=route.on_failure,
-                )  # fmt: skip
-                calls.worker = self._workers[route.queue] = worker
-                try:
-                    done = worker.run()
-                finally:
-                    self._add(route.queue, worker.summary, calls, once)
-                if calls.down and route.queue not in self._down_since:
-                    self._down_since[route.queue] = time.monotonic()
-                    self._tell(Down(route.queue, calls.down))
-                if once or not calls.down:
-                    return
-                pause = FIRST_PAUSE_SECONDS if done.handled else pause
-                seconds = max(pause, calls.retry_after)
-                log.warning("%s: %s; next try in %g s", route.queue, calls.down, seconds)
-                self._tell(Paused(route.queue, calls.down, seconds))
-                self._stop.wait(seconds)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            with closing(route.service.open()) as caller:
+                self._call_until_stopped(space, route, caller, once)
         except (SpoolError, OSError) as error:
             self._fail(f"{route.queue}: {error}")
         except Exception as error:  # a defect: the other routes end too, so that it is noticed
             log.exception("the route of queue %s ended", route.queue)
             self._fail(f"{route.queue}: {type(error).__name__}: {error}")
+
+    def _call_until_stopped(self, space: Space, route: Route, caller: Caller, once: bool) -> None:
+        queue, pause = route.queue, FIRST_PAUSE_SECONDS
+        while not self._stop.is_set():
+            calls = _Calls(space, route, caller)
+            worker = Worker(
+                space, queue, partial(self._call, calls), threads=threads_of(route.service), once=once,
+                timeout=route.service.watched, stop=self._stop, on_handled=partial(self._report, calls),
+                on_failure=route.on_failure,
+            )  # fmt: skip
+            calls.worker = self._workers[queue] = worker
+            try:
+                done = worker.run()
+            finally:
+                self._add(queue, worker.summary, calls, once)
+            if calls.down and queue not in self._down_since:
+                self._down_since[queue] = time.monotonic()
+                self._tell(Down(queue, calls.down))
+            if once or not calls.down:
+                return
+            pause = FIRST_PAUSE_SECONDS if done.handled else pause
+            seconds = max(pause, calls.retry_after)
+            log.warning("%s: %s; next try in %g s", queue, calls.down, seconds)
+            self._tell(Paused(queue, calls.down, seconds))
+            self._stop.wait(seconds)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _call(self, calls: "_Calls", message: Message) -> Outcome:
         with self._mutex:
@@ -156,7 +168,7 @@ class ThreadForwarder:
 
     def _report(self, calls: "_Calls") -> None:
         effects = calls.handled_since()
-        self._tell(Done(calls.queue, "", effects, calls.seconds))
+        self._tell(Done(calls.queue, "", effects or {str(Effect.KEPT): 1}, calls.seconds))
         if effects and calls.queue in self._down_since:
             self._tell(Up(calls.queue, time.monotonic() - self._down_since.pop(calls.queue)))
 
@@ -197,9 +209,9 @@ def _counts(done: WorkSummary) -> dict[str, int]:
 
 
 class _Calls:
-    """The calls of one route's service, until it cannot be reached.
+    """The calls of one route's service, in one thread or several, until it cannot be reached.
 
-    down: why it cannot; "" if it can. seconds: how long the last call took. failures: what its translations noted.
+    down: why it cannot; "" if it can. failures: what its translations noted.
     """
 
     worker: Worker
@@ -209,10 +221,15 @@ class _Calls:
         self.queue = route.queue
         self.down = ""
         self.retry_after = 0.0
-        self.seconds = 0.0
         self.failures = Failures()
         self._seen: dict[str, int] = {}
         self._route, self._caller = route, caller
+        self._mutex, self._of_thread = threading.Lock(), threading.local()
+
+    @property
+    def seconds(self) -> float:
+        """How long the last call in this thread took."""
+        return getattr(self._of_thread, "seconds", 0.0)
 
     def call(self, message: Message) -> Outcome:
         """Return what a call with this message comes to."""
@@ -227,9 +244,10 @@ class _Calls:
         else:
             begun = time.monotonic()
             outcome = self._caller(Request(message, raw))
-            self.seconds = time.monotonic() - begun
+            self._of_thread.seconds = time.monotonic() - begun
         if isinstance(outcome, Translated) and outcome.note:
-            self.failures.add(Effect.DELIVERED, outcome.note)
+            with self._mutex:
+                self.failures.add(Effect.DELIVERED, outcome.note)
         if isinstance(outcome, Retried) and not outcome.counted:
             return self._pause(outcome, f"the service was not reached ({outcome.reason})")
         return outcome

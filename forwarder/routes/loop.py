@@ -165,8 +165,8 @@ class RouteLoop:
         """Wait, if the last round found the route to be down, before the next one."""
         seconds = self._pace.take_pause()
         if seconds and not self._is_over():
-            self._tell(Paused(self._route.queue, self._pace.down, seconds))
             self._is_paused = True
+            self._tell(Paused(self._route.queue, self._pace.down, seconds))
             self._stop.wait(seconds)
             self._is_paused = False
 

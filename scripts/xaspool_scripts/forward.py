@@ -122,7 +122,7 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 )  # fmt: skip
 @click.option(
     "--no-spark", is_flag=True,
-    help="Call services in threads of this process, one for each queue, without Spark and Java.",
+    help="Call services in threads of this process, without Spark and Java: each message is a commit of its own.",
 )  # fmt: skip
 @json_option
 @space_option

@@ -32,7 +32,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
     monkeypatch.setattr(Forwarder, "_start", lambda self: spark)

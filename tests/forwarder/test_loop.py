@@ -165,13 +165,21 @@ def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed
             run.stop.set()
         return blocks
 
-    run = Running(space, job, answer, once=False)
+    class Watching(Running):
+        was_busy = False
+
+        def _tell(self, event: Event) -> None:
+            self.was_busy = self.was_busy or (isinstance(event, Paused) and self.loop.is_busy)
+            super()._tell(event)
+
+    run = Watching(space, job, answer, once=False)
     run.loop._pace._next_pause = 0.01
     run.loop.run()
     assert run.calls[:2] == [[0], list(range(FIRST))], "from the first message on"
     (down,), (pause,), (up,) = run.of(Down), run.of(Paused), run.of(Up)
     assert down.reason == pause.reason == "the service was not reached (connection refused)"
     assert run.events.index(down) < run.events.index(pause) < run.events.index(up)
+    assert run.was_busy, "a route that pauses is not idle"
     assert space.stats("work").claimed == 0
     assert all(not message.attempts for message in space.browse("work")), ids
 

@@ -20,7 +20,7 @@ from spool.workers.outcome import Rejected, Replied, Retried
 from tests.forwarder.rounds import bodies, in_process
 from tests.forwarder.test_services import call, request
 
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ from tests.forwarder.rounds import in_process
 
 driver.spark_job = lambda context, chunks, tasks: in_process(chunks)
 print("ready", flush=True)
-spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 Forwarder(sys.argv[1], {"work": sys.argv[2]}, spark).run(once=True)
 """
 

@@ -13,7 +13,7 @@ from forwarder import forwarder as driver
 from forwarder.task import Block, Chunk
 from tests.forwarder.rounds import bodies, in_process
 
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def test_q11answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space.change_queue("work", retries=1)
     space.put_many("work", [b"small"] * 3)
     large = space.put("work", b"large")
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
     for _ in range(3):  # as a night's calls of ``--once``
         Forwarder(space.path, [Route("work", Scripted("it"))], spark).run(once=True)
     assert space.stats("replies").ready == 3

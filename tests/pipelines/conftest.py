@@ -14,7 +14,7 @@ from tests.at_once import AT_ONCE
 from tests.forwarder.rounds import in_process
 from tests.pipelines import hooks
 
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 HOOKS = "tests.pipelines.hooks"
 
 Run = Callable[[Pipeline], Summary]

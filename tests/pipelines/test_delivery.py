@@ -1,5 +1,6 @@
 """Destinations that are stopped, down or full; a pipeline that runs until it is told to stop; and what cannot run."""
 
+import dataclasses
 import json
 import socket
 import threading
@@ -12,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder import MissingQueue, Pipeline, ServiceError, ThreadForwarder
+from forwarder import MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
+from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from forwarder.pipelines import in_threads
 from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, bodies, declared
@@ -125,7 +127,8 @@ def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
     pipeline = with_web(port := free_port())
     pipeline.create_queues(space)
     space.put("p", "x")
-    forwarder = ThreadForwarder(space.path, pipeline.routes())
+    events: list[Event] = []
+    forwarder = ThreadForwarder(space.path, pipeline.routes(), on_event=events.append)
     ran = threading.Thread(target=forwarder.run)
     ran.start()
     try:
@@ -142,6 +145,43 @@ def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
         ran.join(30)
     assert forwarder.summary.down == {}
     assert forwarder.summary.errors == []
+    of_one = [type(event) for event in events if getattr(event, "queue", "p.to.one") == "p.to.one"]
+    assert of_one[:4] == [Begun, Done, Down, Paused]
+    assert of_one.count(Stopping) == 1
+    assert [kind for kind in of_one if kind is not Stopping][-2:] == [Done, Up]
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """A service each of whose calls waits until four are under way."""
+
+    threads = 4
+    watched = None
+
+    def check(self) -> None:
+        pass
+
+    def open(self) -> "Together":
+        return self
+
+    def __call__(self, request: Request) -> Outcome:
+        TOGETHER.wait(60)
+        return Replied()
+
+    def close(self) -> None:
+        TOGETHER.abort()
+
+
+TOGETHER = threading.Barrier(4)
+
+
+@pytest.mark.timeout(60)
+def test_threads_have_as_many_calls_under_way_as_the_service_allows(space: spool.Space) -> None:
+    space.create_queue("work")
+    space.put_many("work", range(8))
+    summary = ThreadForwarder(space.path, {"work": Together()}).run(once=True)
+    assert summary.effects == {"work": {"delivered": 8}}
+    assert TOGETHER.broken, "the service was closed"
 
 
 @pytest.mark.timeout(60)
@@ -201,6 +241,14 @@ def test_spool_forward_makes_the_queues_of_a_pipeline_and_runs_it(space: spool.S
     )  # fmt: skip
     assert hooks.delivered == [("one", "X")]
     assert bodies(space, "adt.to.two") == ["X"]
+    space.put("adt", "y")
+    told = [
+        json.loads(line)
+        for line in CliRunner().invoke(main, [*words, "--no-spark", "--once", "--json"]).stdout.splitlines()
+    ]
+    assert [(event["event"], event.get("queue")) for event in told] == [
+        ("begun", None), ("done", "adt"), ("done", "adt.translate"), ("done", "adt.to.one"), ("stopped", None),
+    ]  # fmt: skip
 
 
 def test_spool_forward_tells_each_mistake_of_a_file_on_a_line(space: spool.Space, tmp_path: Path) -> None:
