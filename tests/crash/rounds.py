@@ -27,6 +27,7 @@ from tests.crash.compactions import COMPACTED, compacting
 from tests.crash.interleave import Scenario, Stage
 from tests.crash.programs import Program, getting, one_after_the_other, putting, reclaiming
 from tests.forwarder.rounds import Scripted, answers, run_round
+from tests.machine import PowerCut
 from tests.simdisk import ROOT, SimulatedDisk
 
 _REST_SECONDS = 0.01
@@ -58,7 +59,9 @@ class Workers:
             lost = any(disk.dead for number, disk in self._running.items() if number in wanted)
             return lost or all(disk.dead for disk in self._alive)
 
-        self._stage.schedule.wait_until(lambda: self._results.keys() >= wanted.keys() or died())
+        self._stage.schedule.wait_until(lambda: self._results.keys() >= wanted.keys() or died() or self.are_left())
+        if self.are_left():
+            raise PowerCut("the driver was killed")
         if self._results.keys() >= wanted.keys():
             return [self._results[number] for number in wanted]
         self._waiting = [one for one in self._waiting if one[0] not in wanted]

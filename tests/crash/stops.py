@@ -129,12 +129,12 @@ def die_and_stop(explorer: Interleaver, victim: int, described: str, *, first: i
             explorer.play((*plan, Switch(later, then)))
 
 
-def die_at_each_step(explorer: Interleaver, victim: int, described: str) -> None:
+def die_at_each_step(explorer: Interleaver, victim: int, described: str, *, of: int | None = None) -> None:
     """From such a call on: the victim's process dies before each of its steps, and in another life the power fails; and
-    once when all are told."""
-    whole = explorer.play(())
-    first = calls_of(whole, victim, described)[0]
-    for step in calls_of(whole, victim):
+    once when all are told. ``of``: before each step of another actor's."""
+    whole, actor = explorer.play(()), victim if of is None else of
+    first = calls_of(whole, actor, described)[0]
+    for step in calls_of(whole, actor):
         if step >= first:
             explorer.play((Kill(step, victim),))
             explorer.play((Cut(step),))

@@ -79,13 +79,16 @@ def test_the_files_of_what_a_round_holds_stay(record_property) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("rules", [Rules.ORDERED, Rules.STRICT], ids=lambda rules: rules.value)
 @pytest.mark.parametrize(
-    ("scenario", "victim"),
-    [(ROUND, WORKER), (ROUND, DRIVER), (WRITE, TASK), (WRITE, HOLDER), (WRITE, WRITER), (WRITE, REPLAYER)],
-)
+    ("scenario", "victim", "of"),
+    [
+        (ROUND, WORKER, WORKER), (ROUND, DRIVER, DRIVER), (WRITE, TASK, TASK), (WRITE, HOLDER, WRITER),
+        (WRITE, WRITER, WRITER), (WRITE, REPLAYER, REPLAYER),
+    ],
+)  # fmt: skip
 def test_whichever_process_of_a_job_dies_at_each_of_its_steps(
-    scenario: str, victim: int, rules: Rules, record_property
+    scenario: str, victim: int, of: int, rules: Rules, record_property
 ) -> None:
     """A round's messages and their replies, and a write's rows, are there once; and after a power cut, too."""
     explorer = explorer_of(scenario, rules)
-    die_at_each_step(explorer, victim, "")
+    die_at_each_step(explorer, victim, "", of=of)
     record_property("narrow windows: schedules", explorer.count.schedules)
