@@ -81,7 +81,8 @@ class Run:
             kind, program, pid = victim([*self.forwarders, self.sweeper], left, self.chance)
             time.sleep(self.chance.uniform(0.0, 0.1))
             stats = self.space.stats("work")
-            if stats.claimed < sum(one.is_ready() for one in self.forwarders):  # each may have one at a time only
+            # Each may have one at a time only, and perhaps none is ready yet.
+            if stats.claimed < max(1, sum(one.is_ready() for one in self.forwarders)):
                 if not stats.ready:
                     self.feed()
                 continue
