@@ -4,7 +4,7 @@
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spool.admin.findings import LEFT_ALONE, Kind
@@ -14,11 +14,12 @@ from spool.disk.disk import Disk
 from spool.disk.recycler import consumed_number
 from spool.errors import CorruptedFile, NewerFormat
 from spool.format.reader import FileContents, contents_of, open_file, prove, read_header
+from spool.format.schema import ADDRESSING
 from spool.log.visibility import is_branch_file
 from spool.model import layout
 from spool.model.layout import CommittedName
 from spool.model.xid import FORMATS_BOUND_TO_A_LIFE, Xid
-from spool.policies.claim_journal import all_journals
+from spool.policies.claim_journal import all_journals, read_journal
 from spool.store.parts import Shared
 from spool.text import plural
 
@@ -32,7 +33,7 @@ class Condition(enum.Enum):
 
     WHOLE = "whole"
     TORN = "torn"
-    MISSING = "missing"
+    MISSING = "missing, or empty"
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Evidence:
     locked: the branches whose lock a live process holds.
     live_coordinators: the gtrids whose coordinator lives.
     busy_intakes: those of `captured` that a live intake works on.
+    named: the highest number that a branch in prepared/, or a claim journal, names.
     """
 
     alone: bool
@@ -72,6 +74,7 @@ class Evidence:
     locked: set[Xid] = field(default_factory=set)
     live_coordinators: set[bytes] = field(default_factory=set)
     busy_intakes: set[str] = field(default_factory=set)
+    named: int = 0
 
 
 class Step(enum.Enum):
@@ -109,14 +112,15 @@ def read(disk: Disk, shared: Shared, *, alone: bool) -> Evidence:
     """Read every directory. A process that is not alone leaves unpublished numbers to their writers."""
     evidence = Evidence(alone)
     names = sorted(disk.names(layout.COMMITTED))
+    _read_prepared(disk, shared.xids, evidence)
     if alone:
+        evidence.named = max([evidence.named, *_numbers_in_journals(disk)])
         _read_numbers(disk, shared.counters, evidence, names)
     else:
         evidence.issued, evidence.published = (
             shared.counters.read().issued,
             shared.counters.read().check().published,
         )
-    _read_prepared(disk, shared.xids, evidence)
     if alone:
         _read_adoptions(disk, evidence, names)
     evidence.strays += [f"{layout.COMMITTED}/{name}" for name in names if _is_stray(name, evidence)]
@@ -139,14 +143,15 @@ def _read_numbers(disk: Disk, counters: Counters, evidence: Evidence, names: Ite
     page = counters.read()
     newest, mark = _newest_whole(disk, sorted(numbers, reverse=True))
     _read_lost_names(disk, evidence, last_in_reach({p.number for p in parsed}, newest))
-    seen = {*(p.number for p in parsed), *_quarantined_numbers(disk), page.issued}
+    # A commit that was not flushed may be lost, and what names it not: its number is not given to another one.
+    seen = {*(p.number for p in parsed), *_quarantined_numbers(disk), page.issued, evidence.named}
     issued = last_in_reach(seen - {0}, newest)
     evidence.issued = issued
     evidence.published = min(mark, issued)
     if page.boot_id == disk.boot_id():  # after a failed flush, only what was durable before counts
         evidence.published = min(issued, max(mark, page.durable if page.is_stopped else page.published))
     for number in range(evidence.published + 1, issued + 1):
-        evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "")
+        evidence.unpublished[number] = _condition(disk, number) if number in numbers else (Condition.MISSING, "no file")
 
 
 def _read_lost_names(disk: Disk, evidence: Evidence, highest: int) -> None:
@@ -224,6 +229,9 @@ def _newest_whole(disk: Disk, numbers: Iterable[int]) -> tuple[int, int]:
 
 
 def _condition(disk: Disk, number: int) -> tuple[Condition, str]:
+    identity = disk.identity(layout.committed(number))
+    if identity is not None and identity.is_regular and not identity.size:
+        return Condition.MISSING, "an empty file"
     try:
         handle = open_file(disk, layout.committed(number))
     except CorruptedFile as error:
@@ -249,8 +257,16 @@ def _read_prepared(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
         if contents is None and not disk.exists(f"{layout.PREPARED}/{name}"):
             continue  # it was decided and moved since it was listed
         whole = contents is not None and is_branch_file(contents.header, xid)
+        if contents is not None and whole:
+            commands = [command for table in contents.tables for command in table.commands]
+            evidence.named = max([evidence.named, *(one[1] for one in commands if one[0] in ADDRESSING)])
         evidence.prepared[xid] = "" if whole else "it is damaged, or another branch's file"
         _read_locks(xids, evidence, xid)
+
+
+def _numbers_in_journals(disk: Disk) -> Iterator[int]:
+    for xid in all_journals(disk):
+        yield from (number for number, _, _ in read_journal(disk, xid).ranges)
 
 
 def _read_locks(xids: LockFile, evidence: Evidence, xid: Xid) -> None:
@@ -358,8 +374,8 @@ def _about_number(number: int, condition: Condition, detail: str) -> Decision:
             Step.FINISH, Kind.FINISHED, name, f"its writer ended before it was visible ({detail})", number=place
         )
     if condition is Condition.TORN:
-        return Decision(Step.QUARANTINE_NUMBER, Kind.TORN, name, f"it was never acknowledged: {detail}", number=place)
-    return Decision(Step.FILL, Kind.EMPTY_NUMBER, name, "the number was issued and has no file", number=place)
+        return Decision(Step.QUARANTINE_NUMBER, Kind.TORN, name, f"it was not flushed yet: {detail}", number=place)
+    return Decision(Step.FILL, Kind.EMPTY_NUMBER, name, f"the number was issued and has {detail}", number=place)
 
 
 def _about_adoption(evidence: Evidence, name: CommittedName, xid: Xid | None, wrong: str) -> Decision | None:

@@ -52,6 +52,7 @@ class SimulatedDisk(Disk):
         self.ordered = machine.ordered
         self.flush_carries_name = machine.flush_carries_name
         self.names_follow = machine.names_follow
+        self.flushes_everything = machine.ordered or not machine.flush_carries_name
         self.machine = machine
         self.dead = False
         self.every_disk = [self]  # of this process: its own and the mirror's
@@ -258,6 +259,12 @@ class SimulatedDisk(Disk):
         self._step("flush", handle)
         self.flushes += 1
         self.machine.flush(self._handle(handle), names=False)
+
+    def flush_everything(self) -> None:
+        self._step("flush", "everything")
+        self.flushes += 1
+        for inode in {id(inode): inode for inode in (self.machine.root, *(i for _, i in self.machine.walk()))}.values():
+            self.machine.flush(inode)
 
     def flush_directory(self, name: str) -> None:
         self._step("flush", name)

@@ -1,9 +1,9 @@
 """Reading as a stream: batch after batch of what was put, from one commit to another.
 
-An offset is the number of a commit: all that was put up to it is read. Numbers are visible in their order (Rule 2), so
-nothing appears behind an offset later. Spark keeps the offsets in the checkpoint of the query, and the space knows
-nothing of its readers: any number of queries read it side by side, and what is consumed before a query came to it is
-not read by that query.
+An offset is the number of a durable commit: all that was put up to it is read. Numbers are visible in their order (Rule
+2), so nothing appears behind an offset later, and none up to it is given out again (Rule 16). Spark keeps the offsets
+in the checkpoint of the query, and the space knows nothing of its readers: any number of queries read it side by side,
+and what is consumed before a query came to it is not read by that query.
 
 Offsets and plans are made in one process, which Spark starts for the query and which has the space open until the query
 ends. The tasks read as those of a batch read do.
@@ -207,5 +207,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Subscriber(self._opened(), of.subscription, of.queues, of.expiry, fails=of.fail_on_loss)
 
     def _published(self) -> int:
-        """Return the newest commit that is visible."""
-        return self._opened().engine.store.check_usable().published
+        """Return the newest commit that is visible and durable: the number of one that a power cut takes is given to
+        another, and Spark's checkpoint would say that it was read."""
+        store = self._opened().engine.store
+        page = store.check_usable()
+        if page.durable == page.published:
+            return page.published
+        from spool.log.sequence import flush_published
+
+        try:
+            flush_published(store)
+        except OSError as error:
+            store.fail("flushing what was published without a flush", error)
+        return store.check_usable().durable

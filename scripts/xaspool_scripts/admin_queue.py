@@ -65,7 +65,7 @@ def create(queue: str, create_missing: bool, **options: Any) -> None:
 )  # fmt: skip
 @space_option
 def change(queue: str, create_missing: bool, drop_group: Any, **options: Any) -> None:
-    """Change options of a queue; the others stay as they are. The value none removes an option.
+    """Change options of a queue; the others stay as they are. The value none removes an option (but --durability none).
 
     Programs that have the space open use the new options at once.
 

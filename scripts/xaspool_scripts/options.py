@@ -225,7 +225,10 @@ _QUEUE_OPTIONS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
         "--capacity-timeout", or_none(duration), _TIME,
         "How long the capacity command may run before it is ended, in seconds or e.g. 1m.",
     ),
-    ("--durability", or_none(str), "HOW", "When a put is done: flush, as soon as its message is on the disk."),
+    (
+        "--durability", str, "HOW",
+        "When a put or a get is done: flush, when the disk has it; none, at once, and a power cut may lose it.",
+    ),
 )  # fmt: skip
 
 

@@ -36,8 +36,8 @@ _IN_WORDS = (
     ("in doubt", "transaction waits for a decision", "transactions wait for a decision"),
     (
         "torn",
-        "file was only half written, and its commit was never acknowledged",
-        "files were only half written, and their commits were never acknowledged",
+        "file was only half written: its commit was not flushed yet",
+        "files were only half written: their commits were not flushed yet",
     ),
     (
         "finished",

@@ -8,7 +8,7 @@ class Kind(enum.StrEnum):
     """What a finding is about. Only DAMAGED means loss."""
 
     FINISHED = "finished"  # a whole commit whose writer died before it was published
-    TORN = "torn"  # a file that was never acknowledged
+    TORN = "torn"  # a file whose flush had not ended
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
     RETURNED = "returned"  # an adopted branch whose commit did not survive: in doubt again

@@ -17,7 +17,7 @@ from spool.errors import (
     TransactionTimeout,
 )
 from spool.format.reader import FileContents
-from spool.log.sequence import settle_all, with_number_lock
+from spool.log.sequence import flush_published, settle_all, settle_to, with_number_lock
 from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
@@ -78,7 +78,21 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
 
     with editing(store):
         changed = edit_settings(store, edit).queues[name]
+        if "durability" in options and changed.durability == "flush":
+            _flush_all(store)
         return _with_warning(changed) if {"retries", "error_queue"} & options.keys() else changed
+
+
+def _flush_all(store: Store) -> None:
+    """Make durable all commits that were begun under the settings before: their messages may be lost no longer."""
+    # What has no number behind this looks at the settings first.
+    store.shared.control.lock(NUMBER, store.deadline(), "the lock on commit numbers")
+    try:
+        issued = store.shared.counters.read().issued
+    finally:
+        store.shared.control.unlock(NUMBER)
+    settle_to(store, issued, store.deadline())
+    flush_published(store)
 
 
 def _settings_text(

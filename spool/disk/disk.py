@@ -1,10 +1,9 @@
 """``Disk``: every look at and every change of a space's files goes through it.
 
 Nothing else in the project renames, flushes, unlinks or locks a file of a space, so a test can put a simulated disk in
-this place and cut the power between any two calls. Paths are relative to the space's directory; handles
-are small integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the
-kernel has dropped the pages and would say "fine" the second time.
-What a flush carries depends on the kind of file system: see ``spool.disk.stat``.
+this place and cut the power between any two calls. Paths are relative to the space's directory; handles are small
+integers. Errors are ``OSError``; a flush that fails is ``FlushFailed`` and is never tried again, because the kernel has
+dropped the pages and would say "fine" the second time. What a flush carries: see ``spool.disk.stat``.
 """
 
 import errno
@@ -62,6 +61,7 @@ class Disk:
         self.ordered = there and file_stat.renames_are_ordered(self.root)
         self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
         self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
+        self.flushes_everything = kernel.SYNCFS_TELLS and not self._in_turn  # else the flushes of others would suffer
         self.names_follow = self.ordered and file_stat.is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
             self._owner = kernel.owner_of(self.root)
@@ -133,10 +133,7 @@ class Disk:
         return self._opened(os.memfd_create, os.path.basename(name), os.MFD_CLOEXEC)
 
     def give_to_owner(self, name: str) -> None:
-        """Give a file or directory to the owner of the space, if this process is root's.
-
-        A file with a second name stays as it is: it may be another user's.
-        """
+        """Give it to the owner of the space, if this process is root's. A file with a second name stays another's."""
         if self._owner is None:
             return
         handle = self._opened(os.open, self.path(name), _BY_NAME_ALONE)
@@ -163,10 +160,7 @@ class Disk:
         return handle
 
     def open_to_overwrite(self, name: str) -> tuple[int, int, bool]:
-        """Open an existing regular file for writing; returns its handle, its size, and whether this is its only name.
-
-        Errors as of ``open``.
-        """
+        """``open`` a file for writing; returns its handle, its size, and whether this is its only name."""
         handle = self.open(name, write=True)
         found = os.fstat(handle)
         return handle, found.st_size, found.st_nlink == 1
@@ -329,6 +323,14 @@ class Disk:
         except OSError as error:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
+    def flush_everything(self) -> None:
+        """Flush all bytes and names of the file system: for many files, a small part of what flushing each costs."""
+        handle = self.open_directory("")
+        try:
+            self._flush_once(kernel.syncfs, handle)
+        finally:
+            self._close(handle)
+
     def flush_directory(self, name: str) -> None:
         """Flush the names in the directory."""
         handle = self._begin_turn(name)
@@ -399,10 +401,9 @@ class Disk:
         return True
 
     def watch_names(self, handle: int | None, directory: str) -> tuple[int, int]:
-        """Watch the names in a directory from now on.
+        """Watch the names in a directory from now on. OSError if the kernel grants no watch.
 
-        Returns the handle for ``changes_of_names`` (a new one if ``handle`` is None) and the directory's number in its
-        changes. Raises OSError if the kernel grants no watch.
+        Returns the handle for ``changes_of_names`` (a new one if ``handle`` is None) and the directory's number there.
         """
         used = self._opened(kernel.new_watcher) if handle is None else self._checked(handle)
         try:
@@ -413,10 +414,9 @@ class Disk:
             raise
 
     def changes_of_names(self, handle: int) -> list[NameChange]:
-        """Return the changes since the last call, in their order.
+        """Return the changes since the last call, in their order: what a look before this call saw, or newer ones.
 
-        The kernel records a change before the name can change again. So if a file was looked at before this call, no
-        older change of its name comes later.
+        (The kernel records a change before the name can change again.)
         """
         found: list[NameChange] = []
         with suppress(BlockingIOError):

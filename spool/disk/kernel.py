@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import signal
 import struct
 import time
@@ -19,6 +20,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 renameat2 = _libc.renameat2  # 0, or an error in ctypes.get_errno()
 renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 RENAME_NOREPLACE = 1
+# Earlier kernels return 0 from syncfs(2) although they could not write what was dirty.
+SYNCFS_TELLS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 8)
 AT_FDCWD = -100
 
 _IN_MODIFY = 0x2
@@ -52,6 +55,12 @@ def check_no_such_rename(source: str, target: str) -> None:
     code = ctypes.get_errno()
     if code not in (errno.EINVAL, errno.ENOSYS):
         raise as_unsupported(OSError(code, os.strerror(code), source, None, target), errno.EXDEV)
+
+
+def syncfs(descriptor: int) -> None:
+    """Flush all bytes and names of the file system of an open file (syncfs(2))."""
+    if _libc.syncfs(descriptor):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def set_mode(descriptor: int, mode: int) -> None:

@@ -56,6 +56,7 @@ class Index:
     unread: commits without live messages that are kept all the same, for a subscription.
     subscriptions: by the keys of their facts.
     retired: those of them that reclaim has recorded as going.
+    unflushed: commits that were published without a flush; the durable mark tells which of them have had one since.
     facts: by key, (commit, value, expiry time or None), the newest of each key.
     adopted: branches that a commit adopted, with its number.
     captured: dropped files that a commit names as captured by an intake.
@@ -73,6 +74,7 @@ class Index:
         self.unread: set[int] = set()
         self.subscriptions: dict[str, Subscription] = {}
         self.retired: set[int] = set()
+        self.unflushed: set[int] = set()
         self.facts: dict[str, tuple[int, Any, float | None]] = {}
         self._expiries: list[tuple[float, str]] = []  # of facts: a heap of (time, key)
         self.adopted: dict[Xid, int] = {}
@@ -205,10 +207,8 @@ class Index:
     def _remove_next(self, number: int, ordinal: int, end: int) -> tuple[Queue | None, int, int]:
         """Remove neighbouring messages from position ``number``/``ordinal`` on, at most to ordinal ``end``.
 
-        Returns:
-            Their queue, the commit in whose files they lay, and the ordinal behind them. If the first is not live, the
-            queue is None, and the ordinal is the one from which to go on.
-        """
+        Returns their queue, the commit in whose files they lay, and the ordinal behind them; if the first is not live,
+        None, 0, and the ordinal from which to go on."""
         messages = self.messages
         run, stop = messages.run_at(number, ordinal, end)
         if run is not None:

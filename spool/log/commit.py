@@ -20,11 +20,15 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 6. A number's byte is held from before it is issued until it is published or the space has stopped (rules 3 and 7).
 7. A file in ``active/`` has an owner: the byte of its xid is held while it lies there (rule 6).
 8. A flush that fails is not tried again; the space stops before any lock is let go of (rule 7).
+9. A commit is published without a flush only if it concerns no queue but those that may lose messages, or its caller
+   asks for that; and what it moves into another queue is flushed with it (rule 16).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
+from typing import Any
 
 from spool.coordination.counters import CounterPage
 from spool.coordination.locks import NUMBER, LockFile, xid_byte
@@ -33,14 +37,17 @@ from spool.errors import NO_ROOM, CommitUnknown, NotOpen, QueueNotFound, SpaceSt
 from spool.format.batch import CommitBatch, destinations_of
 from spool.format.header import stamp
 from spool.format.reader import FileContents
+from spool.format.schema import ADDRESSING
 from spool.format.table import Table
 from spool.format.writer import CommitFileWriter
 from spool.index.commit import Commit, Part
-from spool.log.sequence import settle_all, settle_to, with_number_lock
+from spool.log.sequence import flush_commit, flush_published, settle_all, settle_to, with_number_lock
 from spool.log.visibility import apply_own, catch_up
 from spool.model import layout
+from spool.model.settings import SpaceConfig
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
+from spool.store.parts import View
 from spool.store.settings import Settings
 from spool.store.store import WAIT_SECONDS, Store
 
@@ -65,16 +72,22 @@ def commit(
         seconds: how long each lock that is not free is waited for; None: without a limit. No wait counts the time that
             a large file, a full disk or the flush took.
         check: what must still be so when the file gets its number.
-        flush: False publishes the commit without a flush: a power cut may forget it.
+        flush: False publishes the commit without a flush: a power cut may forget it. True flushes it, unless it is
+            about queues alone that may lose messages.
         page: the counters, if the caller has just read them.
         make_room: called once if the disk is full, before the file is written again.
 
     Raises:
         CommitUnknown: the file has its number, and what followed failed. Of everything else nothing has happened.
     """
+    asked, known = flush, store.settings.known
     try:
         # 1. Write the whole file in active/, where nothing refers to it yet. A file that supersedes others must be true
         #    at its own number: its end is written in step 3, behind ``check``.
+        if flush and known.config.may_lose:
+            flush = file.streamed or _needs_flush(store.view, known.config, batch, batch.tables)
+            if not flush:
+                _keep_pace(store, page)
         if not batch.supersedes:
             write(store, file, batch, page, flush=flush, recycle=flush, make_room=make_room)
         number, contents = _issue(store, file, batch, seconds, check)  # steps 2 to 6
@@ -86,6 +99,10 @@ def commit(
         #    the disk.
         assert file.handle is not None
         store.files.disk.write_at(file.handle, *stamp(number))
+        if asked and not flush and store.settings.known is not known:
+            flush = _needs_flush(store.view, store.settings.known.config, batch, contents.tables)
+        if store.view.index.unflushed:
+            flush = _flush_moved(store, batch, contents.tables) or flush
         if store.files.mirror is not None:
             store.files.mirror.flush_both(number, file.flush if flush else _nothing)
         elif flush:
@@ -230,6 +247,61 @@ def write(
         file.abandon()
         make_room()
         file.complete(batch, now, durable, flushed=flush, pool=pool)
+
+
+# -- commits without a flush: rule 16 ----------------------------------------------------------------------------------
+
+# An opener after a power cut makes that many numbers durable one by one, and gives up at far more that have no file.
+MOST_UNFLUSHED = 4_096
+
+
+def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: Iterable[Table]) -> bool:
+    """Whether a commit may not be lost: unless all that it puts, changes, moves and removes is of queues that may lose
+    messages. ``tables``: all of the batch."""
+    if batch.facts or batch.adopts or batch.supersedes:
+        return True
+    for table in tables:
+        if not config.may_lose.issuperset(table.queues):
+            return True
+        for name, *about in table.commands:
+            if name not in ADDRESSING or not config.may_lose.issuperset(_queues_of(view, *about)):
+                return True
+    return False
+
+
+def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
+    """Return the queues of the messages that a command addresses, and that into which it moves them; "" stands for
+    those of messages that are gone."""
+    queues = {how["queue"]} if isinstance(how, Mapping) and "queue" in how else set[str]()
+    end = first + count
+    with view.mutex:
+        while first < end:
+            run, first = view.index.messages.run_from(number, first, end)
+            queues.add("" if run is None else run.queue.name)
+    return queues
+
+
+def _flush_moved(store: Store, batch: CommitBatch, tables: Iterable[Table]) -> bool:
+    """Flush the files, published without that, of messages which these tables, or branches that the batch adopts, move
+    into queues that lose none. Returns whether there are any: then the commit must be flushed, too."""
+    durable, may_lose = store.shared.counters.read().durable, store.settings.known.config.may_lose
+    moved = {
+        command[1]
+        for table in chain(tables, *(branch.tables for branch in batch.adopted))
+        for command in table.commands
+        if command[0] == "update" and "queue" in command[4] and command[4]["queue"] not in may_lose
+    }
+    late = [number for number in moved & store.view.index.unflushed if number > durable]
+    for number in late:
+        flush_commit(store.files.disk, number)
+    return bool(late)
+
+
+def _keep_pace(store: Store, page: CounterPage | None) -> None:
+    """Flush what was published without a flush, if that is much by now."""
+    page = page or store.shared.counters.read()
+    if page.issued - page.durable >= MOST_UNFLUSHED:
+        flush_published(store)
 
 
 def _nothing() -> None:

@@ -10,6 +10,8 @@ Invariants. The rules are those of docs/architecture.md, "The rules that keep pr
 3. The bytes of a dead writer's file prove nothing, even when they read well: they are copied and flushed before the
    number is published, or replaced by an empty commit (rule 3).
 4. Every issued number has a file: no number is issued twice.
+5. The durable mark passes a number only when its file was flushed. It is stored by the writer that publishes the next
+   number, or, over numbers that are published, under the number lock (rule 16).
 """
 
 from spool.coordination.counters import CounterPage
@@ -25,6 +27,8 @@ from spool.model import layout
 from spool.model.xid import new_local_xid
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.store import Store
+
+_FEW = 8  # files: flushing more of them one by one takes longer than flushing the whole file system
 
 
 def with_number_lock(control: LockFile, deadline: Deadline) -> None:
@@ -138,8 +142,47 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
     return page
 
 
+def flush_published(store: Store) -> None:
+    """Make durable what was published without a flush, and move the durable mark over it. Rule 16.
+
+    Raises FlushFailed; the space has stopped then.
+    """
+    disk, page = store.files.disk, store.shared.counters.read()
+    reached, published = page.durable, page.published
+    try:
+        if published - reached > _FEW and disk.flushes_everything:
+            disk.flush_everything()
+            reached = published
+        while reached < published and flush_commit(disk, reached + 1):
+            reached += 1
+    except FlushFailed:
+        store.stop()
+        raise
+    if reached == page.durable:
+        return
+    store.shared.control.lock(NUMBER, store.deadline(), "the lock on commit numbers")
+    try:
+        if store.shared.counters.read().durable < reached:
+            store.shared.counters.store_durable(reached)
+    finally:
+        store.shared.control.unlock(NUMBER)
+
+
+def flush_commit(disk: Disk, number: int) -> bool:
+    """Make the numbered file of a published commit durable; False if it is not there."""
+    try:
+        handle = disk.open(layout.committed(number))
+    except FileNotFoundError:
+        return False
+    try:
+        disk.make_durable(handle, layout.COMMITTED)
+    finally:
+        disk.close(handle)
+    return True
+
+
 def _is_whole(disk: Disk, number: int) -> bool:
-    """Whether the number's file is there and is proven whole. One that is damaged goes to quarantine."""
+    """Whether the number's file is there and is proven whole. One with damaged bytes goes to quarantine."""
     name = layout.committed(number)
     identity = disk.identity(name)
     if identity is None:
@@ -147,6 +190,8 @@ def _is_whole(disk: Disk, number: int) -> bool:
     if not identity.is_regular:
         quarantine(disk, name, "it is not a regular file: a power cut made something else of it")
         return False
+    if not identity.size:
+        return False  # a power cut came before its bytes were flushed: there is nothing to keep
     try:
         with opened(disk, name) as handle:
             found = prove(disk, handle).header.number
@@ -156,7 +201,7 @@ def _is_whole(disk: Disk, number: int) -> bool:
             return False  # its writer died before it stamped the file: nothing in it was committed, and nothing is lost
         reason = f"it carries the number {found}: stale bytes of another commit, or a torn write"
     except CorruptedFile as error:
-        reason = f"{error}; its writer died before the commit was acknowledged"
+        reason = f"{error}; its writer died before it was flushed"
     quarantine(disk, name, reason)
     return False
 

@@ -217,6 +217,8 @@ def apply(files: Files, prepared: PreparedBranches | None, index: Index, commit:
     except (CorruptedFile, FileNotFoundError) as error:
         log.info("the index is built anew: %s", error)
         done = False
+    if not header.flushed:
+        index.unflushed.add(number)
     if prepared is not None:
         for adoption in header.adopts:
             prepared.forget(adoption.xid)

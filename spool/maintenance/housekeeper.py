@@ -14,6 +14,7 @@ from spool.coordination.locks import FOLLOWING, HOUSEKEEPING
 from spool.disk.disk import FlushFailed
 from spool.errors import NotOpen, SpaceStopped, SpoolError
 from spool.log import checkpoint
+from spool.log.sequence import flush_published
 from spool.log.visibility import apply_own, apply_up_to
 from spool.maintenance import schedule
 from spool.maintenance.compaction import EVERY_SECONDS, Compactor
@@ -57,7 +58,7 @@ class Housekeeper:
         index = self._store.view.index
         self.next_look = index.applied + schedule.RECLAIM_LARGE_EVERY_COMMITS
         since = index.applied - self._reclaimed_at
-        many = since >= every and len(index.idle) >= every
+        many = since >= every and (len(index.idle) >= every or len(index.unflushed) >= schedule.FLUSH_COMMITS)
         if not many and (since < schedule.RECLAIM_LARGE_EVERY_COMMITS or not self._is_large()):
             return
         if self._beside:
@@ -73,7 +74,7 @@ class Housekeeper:
         )
 
     def tidy_up(self) -> None:
-        """Reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
+        """Flush, reclaim and write a checkpoint as the space closes, so that the next opener need not do it."""
         with suppress(OSError, SpaceStopped, NotOpen), self._store.guard:
             if self._store.shared.counters.read().is_stopped:
                 return
@@ -81,9 +82,18 @@ class Housekeeper:
                 apply_own(self._store)
             self._check_marks()
             end_expired(self._store)
+            if not self._store.shared.open_lock.has_others():
+                self._flush_at_the_end()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
+
+    def _flush_at_the_end(self) -> None:
+        try:
+            self._flush(due=True)
+        except FlushFailed:
+            self._store.stop()
+            raise
 
     def end(self) -> None:
         """End the thread: the space is closed."""
@@ -134,6 +144,7 @@ class Housekeeper:
         if elected:
             self._catch_up()
             self._expire()
+        self._flush(due=elected)
         self._check_marks()
         quiet = elected and self._is_quiet()
         compacted = elected and self.compact() > 0
@@ -151,10 +162,26 @@ class Housekeeper:
             self._store.dropped.popleft()()
 
     def _look_again(self) -> None:
-        """Notice edits of the settings; forget what has expired."""
+        """Notice edits of the settings; forget what has expired, and what others have flushed."""
         notice_edits(self._store)
         with self._store.view.mutex:
             self._store.view.index.forget_expired(self._store.clock.now())
+        self._forget_flushed()
+
+    def _flush(self, *, due: bool) -> None:
+        """Flush what was published without a flush, unless another process does, or reclaims, which begins with it."""
+        store, page = self._store, self._store.shared.counters.read()
+        if not schedule.is_flush_due(page.published - page.durable, due=due):
+            return
+        with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
+            if ours:
+                flush_published(store)
+        self._forget_flushed()
+
+    def _forget_flushed(self) -> None:
+        view, durable = self._store.view, self._store.shared.counters.read().durable
+        with view.mutex:
+            view.index.unflushed = {number for number in view.index.unflushed if number > durable}
 
     def _check_marks(self) -> None:
         if self._store.settings.known.config.has_marks:

@@ -24,6 +24,7 @@ from spool.format.schema import TOTALS_FACT
 from spool.index.commit import Retention, add_tallies
 from spool.index.index import Index
 from spool.log.commit import commit_batch
+from spool.log.sequence import flush_published
 from spool.log.visibility import catch_up
 from spool.model import layout
 from spool.policies.claim_journal import clean_up_after_dead
@@ -97,7 +98,7 @@ def reclaim(store: Store, pause: Callable[[], None] = lambda: None, behind: int 
             if not ours or _must_wait(store.files.disk, store.shared.counters):
                 return 0
             clean_up_after_dead(store, store.deadline())
-            _flush_unflushed(store.files.disk, store.shared.counters)
+            flush_published(store)
             catch_up(store)
             _forget_captured(store.files.disk, store.view)
             newest = store.view.index.applied - behind if behind else None
@@ -156,23 +157,6 @@ def _plan(shared: Shared, view: View, clock: Clock, batch: Sequence[int], newest
             return next_to_go(index.files, idle, newest, durable)
         levels = next_to_go(index.files, idle, index.applied + 1, durable)
         return [] if levels == [[index.applied]] else levels  # the newest goes if the record of the others is newer
-
-
-def _flush_unflushed(disk: Disk, counters: Counters) -> None:
-    """Advance the durable mark over commits that were published without a flush."""
-    durable, published = counters.read().durable, counters.read().published
-    while durable < published:
-        try:
-            handle = disk.open(layout.committed(durable + 1))
-        except FileNotFoundError:
-            break
-        try:
-            disk.make_durable(handle, layout.COMMITTED)
-        finally:
-            disk.close(handle)
-        durable += 1
-        if counters.read().durable < durable:
-            counters.store_durable(durable)
 
 
 def _forget_captured(disk: Disk, view: View) -> None:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from spool.disk import recycler
 
+FLUSH_COMMITS = 1_024  # by then the housekeeper flushes what was not; at four times as many, callers wait for that
 RECLAIM_EVERY_COMMITS = 512
 # The recycler holds few large files: a writer finds one only if they come back as fast as they go.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2
@@ -21,6 +22,16 @@ class Extent(NamedTuple):
     applied: int = 0
     files: int = 0
     segments: int = 0
+
+
+def is_flush_due(unflushed: int, *, due: bool) -> bool:
+    """Whether a round flushes what was published without a flush.
+
+    Args:
+        unflushed: how many commits that are.
+        due: whether this process does what comes each few seconds.
+    """
+    return unflushed >= FLUSH_COMMITS or (due and unflushed > 0)
 
 
 def is_reclaim_due(idle: int, *, compacted: bool, quiet: bool) -> bool:

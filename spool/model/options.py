@@ -117,7 +117,8 @@ class QueueOptions(TypedDict, total=False):
         below the high one.
     capacity_command: what the shell is given to run when the queue reaches ``capacity_high``; None by default.
     capacity_timeout: seconds after which that command is ended; 60 by default.
-    durability: "flush", the default: what was put is on the disk when the call returns. There is no other yet.
+    durability: "flush", the default: what was put, taken or moved is on the disk when the call returns. "none": it is
+        there seconds later; until then a power cut may lose it, the death of a process does not.
     """
 
     order: "str | list[str] | tuple[str, ...] | None"
@@ -138,7 +139,7 @@ class QueueOptions(TypedDict, total=False):
     capacity_low: str | None
     capacity_command: str | None
     capacity_timeout: float | None
-    durability: Literal["flush"] | None
+    durability: Literal["flush", "none"] | None
 
 
 class SpaceOptions(TypedDict, total=False):

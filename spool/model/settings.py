@@ -24,6 +24,7 @@ HARD_HEADERS_LIMIT = 4_096
 FIFO, LIFO, PRIORITY, TIME = "fifo", "lifo", "priority", "time"
 TOP, BEFORE = "top", "before"
 EXPIRY_MODES = ("error", "drop")
+DURABILITIES = ("flush", "none")
 FLUSH_MODES = ("auto", "ordered", "strict")
 
 # What a queue has that is made now and says nothing else. It is written into space.toml with the queue, so that those
@@ -77,6 +78,11 @@ class SpaceConfig:
     flush: str = "auto"
     network_file_system: str | None = None
     mirror: str | None = None
+
+    @cached_property
+    def may_lose(self) -> frozenset[str]:
+        """The queues whose messages a power cut may take."""
+        return frozenset(name for name, queue in self.queues.items() if queue.durability == "none")
 
     @cached_property
     def has_marks(self) -> bool:
@@ -182,9 +188,7 @@ _QUEUE_CHECKS = {
     "max_bytes": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),
     "ordered": ValueCheck("true or false", _flag),
     "on_expiry": ValueCheck(f"one of {', '.join(EXPIRY_MODES)}", _one_of(*EXPIRY_MODES)),
-    "durability": ValueCheck(
-        '"flush" ("none", for messages that a power cut may lose, is not there yet)', _one_of("flush")
-    ),
+    "durability": ValueCheck(f"one of {', '.join(DURABILITIES)}", _one_of(*DURABILITIES)),
 }
 _SPACE_CHECKS = {
     "max_messages": ValueCheck(_A_LIMIT, _optional(partial(whole, most=_LARGEST))),

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -118,10 +118,11 @@ def test_a_change_of_something_else_does_not_warn_again(space: spool.Space, capl
     assert not caplog.records
 
 
-def test_durability_is_by_a_flush(make: Make) -> None:
-    assert make("q", durability="flush").durability == "flush"
+@pytest.mark.parametrize("durability", ["flush", "none"])
+def test_c06_durability_is_by_a_flush_or_none(make: Make, durability: Literal["flush", "none"]) -> None:
+    assert make("q", durability=durability).durability == durability
 
 
-def test_durability_without_a_flush_is_not_there_yet(make: Make) -> None:
-    with pytest.raises(spool.InvalidArgument, match=r'durability is "flush" .*"none".*is not there yet'):
-        make("q", durability="none")
+def test_c06_another_durability_is_refused(make: Make) -> None:
+    with pytest.raises(spool.InvalidArgument, match="durability is one of flush, none, not 'full'"):
+        make("q", durability="full")

@@ -84,7 +84,7 @@ class Explorer:
             with self._telling(f"{self.history.name}: cut before {call}"):
                 self._look_at(machine, ledger.allowed, limit=self.per_cut)
                 with self._telling("killed, no power cut"):
-                    self._survive_kill(machine, ledger.allowed)
+                    self._survive_kill(machine, ledger)
         return self.tally
 
     def explore_takeovers(self) -> Tally:
@@ -97,7 +97,7 @@ class Explorer:
             _, ledger, call = self._cut_at(step, machine)
             self.tally.cuts += 1
             with self._telling(f"{self.history.name}: killed before {call}, taken over"), repeatable(SEED + 500):
-                self._take_over(machine, other, ledger.allowed)
+                self._take_over(machine, other, ledger)
         return self.tally
 
     def _with_another(self) -> tuple[Machine, spool.Space]:
@@ -105,16 +105,16 @@ class Explorer:
         with repeatable(SEED + 2):
             return machine, spool.open(ROOT, disk=self.recovery_disk(machine), clock=machine.clock)
 
-    def _take_over(self, machine: Machine, other: spool.Space, allowed: frozenset[World]) -> None:
+    def _take_over(self, machine: Machine, other: spool.Space, ledger: Ledger) -> None:
         """The next commit finishes what the dead process left, and what is seen then stays."""
         in_doubt(other._store, deadline(other))
         self.history.finish(other)
         other.put(AFTER, "next")
         shown = look(other)
-        before = {world: world.put(AFTER, "next") for world in allowed}
-        self._expect(shown in before.values(), f"found {shown}, allowed {sorted(map(str, before.values()))}", other)
+        allowed, kept = ledger.allowed, [world.put(AFTER, "next") for world in ledger.after_kill]
+        self._expect(shown in kept, f"found {shown}, allowed {sorted(map(str, kept))}", other)
         with self._telling("then the power cut"):
-            back = [world.put(AFTER, "next") for world in self.history.may_return & allowed]
+            back = [world.put(AFTER, "next") for world in self._after(shown, allowed) - {shown}]
             decided = self._decided
             self._decided = {
                 world.put(AFTER, "next"): {outcome: then.put(AFTER, "next") for outcome, then in outcomes.items()}
@@ -231,21 +231,21 @@ class Explorer:
                 twin = machine.copy()
                 self._open_again(twin, self._open_and_look(twin, allowed))
 
-    def _survive_kill(self, machine: Machine, allowed: frozenset[World]) -> None:
+    def _survive_kill(self, machine: Machine, ledger: Ledger) -> None:
         """Only the process died: the page cache is there, and what the next one shows survives a power cut then."""
         for process in {handle.process for handle in machine.handles.values()}:
             machine.kill(process)
         twin = machine.copy()
         with repeatable(SEED + 1000):
-            shown = self._open_and_look(twin, allowed, told=True)
+            shown = self._open_and_look(twin, ledger.after_kill, told=True)
         self._expect_of_mirror(twin.image(), frozenset([shown]))
         with self._telling("then the power cut"):
-            self._look_at(twin, self._after(shown, allowed), limit=self.per_recovery_cut * 2, deep=False)
+            self._look_at(twin, self._after(shown, ledger.allowed), limit=self.per_recovery_cut * 2, deep=False)
         self._open_again(twin, shown)
 
     def _after(self, shown: World, allowed: frozenset[World]) -> frozenset[World]:
         """What was seen stays."""
-        return frozenset([shown]) | (allowed & self.history.may_return)
+        return frozenset([shown]) | (allowed if self.history.loses else allowed & self.history.may_return)
 
     def _open_and_look(self, machine: Machine, allowed: frozenset[World], *, told: bool = False) -> World:
         """``told``: a coordinator asks for the branches in doubt, and is promised those that it is told of."""

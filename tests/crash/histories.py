@@ -13,6 +13,7 @@ from spool.model import layout
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.resolution import decide_heuristically
 from tests.compaction import small_compactions
+from tests.crash.losses import LOSSES
 from tests.crash.translations import TRANSLATIONS
 from tests.crash.worlds import EMPTY, XID, History, Ledger, World, branch, decide, in_doubt, prepare
 from tests.held import committed_here
@@ -392,4 +393,5 @@ HISTORIES = (
     History("groups, consumed and reclaimed", _three_messages, THREE, _group_and_what_follows),
     History("a branch that streams, rolled back", _three_messages, THREE, _streamed_and_rolled_back),
     *TRANSLATIONS,
+    *LOSSES,
 )

@@ -23,9 +23,16 @@ LONG = {
     "merged tombstones",
     "compaction beside what is held", "groups, consumed and reclaimed",
 }  # fmt: skip
+LOSING = {
+    "a queue without durability": {Rules.STRICT},
+    "moved out of a queue without durability": {Rules.ORDERED, Rules.LOG_TREE},
+    "a queue without durability, compacted": {Rules.ORDERED},
+}
 
 
 def _is_slow(history: str, rules: Rules) -> bool:
+    if history in LOSING:
+        return rules not in LOSING[history]
     if rules in (Rules.ORDERED, Rules.NAMES_FOLLOW):
         return (history in OVERWRITES) is (rules is Rules.ORDERED)
     return history not in IN_NEW_NAMES if rules is Rules.NEW_NAMES else rules is Rules.LOG_TREE and history in LONG

@@ -65,11 +65,16 @@ EMPTY = World(((),) * len(QUEUES))
 
 
 class Ledger:
-    """Which worlds may be found now."""
+    """Which worlds may be found now; ``kept``: those that may be if only the process has died, if these are fewer."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.allowed = frozenset([world])
+        self.kept: frozenset[World] | None = None
+
+    @property
+    def after_kill(self) -> frozenset[World]:
+        return self.allowed if self.kept is None else self.kept
 
     @contextmanager
     def becoming(self, world: World, *, surely: bool = True, or_else: Iterable[World] = ()) -> Iterator[None]:
@@ -87,7 +92,8 @@ class History:
     """``setup`` is over and durable when ``run`` begins; ``begin`` is the world then. ``decided`` maps a decision on
     the branch in doubt to the world that it makes, for histories that have one. ``finish`` is what is done in each
     space that is opened afterwards before it is looked at. ``survivors``: how many disks a cut leaves at most in a
-    default run, since long histories have many cuts. ``mirrored``: the space has a mirror."""
+    default run, since long histories have many cuts. ``mirrored``: the space has a mirror. ``loses``: a power cut may
+    take what was seen, as far as the ledger allows."""
 
     name: str
     setup: Callable[[spool.Space], None]
@@ -98,6 +104,7 @@ class History:
     finish: Callable[[spool.Space], object] = lambda space: None
     survivors: int = 4
     mirrored: bool = False
+    loses: bool = False
 
 
 def look(space: spool.Space) -> World:

@@ -1,5 +1,6 @@
 """spool-admin init and queue."""
 
+import json
 import os
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def test_queue_create_passes_every_option_on(run: Run, path: Path) -> None:
             reply_queue="orders",
             failure_queue="errors",
         )
+
+
+def test_c06_durability_none_is_a_value_and_removes_no_option(run: Run, path: Path) -> None:
+    assert run("queue", "create", "readings", "--durability", "none").code == 0
+    assert run("queue", "change", "orders", "--durability", "none").code == 0
+    with spool.open(path) as space:
+        assert {space.queues()[name].durability for name in ("readings", "orders")} == {"none"}
+    assert json.loads(run("queue", "show", "readings", "--json").out)["durability"] == "none"
+    assert run("queue", "change", "orders", "--durability", "flush").code == 0
+    assert "durability" not in (path / "space.toml").read_text().partition("[queues.orders]")[2].partition("[")[0]
 
 
 def test_queue_create_refuses_a_queue_that_is_there(run: Run) -> None:

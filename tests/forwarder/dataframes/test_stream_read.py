@@ -49,6 +49,17 @@ def batches(reader: StreamReader, start: dict[str, int], limit: ReadLimit) -> It
         start = end
 
 
+def test_x05_an_offset_is_that_of_a_durable_commit(space: spool.Space, query: Query) -> None:
+    """A power cut could take any other, and its number would be given to a message that the query never reads."""
+    space.create_queue("readings", durability="none")
+    space.put("readings", b"1")
+    counters = space._store.shared.counters
+    assert counters.read().durable == 0
+    assert query(queue="orders").latestOffset({"number": 0}, ALL) == {"number": 0}
+    assert counters.read().durable == 1
+    assert query(queue="readings").latestOffset({"number": 0}, ALL) == {"number": 1}
+
+
 def test_x05_a_batch_goes_from_commit_to_commit(space: spool.Space, query: Query) -> None:
     reader = query(queue="orders")
     assert reader.initialOffset() == {"number": 0}

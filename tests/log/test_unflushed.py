@@ -1,0 +1,250 @@
+"""C06: commits of queues without durability: which are flushed, when the others are, and that a process may die."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import spool
+from spool.disk import Disk
+from spool.disk.disk import FlushFailed
+from spool.log import commit
+from spool.log.sequence import flush_published
+from spool.maintenance import schedule
+from tests.at_once import AT_ONCE
+from tests.machine import NO_FILES, Machine
+from tests.meanwhile import Meanwhile
+from tests.simdisk import ROOT, SimulatedDisk
+
+PUTS_AND_DIES = """
+import os, signal, sys
+import spool
+
+space = spool.open(sys.argv[1])
+space.put("lossy", "one")
+space.put("lossy", "two")
+assert space.get("lossy").body == "one"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        for queue in ("lossy", "lossy2"):
+            space.create_queue(queue, durability="none")
+        space.create_queue("safe")
+        space.put("safe", "there")
+        space.put("lossy", "there")
+        yield space
+
+
+def _put(space: spool.Space) -> None:
+    space.put("lossy", "one")
+
+
+def _get(space: spool.Space) -> None:
+    space.get("lossy")
+
+
+def _transaction(space: spool.Space) -> None:
+    with spool.Transaction(space.engine, journaled=False) as tx:
+        tx.put("lossy2", f"reply to {tx.get('lossy').body}")
+
+
+def _move(space: spool.Space) -> None:
+    space.move(next(space.browse("lossy")).id, "lossy2")
+
+
+def _put_safe(space: spool.Space) -> None:
+    space.put("safe", "one")
+
+
+def _get_safe(space: spool.Space) -> None:
+    space.get("safe")
+
+
+def _both(space: spool.Space) -> None:
+    with spool.Transaction(space.engine, journaled=False) as tx:
+        tx.put("safe", tx.get("lossy").body)
+
+
+def _from_safe(space: spool.Space) -> None:
+    with spool.Transaction(space.engine, journaled=False) as tx:
+        tx.put("lossy", tx.get("safe").body)
+
+
+def _with_a_key(space: spool.Space) -> None:
+    space.put("lossy", "one", deduplication_key="order 1")
+
+
+def _group(space: spool.Space) -> None:
+    space.submit("lossy", "one").result(30)
+
+
+@pytest.mark.parametrize(
+    ("step", "flushed"),
+    [
+        (_put, False), (_get, False), (_transaction, False), (_move, False), (_group, False),
+        (_put_safe, True), (_get_safe, True), (_both, True), (_from_safe, True), (_with_a_key, True),
+    ],
+)  # fmt: skip
+def test_c06_a_commit_is_flushed_if_any_part_of_it_needs_that(
+    space: spool.Space, step: Callable[[spool.Space], None], flushed: bool
+) -> None:
+    before = space._store.files.disk.flushes
+    step(space)
+    assert (space._store.files.disk.flushes > before) is flushed
+
+
+def test_c06_a_move_out_of_such_a_queue_is_flushed_with_the_message(space: spool.Space) -> None:
+    before = space._store.files.disk.flushes
+    space.move(next(space.browse("lossy")).id, "safe")
+    assert space._store.files.disk.flushes - before >= 2
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another process"])
+def test_c06_the_death_of_a_process_takes_nothing(tmp_path: Path, beside: bool) -> None:
+    """SIGKILL right behind the put: what it put and what it took is so for all others."""
+    with spool.create(tmp_path / "space") as space:
+        space.create_queue("lossy", durability="none")
+    other = spool.open(tmp_path / "space") if beside else None
+    died = subprocess.run([sys.executable, "-c", PUTS_AND_DIES, tmp_path / "space"], capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    with other or spool.open(tmp_path / "space") as space:
+        assert [message.body for message in space.get_many("lossy", 10)] == ["two"]
+        assert space.check() == []
+
+
+def _of_a_machine() -> tuple[Machine, Meanwhile, spool.Space]:
+    machine = Machine(NO_FILES)
+    with spool.create(ROOT, disk=SimulatedDisk(machine), clock=machine.clock) as made:
+        made.create_queue("q", durability="none")
+    disk = Meanwhile(machine)
+    return machine, disk, spool.open(ROOT, disk=disk, clock=machine.clock)
+
+
+def test_c06_a_commit_is_flushed_whose_queue_became_durable_before_it_had_its_number() -> None:
+    machine, disk, space = _of_a_machine()
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    before = disk.flushes
+    disk.before("lock", lambda: other.change_queue("q", durability="flush"), spare=1)
+    space.put("q", "one")
+    assert not disk.waits_for("lock")
+    assert disk.flushes == before + 1
+
+
+@pytest.mark.parametrize(("call", "spare"), [("rename_new", 0), ("write_at", 1)], ids=["no number yet", "no stamp yet"])
+def test_c06_a_queue_becomes_durable_when_all_that_was_begun_before_is(call: str, spare: int) -> None:
+    """A put under the settings before that is under way is waited for."""
+    machine, disk, space = _of_a_machine()
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+
+    def change() -> None:
+        with pytest.raises(spool.SystemFailure, match="which did not"):
+            other.change_queue("q", durability="flush")
+
+    disk.before(call, change, spare=spare)
+    space.put("q", "one")
+    assert not disk.waits_for(call)
+
+
+def test_c06_the_durable_mark_never_goes_back() -> None:
+    """Of two processes that flush at once, the one with the lower number is later."""
+    machine, disk, space = _of_a_machine()
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    space.put("q", "one")
+
+    def more() -> None:
+        other.put("q", "two")
+        flush_published(other._store)
+
+    disk.before("lock", more)
+    flush_published(space._store)
+    assert not disk.waits_for("lock")
+    assert space._store.shared.counters.read().durable == 2
+
+
+def test_c06_what_waits_for_a_flush_is_bounded() -> None:
+    """A put that comes behind so much waits until it is flushed."""
+    _, _, space = _of_a_machine()
+    with mock.patch.object(commit, "MOST_UNFLUSHED", 4):
+        for number in range(9):
+            space.put("q", str(number))
+            page = space._store.shared.counters.read()
+            assert page.published - page.durable <= 4
+    assert page.durable >= 5
+
+
+def test_c06_the_housekeeper_flushes_what_was_not() -> None:
+    _, _, space = _of_a_machine()
+    space.put("q", "one")
+    space._housekeeper._do_steps(due=True)
+    page = space._store.shared.counters.read()
+    assert page.durable == page.published
+    assert not space._store.view.index.unflushed
+
+
+def test_c06_what_another_process_has_flushed_is_forgotten() -> None:
+    machine, _, space = _of_a_machine()
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    other.put("q", "one")
+    assert space.get("q").body == "one"
+    assert space._store.view.index.unflushed
+    flush_published(other._store)
+    space._housekeeper._look_again()
+    space.stats()
+    assert space._store.view.index.unflushed <= {2}
+
+
+@pytest.mark.parametrize(("unflushed", "due", "flushes"), [(0, True, False), (1, True, True), (1, False, False)])
+def test_c06_many_are_flushed_at_once_and_few_every_few_seconds(unflushed: int, due: bool, flushes: bool) -> None:
+    assert schedule.is_flush_due(unflushed, due=due) is flushes
+    assert schedule.is_flush_due(schedule.FLUSH_COMMITS, due=False)
+
+
+def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) -> None:
+    other = spool.open(space.path)
+    disk, counters = space._store.files.disk, space._store.shared.counters
+    other.put("lossy", "one")
+    other.close()
+    assert counters.read().durable < counters.read().published
+    with mock.patch.object(disk, "make_durable", wraps=disk.make_durable) as flushed:
+        space.close()
+    assert flushed.call_count
+
+
+@pytest.mark.parametrize("count", [2, 20], ids=["one by one", "all at once"])
+def test_c06_a_flush_that_fails_later_stops_the_space(space: spool.Space, count: int) -> None:
+    for number in range(count):
+        space.put("lossy", str(number))
+    with (
+        mock.patch.object(os, "fsync", side_effect=OSError(5, "Input/output error"), __name__="fsync"),
+        mock.patch("spool.disk.kernel.syncfs", side_effect=OSError(5, "Input/output error"), __name__="syncfs"),
+        mock.patch.object(commit, "MOST_UNFLUSHED", 1),
+        pytest.raises(spool.DiskFailure, match="nothing was lost"),
+    ):
+        space.put("lossy", "too much")
+    with pytest.raises(spool.SpaceStopped):
+        space.put("lossy", "more")
+    path = space.path
+    space.close()
+    with spool.open(path) as again:
+        assert [message.body for message in again.browse("lossy")] == ["there", *map(str, range(count))]
+
+
+def test_everything_is_flushed_by_one_call_whose_failure_is_told(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path))
+    disk.flush_everything()
+    assert disk.flushes == 1
+    with (
+        mock.patch("spool.disk.kernel._libc.syncfs", return_value=-1),
+        mock.patch("ctypes.get_errno", return_value=5),
+        pytest.raises(FlushFailed, match="syncfs"),
+    ):
+        disk.flush_everything()
