@@ -467,19 +467,6 @@ class Index:
                 if key in self.subscriptions:
                     self._follow_subscription(key)
 
-    def restore(self, entry: Run | Segment) -> None:
-        """Add an entry of a checkpoint. ``files`` must have its commit already."""
-        state, queue = self.files[entry.file.number], self.messages.queues[entry.queue.name]
-        size = entry.bytes if isinstance(entry, Segment) else entry.bytes_of(entry.first, entry.live)
-        state.live += entry.live
-        state.live_bytes += size
-        queue.live += entry.live
-        queue.bytes += size
-        if isinstance(entry, Segment):
-            self.messages.add_segment(entry)
-        else:
-            self.messages.add(entry)
-
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def totals(self) -> dict[str, list[int]]:

@@ -187,7 +187,7 @@ def _filled(index: Index, state: dict[str, Any]) -> Index:
         shared = attributes.setdefault(msgpack.packb(fields), fields) if fields else attributes.setdefault(b"", {})
         weights: Lengths = length if isinstance(length, int) else lengths[length[0]]
         order = index.messages.queue(queue).order
-        index.restore(Run(order, sources[source], bodies, base, number, first, count, shared, at, weights))
+        _restore(index, Run(order, sources[source], bodies, base, number, first, count, shared, at, weights))
     for packed in state["segments"]:
         _add_segment(index, sources, packed)
     return index
@@ -219,4 +219,18 @@ def _add_segment(index: Index, sources: list[FileRef], packed: list[Any]) -> Non
     segment.low, segment.high, segment.correlated, segment.expires, segment.delayed, cuts, key = rest
     segment.cuts = [(number, ordinal) for number, ordinal in cuts]
     segment.removed, segment.key = bytearray(left), tuple(key)
-    index.restore(segment)
+    _restore(index, segment)
+
+
+def _restore(index: Index, entry: Run | Segment) -> None:
+    """Add an entry to the index, which has its commit already."""
+    state, queue = index.files[entry.file.number], index.messages.queues[entry.queue.name]
+    size = entry.bytes if isinstance(entry, Segment) else entry.bytes_of(entry.first, entry.live)
+    state.live += entry.live
+    state.live_bytes += size
+    queue.live += entry.live
+    queue.bytes += size
+    if isinstance(entry, Segment):
+        index.messages.add_segment(entry)
+    else:
+        index.messages.add(entry)
