@@ -290,15 +290,17 @@ def print_summary(summary: "Summary", as_json: bool) -> None:
             }
         )
         return
+    shown = {effect.value: effect.words for effect in Effect if effect is not Effect.KEPT}
     for queue in sorted({*summary.effects, *summary.left}):
         effects = summary.effects.get(queue, {})
-        parts = [f"{count:,} {Effect(name).words}" for name, count in effects.items() if name != Effect.KEPT]
+        parts = [f"{effects[name]:,} {words}" for name, words in shown.items() if name in effects]
         parts += [f"{summary.left[queue]:,} left for later"] if queue in summary.left else []
         if parts:
             click.echo(f"{queue}: {', '.join(parts)}")
-        for effect, reason, count in summary.failures.get(queue, ()):
-            if effect != Effect.KEPT:
-                click.echo(f"  {count:,} {Effect(effect).words}: {reason}")
+        for name, words in shown.items():
+            for effect, reason, count in summary.failures.get(queue, ()):
+                if effect == name:
+                    click.echo(f"  {count:,} {words}: {reason}")
     if not summary.handled:
         click.echo("nothing was forwarded")
     for queue, reason in sorted(summary.down.items()):

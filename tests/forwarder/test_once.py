@@ -196,9 +196,9 @@ def test_the_summary_names_effects_and_reasons_for_people_and_for_programs(
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
     words = ["-s", space.path, "--route", "work=it", "--once"]
     assert CliRunner().invoke(main, words).stdout.splitlines() == [
-        "work: 1 moved to the error queue, 1 rejected",
-        "  1 moved to the error queue: ValueError: boom",
+        "work: 1 rejected, 1 moved to the error queue",
         "  1 rejected: no such account",
+        "  1 moved to the error queue: ValueError: boom",
     ]
     told = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     assert told.pop("time") > 0
