@@ -14,6 +14,8 @@ import spool
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from forwarder.dataframes.reading.places import Item, Missing
+from spool.disk.disk import Disk
+from spool.disk.requirements import on_another_machine
 from spool.index.stretch import Stretch
 from spool.model.layout import MAX_NUMBER
 
@@ -22,12 +24,28 @@ _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
 
 class Partition(InputPartition):
-    """What one task reads. ``missing``: what it does about what it cannot read."""
+    """What one task reads.
 
-    def __init__(self, items: Sequence[Item], missing: Missing = Missing.RELOCATE) -> None:
+    missing: what it does about what it cannot read.
+    boot_id: of the machine on which the plan was made.
+    """
+
+    def __init__(self, items: Sequence[Item], missing: Missing, boot_id: str) -> None:
         super().__init__(None)
         self.items = items
         self.missing = missing
+        self.boot_id = boot_id
+
+    def read(self, path: str, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """Read it, in a worker.
+
+        Raises:
+            UnsafeFileSystem: it was planned on another machine. A task that has to look for messages opens the space,
+                which must not happen on two machines.
+        """
+        if Disk(path).boot_id() != self.boot_id:
+            raise on_another_machine(path)
+        return rows.read(path, self.items, schema, self.missing)
 
 
 class BatchReader(DataSourceReader):
@@ -56,15 +74,16 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads; in a worker."""
         assert isinstance(partition, Partition)
-        return rows.read(self._options.path, partition.items, self._schema)
+        return partition.read(self._options.path, self._schema)
 
 
 def planned(
     found: Sequence[tuple[Item, int]], options: ReadOptions, schema: StructType, missing: Missing = Missing.RELOCATE
 ) -> Iterator[Partition]:
     """Yield the tasks that read what was found, each item with the bytes of its bodies; at least one."""
+    boot_id = Disk(options.path).boot_id()
     for items in divided(found, options.partition_bytes, with_body=BODY in schema.names):
-        yield Partition(items, missing)
+        yield Partition(items, missing, boot_id)
 
 
 def divided(items: Sequence[tuple[Item, int]], size: int, *, with_body: bool) -> Iterator[list[Item]]:

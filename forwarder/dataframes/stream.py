@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import spool
-from forwarder.dataframes import rows
 from forwarder.dataframes.columns import StreamOptions, check_columns
 from forwarder.dataframes.reading.places import NUMBER, SINCE, Missing
 from forwarder.dataframes.scan import Partition, planned
@@ -181,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads; in a worker."""
         assert isinstance(partition, Partition)
-        return rows.read(self._options.path, partition.items, self._schema, partition.missing)
+        return partition.read(self._options.path, self._schema)
 
     def stop(self) -> None:
         """Close the space: the query has ended."""

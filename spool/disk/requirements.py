@@ -54,6 +54,14 @@ def misplacement(disk: Disk, name: str) -> str:
     return ""
 
 
+def on_another_machine(root: str) -> UnsafeFileSystem:
+    """Make the error for a task that runs under another kernel than the space that it works for."""
+    return UnsafeFileSystem(
+        f"{root} is open on another machine, whose locks are not seen here: a task has to run on the machine of its "
+        "space (spool-admin docs scaling)"
+    )
+
+
 def unsafe(disk: Disk, doing: str, error: Unsupported) -> UnsafeFileSystem:
     """Make the error for an operation that the file system does not support.
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Unpack
 
 from spool.coordination.locks import coordinator_byte, xid_byte
 from spool.disk.disk import Disk
-from spool.errors import ProtocolError, TransactionRolledBack, UnsafeFileSystem
+from spool.disk.requirements import on_another_machine
+from spool.errors import ProtocolError, TransactionRolledBack
 from spool.format.batch import CommitBatch
 from spool.format.writer import CommitFileWriter
 from spool.index.stretch import Stretch
@@ -48,10 +49,7 @@ def _attached(disk: Disk) -> Store:
     store = attach_store(disk, Clock())
     page = store.check_usable()
     if page.boot_id != disk.boot_id():
-        raise UnsafeFileSystem(
-            f"{disk.root} is open on another machine, whose locks are not seen here: a task has to run on the machine "
-            "of its space (spool-admin docs scaling)"
-        )
+        raise on_another_machine(disk.root)
     return store
 
 

@@ -1,5 +1,6 @@
 """What is asked of the workers of a cluster before a message is taken, and what is told of one that is not fit."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,23 @@ def test_x05_a_task_on_another_machine_writes_nothing_and_no_message_is_to_blame
     assert list(Path(space.path, "prepared").iterdir()) == []
     (message,) = space.browse("work")
     assert (message.attempts, bodies(space, "next")) == (0, [])
+
+
+def test_x05_a_task_that_reads_on_another_machine_is_refused(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it would open the space, to look for a message, which a machine that sees no locks would recover."""
+    pytest.importorskip("pyspark")
+    from forwarder.dataframes.source import SpoolSource
+
+    space.put("work", "there")
+    source = SpoolSource({"path": space.path})
+    reader = source.reader(source.schema())
+    (partition,) = pickle.loads(pickle.dumps(reader.partitions()))
+    assert [batch.num_rows for batch in reader.read(partition)] == [1]
+    monkeypatch.setattr(Disk, "boot_id", lambda disk: "another")
+    with pytest.raises(spool.UnsafeFileSystem, match="is open on another machine"):
+        reader.read(partition)
 
 
 def test_e05_a_service_that_a_worker_does_not_have_is_no_try_of_a_message(space: spool.Space) -> None:
