@@ -75,12 +75,14 @@ class Unexplained(AssertionError):
 class Book:
     """All deeds so far. Bodies are unique; a body's first letter names its producer, whose bodies rise.
 
-    ``alike``: bodies of one deduplication key, of which one alone is committed.
+    ``alike``: bodies of one deduplication key, of which one alone is committed. ``offset``: the number of the commit up
+    to which a stream has read, by its checkpoint.
     """
 
     def __init__(self, there: Sequence[tuple[str, str]]) -> None:
         self.deeds: list[Deed] = []
         self.alike: frozenset[tuple[str, str]] = frozenset()
+        self.offset = 0
         self.readers: list[Reader] = []
         for place in there:
             self.deeds.append(Deed("before", [place], outcomes=frozenset([DONE]), ended=True))

@@ -267,6 +267,8 @@ class Interleaver:
         damage = [finding for finding in space.check() if finding.kind is Kind.DAMAGED]
         if damage:
             raise Unexplained(f"damage: {damage}")
+        if (number := space._store.view.index.applied) < book.offset:
+            raise Unexplained(f"a stream has read up to commit {book.offset}, and the newest is {number}")
         machine.kill(disk)
         space._store.guard.closed = True
         if self._look_at_mirror(machine.image(), book) not in (None, sight):

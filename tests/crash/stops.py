@@ -129,6 +129,14 @@ def die_and_stop(explorer: Interleaver, victim: int, described: str, *, first: i
             explorer.play((*plan, Switch(later, then)))
 
 
+def cut_in_turn(explorer: Interleaver, witness: int) -> int:
+    """The power fails before each step of an actor. How many schedules were played."""
+    explorer.per_cut = 20
+    for step in calls_of(explorer.play(()), witness):
+        explorer.play((Cut(step),))
+    return explorer.count.schedules - 1
+
+
 def die_at_each_step(explorer: Interleaver, victim: int, described: str, *, of: int | None = None) -> None:
     """From such a call on: the victim's process dies before each of its steps, and in another life the power fails; and
     once when all are told. ``of``: before each step of another actor's."""

@@ -10,6 +10,7 @@ from tests.crash.stops import (
     STOPS,
     Stop,
     calls_of,
+    cut_in_turn,
     die_and_cut,
     die_at_each_step,
     die_in_turn,
@@ -71,6 +72,13 @@ def test_whoever_leads_a_group_dies_at_each_step_of_his_commit(scenario: str, ru
 def test_the_files_of_what_a_round_holds_stay(record_property) -> None:
     """A message is claimed while it is compacted: the task reads it where it lay."""
     tried = stop_and_rest(explorer_of(ROUND), COMPACTOR, COMMITS, DRIVER)
+    record_property("narrow windows: schedules", tried)
+    assert tried > 1
+
+
+def test_x05_a_stream_has_read_what_a_power_cut_cannot_take(record_property) -> None:
+    """Its checkpoint goes up to a commit whose number no other commit gets."""
+    tried = cut_in_turn(explorer_of("a stream beside counted tries"), 0)
     record_property("narrow windows: schedules", tried)
     assert tried > 1
 
