@@ -10,6 +10,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from forwarder.dataframes.reading import pieces
+from forwarder.dataframes.stream import StreamReader
 from spool.coordination import counters, locks
 from spool.format import writer
 from spool.index import index
@@ -115,6 +116,11 @@ WRONG_WAY_ROUND = Bug(
     "a second look the wrong way round", visibility.revalidate,
     ((_LISTS, "pass"), ("catch_up(store, page)", "catch_up(store, page); list_prepared(store)")),
     "prepare, take, commit by another",
+)  # fmt: skip
+
+READ_TOO_FAR = Bug(
+    "a stream's checkpoint goes up to what a power cut may take", StreamReader._published,
+    (("if page.durable == page.published:", "if True:"),), "a stream beside counted tries",
 )  # fmt: skip
 
 CLAIMED_AND_GONE = Bug(

@@ -16,6 +16,7 @@ from tests.crash.planted import (
     OF_GROUPS_AND_MIRRORS,
     OF_NARROW_WINDOWS,
     OUT_OF_ORDER,
+    READ_TOO_FAR,
     STAMPED_TOO_EARLY,
     WRONG_WAY_ROUND,
     Bug,
@@ -26,6 +27,7 @@ from tests.crash.stops import (
     CLAIM,
     STOPS,
     calls_of,
+    cut_in_turn,
     die_and_cut,
     die_and_stop,
     die_at_each_step,
@@ -72,6 +74,11 @@ def test_a_file_that_goes_under_a_task_is_missed() -> None:
     explorer = explorer_of(CLAIMED_AND_GONE.noticed_by)
     with planted(CLAIMED_AND_GONE), pytest.raises(Unexplained, match="could not read"):
         stop_and_rest(explorer, first=3, before="rename_new", second=2)
+
+
+def test_a_checkpoint_that_goes_too_far_is_missed() -> None:
+    with planted(READ_TOO_FAR), pytest.raises(Unexplained, match="a stream has read up to"):
+        cut_in_turn(explorer_of(READ_TOO_FAR.noticed_by), 0)
 
 
 def test_a_dead_writers_file_that_is_taken_as_it_lies_is_missed() -> None:
