@@ -44,7 +44,7 @@ _IN_WORDS = (
         "commit was complete, and its process died before it returned",
         "commits were complete, and their processes died before they returned",
     ),
-    ("empty number", "commit number was issued and never used", "commit numbers were issued and never used"),
+    ("empty number", "commit number has no file: not flushed yet", "commit numbers have no files: not flushed yet"),
     (
         "moved",
         "committed transaction was not yet in its final place",

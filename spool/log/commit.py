@@ -99,8 +99,7 @@ def commit(
         #    the disk.
         assert file.handle is not None
         store.files.disk.write_at(file.handle, *stamp(number))
-        if asked and not flush and store.settings.known is not known:
-            flush = _needs_flush(store.view, store.settings.known.config, batch, contents.tables)
+        flush = flush or (asked and store.settings.known is not known)  # its queue may have durability by now
         if store.view.index.unflushed:
             flush = _flush_moved(store, batch, contents.tables) or flush
         if store.files.mirror is not None:
@@ -271,12 +270,12 @@ def _needs_flush(view: View, config: SpaceConfig, batch: CommitBatch, tables: It
 
 def _queues_of(view: View, number: int, first: int, count: int, how: str | Mapping[str, Any]) -> set[str]:
     """Return the queues of the messages that a command addresses, and that into which it moves them; "" stands for
-    those of messages that are gone."""
+    those of messages that are gone, or compacted: to look for these may fail."""
     queues = {how["queue"]} if isinstance(how, Mapping) and "queue" in how else set[str]()
     end = first + count
     with view.mutex:
         while first < end:
-            run, first = view.index.messages.run_from(number, first, end)
+            run, first = view.index.messages.run_at(number, first, end)
             queues.add("" if run is None else run.queue.name)
     return queues
 
