@@ -15,7 +15,7 @@ import pytest
 import spool
 from tests.at_once import AT_ONCE
 from tests.forwarder.cluster import HERE, SPECULATION, Cluster
-from tests.forwarder.dataframes.test_write_kills import processes_of, wait_until_left
+from tests.forwarder.processes import processes_of, wait_until_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
