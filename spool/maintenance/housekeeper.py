@@ -89,6 +89,12 @@ class Housekeeper:
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
 
     def _flush_at_the_end(self) -> None:
+        page = self._store.shared.counters.read()
+        if (
+            not self._store.files.disk.flushes_everything
+            and page.published - page.durable > schedule.FLUSHED_AT_THE_END
+        ):
+            return
         try:
             self._flush(due=True)
         except FlushFailed:

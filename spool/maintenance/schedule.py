@@ -5,6 +5,7 @@ from typing import NamedTuple
 from spool.disk import recycler
 
 FLUSH_COMMITS = 1_024  # by then the housekeeper flushes what was not; at four times as many, callers wait for that
+FLUSHED_AT_THE_END = 64  # files, where each is flushed on its own: a close that took seconds would be taken for stuck
 RECLAIM_EVERY_COMMITS = 512
 # The recycler holds few large files: a writer finds one only if they come back as fast as they go.
 RECLAIM_LARGE_EVERY_COMMITS, RECLAIM_BYTES = 16, recycler.MAX_BYTES // 2

@@ -219,6 +219,21 @@ def test_c06_the_last_process_that_closes_the_space_flushes(space: spool.Space) 
     assert flushed.call_count
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_c06_a_close_takes_no_seconds_for_flushes(space: spool.Space, at_once: bool) -> None:
+    disk = space._store.files.disk
+    disk.flushes_everything = at_once
+    for number in range(4):
+        space.put("lossy", str(number))
+    with (
+        mock.patch.object(schedule, "FLUSHED_AT_THE_END", 3),
+        mock.patch.object(disk, "flush_everything", wraps=disk.flush_everything),
+        mock.patch.object(disk, "make_durable", wraps=disk.make_durable) as one_by_one,
+    ):
+        space.close()
+    assert bool(one_by_one.call_count) is at_once
+
+
 @pytest.mark.parametrize("count", [2, 20], ids=["one by one", "all at once"])
 def test_c06_a_flush_that_fails_later_stops_the_space(space: spool.Space, count: int) -> None:
     for number in range(count):
