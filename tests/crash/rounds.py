@@ -44,6 +44,7 @@ class Workers:
         self._running: dict[int, SimulatedDisk] = {}
         self._results: dict[int, object] = {}
         self._numbers = count()
+        self.attempts = count()  # at tasks of all drivers: each has a service with a name of its own
         self._alive: list[SimulatedDisk] = []
         self.replies: dict[tuple[int, str], str] = {}  # by the deed and the producer of what was answered
         for place in range(_TWO):
@@ -88,7 +89,6 @@ class Workers:
 
 def _forwarding(stage: Stage, workers: Workers, rounds: int = 1) -> Program:
     """Rounds that put a reply to each message into queue b. As long as the driver lives, each body can be read."""
-    attempts = count()
 
     def reply(deed: Deed, body: str) -> str:
         """The first letter tells the producer, of which the order is kept: the round, and that of the message."""
@@ -106,7 +106,7 @@ def _forwarding(stage: Stage, workers: Workers, rounds: int = 1) -> Program:
     def job(deed: Deed, chunks: list[Chunk]) -> list[Block]:
         blocks = []
         answer = partial(reply, deed)
-        tasks = [partial(_deliver, answer, chunk, place, next(attempts)) for place, chunk in enumerate(chunks)]
+        tasks = [partial(_deliver, answer, chunk, place, next(workers.attempts)) for place, chunk in enumerate(chunks)]
         for result in workers.run(tasks):
             assert isinstance(result, tuple), "its driver is alive"
             block, bodies = result
