@@ -75,12 +75,14 @@ class Unexplained(AssertionError):
 class Book:
     """All deeds so far. Bodies are unique; a body's first letter names its producer, whose bodies rise.
 
+    ``losing``: queues without durability: a power cut may take what concerns these alone, except from a vote.
     ``alike``: bodies of one deduplication key, of which one alone is committed. ``offset``: the number of the commit up
     to which a stream has read, by its checkpoint.
     """
 
     def __init__(self, there: Sequence[tuple[str, str]]) -> None:
         self.deeds: list[Deed] = []
+        self.losing: frozenset[str] = frozenset()
         self.alike: frozenset[tuple[str, str]] = frozenset()
         self.offset = 0
         self.readers: list[Reader] = []
@@ -203,6 +205,8 @@ class Book:
                 if outcome is DOUBT
                 for place in takes
             }
+            if after_cut and self.losing:  # the removal of a message that is lost does nothing
+                taken = [place for place in taken if place in added or place[0] not in self.losing]
             for one in added & self.alike or {None}:
                 there = added - (self.alike - {one})
                 if len(taken) == len(set(taken)) and there.issuperset(taken):
@@ -212,12 +216,18 @@ class Book:
         self, deed: Deed, everything: list[tuple[str, str]], after_cut: bool
     ) -> Iterator[tuple[Outcome, list[tuple[str, str]]]]:
         outcomes = deed.outcomes | ({DOUBT} if deed.returns(after_cut) else set())
+        if after_cut and self._may_be_lost(deed):
+            outcomes |= {NOTHING}
         for outcome in outcomes:
             yield outcome, deed.takes
             if deed.from_queue is not None and outcome is not NOTHING:
                 for place in everything:
                     if place[0] == deed.from_queue:
                         yield outcome, [place]
+
+    def _may_be_lost(self, deed: Deed) -> bool:
+        queues = {queue for queue, _ in (*deed.puts, *deed.takes)} | ({deed.from_queue} if deed.from_queue else set())
+        return not deed.xid and self.losing.issuperset(queues)
 
     def __str__(self) -> str:
         return "\n".join(f"  {line}" for line in (*self.deeds, *self.readers))

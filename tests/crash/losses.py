@@ -8,6 +8,9 @@ from dataclasses import replace
 import spool
 from spool.maintenance.reclaim import reclaim
 from tests.compaction import small_compactions
+from tests.crash.book import Book
+from tests.crash.interleave import Scenario, Stage
+from tests.crash.programs import getting, one_after_the_other, putting, reclaiming, replying
 from tests.crash.worlds import EMPTY, QUEUES, History, Ledger, World
 
 LOSING, KEEPING = "b", "a"
@@ -147,3 +150,18 @@ LOSSES = (
     History("moved out of a queue without durability", _one_loses, OLD, _moved, loses=True),
     History("a queue without durability, compacted", _one_loses, OLD, _housekeeping, survivors=2, loses=True),
 )
+
+
+def _loses(space: spool.Space, book: Book) -> None:
+    space.change_queue("a", durability="none")
+    book.losing = frozenset("a")
+
+
+def _lossy_commits_and_takes(stage: Stage) -> None:
+    """Of several processes, beside transactions that put what is durable, and a reclaim that flushes."""
+    stage.process("A", putting(stage.book, "A", 2))
+    stage.process("B", one_after_the_other(getting(stage.book, "B"), reclaiming))
+    stage.process("C", replying(stage.book, "C"))
+
+
+LOSSY = (Scenario("a queue without durability", _lossy_commits_and_takes, ("m0",), _loses),)

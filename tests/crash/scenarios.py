@@ -24,6 +24,7 @@ from tests.crash.book import NOTHING, Book, Deed
 from tests.crash.compactions import COMPACTIONS
 from tests.crash.intakes import INTAKES
 from tests.crash.interleave import Scenario, Stage
+from tests.crash.losses import LOSSY
 from tests.crash.programs import (
     ROUND,
     XID,
@@ -424,4 +425,5 @@ SCENARIOS = (
     *READERS,
     *ROUNDS,
     *SUBSCRIPTIONS,
+    *LOSSY,
 )
