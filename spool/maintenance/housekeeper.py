@@ -80,10 +80,10 @@ class Housekeeper:
                 return
             if self._store.guard.is_alone:  # else it might wait here for what a call of another thread waits for
                 apply_own(self._store)
+                end_expired(self._store)
+                if not self._store.shared.open_lock.has_others():
+                    self._flush_at_the_end()
             self._check_marks()
-            end_expired(self._store)
-            if not self._store.shared.open_lock.has_others():
-                self._flush_at_the_end()
             if len(self._store.view.index.idle) >= schedule.TIDY_FROM:
                 self._reclaim(0)
             self._save(schedule.CHECKPOINT_FROM, lasting=True)
@@ -175,9 +175,14 @@ class Housekeeper:
         self._forget_flushed()
 
     def _flush(self, *, due: bool) -> None:
-        """Flush what was published without a flush, unless another process does, or reclaims, which begins with it."""
+        """Flush what was published without a flush, unless another process does, or reclaims, which begins with it.
+
+        Without a queue that may lose messages these are counts of tries: they wait for the next reclaim.
+        """
         store, page = self._store, self._store.shared.counters.read()
-        if not schedule.is_flush_due(page.published - page.durable, due=due):
+        if not store.settings.known.config.may_lose or not schedule.is_flush_due(
+            page.published - page.durable, due=due
+        ):
             return
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:

@@ -167,7 +167,9 @@ def test_a_file_with_the_next_number_to_come_when_it_is_mended_is_a_dead_writers
     """One may have died between the rename to it and the store of the number."""
     repairing, disk = watched
     space.put("orders", "one")
-    disk.close(disk.create(layout.committed(3)))
+    torn = disk.create(layout.committed(3))
+    disk.write_at(torn, 0, b"torn")
+    disk.close(torn)
     disk.before("names", lambda: space.put("orders", "two"), layout.QUARANTINE)
     repairing.check(repair=True)
     assert not disk.waits_for("names")
