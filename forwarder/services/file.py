@@ -3,7 +3,9 @@
 A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
 message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
 
-The directory is the user's own, and no part of a queue space: of a space, only a folder of ``drop/`` takes files.
+The directory is the user's own and in no queue space, whose files go through ``spool.disk`` alone: one in a space is
+refused when the forwarder starts and when a worker process opens the service. So is a drop folder: the service for that
+is ``queue:NAME@SPACE``.
 """
 
 import errno
@@ -64,7 +66,7 @@ class FileService:
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
         if (space := _space_of(directory)) is not None:
             raise ServiceError(
-                f"{directory!r} is inside the queue space {space}, where only drop/ takes files: name another directory"
+                f"{directory!r} is inside the queue space {space}: name another directory, or queue:NAME@{space}"
             )
         for field in _FIELD.findall(name):
             if not is_field(field):
@@ -103,12 +105,9 @@ class FileCaller:
 
 
 def _space_of(directory: str) -> Path | None:
-    """Return the queue space that a directory is in, unless it is a drop folder of it; None if it is in none."""
+    """Return the queue space that a directory is in; None if it is in none."""
     path = Path(directory).resolve()
-    for space in (path, *path.parents):
-        if (space / layout.SETTINGS).is_file():
-            return None if path.parent == space / layout.DROP else space
-    return None
+    return next((space for space in (path, *path.parents) if (space / layout.SETTINGS).is_file()), None)
 
 
 def file_name(pattern: str, message: Message) -> str:

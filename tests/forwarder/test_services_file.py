@@ -169,11 +169,14 @@ def test_a_directory_that_is_not_there_is_found_before_any_work(directory: str, 
         parse(f"file:{directory}").check()
 
 
-@pytest.mark.parametrize("place", ["", "committed", "drop", "drop/orders/deeper"])
-def test_a_directory_of_a_queue_space_is_refused_unless_it_is_a_drop_folder(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("place", ["", "committed", "drop", "drop/orders", "drop/orders/deeper"])
+def test_a_directory_in_a_queue_space_is_refused(tmp_path: Path, place: str) -> None:
     with spool.create(tmp_path / "space") as space:
         space.create_queue("orders")
     (tmp_path / "space" / "drop" / "orders" / "deeper").mkdir(parents=True, exist_ok=True)
-    with pytest.raises(ServiceError, match=r"inside the queue space .*, where only drop/ takes files: name another"):
-        parse(f"file:{tmp_path / 'space' / place}").check()
-    parse(f"file:{tmp_path / 'space' / 'drop' / 'orders'}").check()
+    (tmp_path / "link").symlink_to(tmp_path / "space" / place)
+    for directory in (tmp_path / "space" / place, tmp_path / "link"):
+        with pytest.raises(ServiceError, match=r"inside the queue space .*: name another directory, or queue:NAME@"):
+            parse(f"file:{directory}").check()
+        with pytest.raises(ServiceError, match="inside the queue space"):
+            parse(f"file:{directory}").open()
