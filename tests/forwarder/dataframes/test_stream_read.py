@@ -3,23 +3,22 @@ side."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
-import forwarder
 import spool
 from forwarder.dataframes import stream as stream_module
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.maintenance.reclaim import reclaim
 from tests.compaction import small_compactions
+from tests.forwarder.dataframes.queries import Heard, start_query
 from tests.forwarder.dataframes.rows import bodies_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
 
 ALL = ReadAllAvailable()
 
@@ -162,39 +161,15 @@ def test_the_checkpoint_of_another_space_is_refused(query: Query) -> None:
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """A sink that notes the bodies of each batch, and can fail."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, list[bytes]]] = []
-        self.fail_at: int | None = None
-
-    def __call__(self, frame: "DataFrame", number: int) -> None:
-        found = [bytes(row.body) for row in frame.sort("number", "ordinal").collect()]
-        self.batches.append((number, found))
-        if number == self.fail_at:
-            raise RuntimeError("the sink fails")
-
-
 @pytest.mark.spark
 class TestSpark:
-    def start(
-        self, spark: "SparkSession", space: spool.Space, heard: Heard, checkpoint: Path, **options: str
-    ) -> "StreamingQuery":
-        forwarder.register(spark)
-        frame = spark.readStream.format("spool").option("queue", "orders").options(**options).load(space.path)
-        sink: Any = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(checkpoint))
-        query: StreamingQuery = sink.trigger(availableNow=True).start()
-        return query
-
     def test_x05_a_query_goes_on_behind_its_checkpoint_and_reads_a_batch_again_that_failed(
         self, spark: "SparkSession", space: spool.Space, tmp_path: Path
     ) -> None:
         for place in range(5):
             space.put_many("orders", [b"%d" % place] * 2)
-        heard = Heard()
-        heard.fail_at = 1
-        query = self.start(spark, space, heard, tmp_path / "one", maxMessagesPerTrigger="4")
+        heard = Heard(fail_at=1)
+        query = start_query(spark, space, heard, tmp_path / "one", maxMessagesPerTrigger="4")
         with pytest.raises(Exception, match="the sink fails"):
             query.awaitTermination()
         first = [(0, [b"0", b"0", b"1", b"1"]), (1, [b"2", b"2", b"3", b"3"])]
@@ -204,10 +179,10 @@ class TestSpark:
         while reclaim(space._store):
             pass
         again = Heard()
-        self.start(spark, space, again, tmp_path / "one", maxMessagesPerTrigger="4").awaitTermination()
+        start_query(spark, space, again, tmp_path / "one", maxMessagesPerTrigger="4").awaitTermination()
         assert again.batches == [(1, [b"2", b"2", b"3"]), (2, [b"4", b"4", b"new"])]
         # Another query reads what is there, whatever the first one has read.
         other = Heard()
-        self.start(spark, space, other, tmp_path / "two").awaitTermination()
+        start_query(spark, space, other, tmp_path / "two").awaitTermination()
         assert [body for _, some in other.batches for body in some] == [m.body for m in space.browse("orders")]
         assert space.stats("orders").ready == 10

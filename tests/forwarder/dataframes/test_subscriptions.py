@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-import forwarder
 import spool
 from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
@@ -17,12 +16,11 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.subscriptions import end_expired
 from tests.compaction import small_compactions
+from tests.forwarder.dataframes.queries import Heard, start_query
 from tests.forwarder.dataframes.rows import bodies_of, read
-from tests.forwarder.dataframes.test_stream_read import Heard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 ALL = ReadAllAvailable()
 Query = Callable[..., StreamReader]
@@ -324,25 +322,15 @@ def test_what_is_damaged_fails_the_query_unless_it_is_to_go_on(space: spool.Spac
 
 @pytest.mark.spark
 class TestSpark:
-    def start(
-        self, spark: "SparkSession", space: spool.Space, heard: Heard, checkpoint: Path, **options: str
-    ) -> "StreamingQuery":
-        forwarder.register(spark)
-        frame = spark.readStream.format("spool").option("queue", "orders").options(**options).load(space.path)
-        sink: Any = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(checkpoint))
-        query: StreamingQuery = sink.trigger(availableNow=True).start()
-        return query
-
     def test_x05_a_query_that_was_stopped_reads_what_was_consumed_and_reclaimed_meanwhile(
         self, spark: "SparkSession", space: spool.Space, tmp_path: Path
     ) -> None:
         seen: dict[str, list[bytes]] = {"one": [], "two": []}
 
         def run(name: str, fails_at: int | None = None) -> None:
-            heard = Heard()
-            heard.fail_at = fails_at
+            heard = Heard(fails_at)
             options = {"subscription": name, "maxMessagesPerTrigger": "2"}
-            query = self.start(spark, space, heard, tmp_path / name, **options)
+            query = start_query(spark, space, heard, tmp_path / name, **options)
             if fails_at is None:
                 query.awaitTermination()
             else:
