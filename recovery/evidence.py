@@ -122,7 +122,7 @@ def read(disk: Disk, shared: Shared, *, alone: bool) -> Evidence:
             shared.counters.read().check().published,
         )
     if alone:
-        _read_adoptions(disk, evidence, names)
+        _read_adoptions(disk, shared.xids, evidence, names)
     evidence.strays += [f"{layout.COMMITTED}/{name}" for name in names if _is_stray(name, evidence)]
     _read_active(disk, shared.xids, evidence)
     return evidence
@@ -276,7 +276,7 @@ def _read_locks(xids: LockFile, evidence: Evidence, xid: Xid) -> None:
         evidence.live_coordinators.add(xid.gtrid)
 
 
-def _read_adoptions(disk: Disk, evidence: Evidence, names: Iterable[str]) -> None:
+def _read_adoptions(disk: Disk, xids: LockFile, evidence: Evidence, names: Iterable[str]) -> None:
     """Read the adopted branches, and the commits that adopt them; an unpublished commit counts if it is whole."""
     for name in names:
         parsed = layout.parse_committed(name)
@@ -285,6 +285,8 @@ def _read_adoptions(disk: Disk, evidence: Evidence, names: Iterable[str]) -> Non
         contents = _contents(disk, f"{layout.COMMITTED}/{name}")
         branches = contents.header.branches if contents is not None else ()
         evidence.adoptions[parsed] = (branches[0].xid, "") if len(branches) == 1 else (None, "it is damaged")
+        if len(branches) == 1:
+            _read_locks(xids, evidence, branches[0].xid)  # it may have to be put back, and decided
     numbers = {parsed.number for parsed in evidence.adoptions} | set(evidence.unpublished)
     for number in sorted(numbers):
         condition = evidence.unpublished.get(number, (Condition.WHOLE, ""))[0]
@@ -346,7 +348,9 @@ def decide(
     decisions += [_about_number(number, *state) for number, state in evidence.unpublished.items()]
     decisions += [d for name, state in evidence.adoptions.items() if (d := _about_adoption(evidence, name, *state))]
     committed = adopted | {xid for xids in evidence.adopted_by.values() for xid in xids}
-    for xid, wrong in evidence.prepared.items():
+    returned = [d.xid for d in decisions if d.step is Step.RETURN and d.xid is not None]
+    # (What is put back into prepared/ is decided on like what lies there: its coordinator may be gone as well.)
+    for xid, wrong in {**dict.fromkeys(returned, ""), **evidence.prepared}.items():
         if xid in refused and not wrong and xid not in committed:
             why = "an administrator rolled it back"
             decisions.append(Decision(Step.ROLL_BACK, Kind.ROLLED_BACK, layout.prepared(xid), why, xid))

@@ -94,7 +94,7 @@ def plan(store: Store, *, alone: bool = True) -> RecoveryReport:
     findings += [Finding(Kind.DAMAGED, name, wrong) for name, wrong in index.damage]
     findings += [problem.finding for problem in missing_files(store.files.disk, store.view, index)] if alone else []
     findings += [problem.finding for problem in lost_queues(store, index if alone else None)]
-    in_doubt = sorted(str(d.xid) for d in decisions if d.kind in (Kind.IN_DOUBT, Kind.RETURNED))
+    in_doubt = sorted(str(d.xid) for d in decisions if d.kind is Kind.IN_DOUBT)
     return RecoveryReport(alone, findings, in_doubt, index.applied)
 
 

@@ -218,4 +218,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             flush_published(store)
         except OSError as error:
             store.fail("flushing what was published without a flush", error)
-        return store.check_usable().durable
+        return store.shared.counters.read().durable

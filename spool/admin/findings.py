@@ -11,7 +11,7 @@ class Kind(enum.StrEnum):
     TORN = "torn"  # a file whose flush had not ended
     EMPTY_NUMBER = "empty number"  # a sequence number that was issued and has no file
     IN_DOUBT = "in doubt"  # a prepared branch that waits for its coordinator
-    RETURNED = "returned"  # an adopted branch whose commit did not survive: in doubt again
+    RETURNED = "returned"  # an adopted branch whose commit did not survive: decided on like a prepared one
     MOVED = "moved"  # a committed file that did not have its committed name
     ROLLED_BACK = "rolled back"  # a branch whose owner is gone
     COUNTED = "counted"  # messages whose holder died: a try was counted

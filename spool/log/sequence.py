@@ -145,7 +145,9 @@ def finish_dead_writers(store: Store, page: CounterPage) -> CounterPage:
 def flush_published(store: Store) -> None:
     """Make durable what was published without a flush, and move the durable mark over it. Rule 16.
 
-    Raises FlushFailed; the space has stopped then.
+    Raises:
+        FlushFailed: the space has stopped now.
+        SpaceStopped: a flush failed in another process: the kernel may have told that one alone.
     """
     disk, page = store.files.disk, store.shared.counters.read()
     reached, published = page.durable, page.published
@@ -162,7 +164,7 @@ def flush_published(store: Store) -> None:
         return
     store.shared.control.lock(NUMBER, store.deadline(), "the lock on commit numbers")
     try:
-        if store.shared.counters.read().durable < reached:
+        if store.shared.counters.read().check().durable < reached:
             store.shared.counters.store_durable(reached)
     finally:
         store.shared.control.unlock(NUMBER)

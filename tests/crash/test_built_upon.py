@@ -13,6 +13,7 @@ from spool.format.reader import read_header
 from spool.intake import Intake
 from spool.maintenance.reclaim import reclaim
 from spool.model import layout
+from spool.model.xid import FORMAT_ROUND, Xid
 from tests.at_once import AT_ONCE
 from tests.crash.programs import XID
 from tests.machine import NO_FILES, Image, Machine, PowerCut
@@ -92,6 +93,21 @@ def test_a_branch_that_an_opener_put_back_stays_in_doubt(rules: Rules) -> None:
     for survivor in survivors(second, rules, limit=50, seed=1):
         _, third = _opened(survivor.image, rules, 3)
         assert third.recovery.in_doubt == [str(XID)], survivor.story
+
+
+@BY_RULES
+def test_a_branch_of_a_round_that_an_opener_put_back_is_rolled_back_at_once(rules: Rules) -> None:
+    """Its coordinator is gone as well: what it holds waits for no other opening."""
+    xid = Xid(FORMAT_ROUND, b"round", b"1")
+    machine, space = _opened(_with_one(rules), rules, 1)
+    prepare(space, xid, queue="a")
+    space._store.files.disk.rename(layout.prepared(xid), layout.committed(2, 1))
+    second, space = _opened(machine.image(), rules, 2)
+    found = [finding.kind for finding in space.recovery.findings]
+    assert (found, space.recovery.in_doubt) == ([Kind.RETURNED, Kind.ROLLED_BACK], [])
+    for survivor in survivors(second, rules, limit=50, seed=1):
+        _, third = _opened(survivor.image, rules, 3)
+        assert (third.recovery.in_doubt, _bodies(third)) == ([], ["one"]), survivor.story
 
 
 def _gone(space: spool.Space) -> None:

@@ -40,6 +40,8 @@ CALLS = {
     "stats": lambda space: space.stats(),
     "stats of a queue": lambda space: space.stats("orders"),
     "check": lambda space: space.check(),
+    "subscriptions": lambda space: space.subscriptions(),
+    "delete subscription": lambda space: space.delete_subscription("any"),
     "quarantined": lambda space: space.quarantined(),
     "quarantined file": lambda space: space.quarantined_file("any"),
     "restore quarantined": lambda space: space.restore_quarantined("any"),

@@ -170,6 +170,18 @@ def test_c06_the_durable_mark_never_goes_back() -> None:
     assert space._store.shared.counters.read().durable == 2
 
 
+def test_c06_no_flush_counts_behind_one_that_failed_in_another_process() -> None:
+    """The kernel may have told that process alone."""
+    machine, disk, space = _of_a_machine()
+    other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
+    space.put("q", "one")
+    before = space._store.shared.counters.read().durable
+    disk.before("lock", other._store.stop)
+    with pytest.raises(spool.SpaceStopped):
+        flush_published(space._store)
+    assert space._store.shared.counters.read().durable == before
+
+
 def test_c06_what_waits_for_a_flush_is_bounded() -> None:
     """A put that comes behind so much waits until it is flushed."""
     _, _, space = _of_a_machine()

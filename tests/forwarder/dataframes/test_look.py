@@ -1,0 +1,47 @@
+"""What plans and tasks look up in a space that others change meanwhile: as it is now, not as it was before."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import spool
+from forwarder.dataframes.columns import StreamOptions, columns
+from forwarder.dataframes.reading.look import Look, Relocation
+from forwarder.dataframes.stream import StreamReader
+
+
+@pytest.fixture
+def other(space: spool.Space) -> Iterator[spool.Space]:
+    with spool.open(space.path) as other:
+        yield other
+
+
+def _newest(space: spool.Space) -> int:
+    return space.engine.store.shared.counters.read().published
+
+
+def test_x05_what_is_kept_for_a_subscription_is_counted_as_far_as_it_was_put(
+    space: spool.Space, other: spool.Space
+) -> None:
+    look = Look(other)
+    space.put_many("orders", [b"one", b"two"])
+    number = _newest(space)
+    assert [(commit.number, commit.messages) for commit in look.kept_sizes(1, number)] == [(number, 2)]
+
+
+def test_x05_what_was_consumed_since_the_last_look_is_in_no_other_file(space: spool.Space, other: spool.Space) -> None:
+    space.put("orders", b"one")
+    number = _newest(space)
+    relocation = Relocation(other)
+    assert relocation.next("orders", number, 0, 1)[0] is not None
+    space.get("orders")
+    assert relocation.next("orders", number, 0, 1) == (None, 1)
+
+
+def test_x05_a_stream_has_no_offset_of_a_space_that_has_stopped(space: spool.Space) -> None:
+    reader = StreamReader(StreamOptions.of({"path": space.path}), columns(True))
+    reader.reportLatestOffset()
+    space.engine.store.stop()
+    with pytest.raises(spool.SpaceStopped):
+        reader.reportLatestOffset()
+    reader.stop()
