@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.children import exit_code_of
+
 OWNER, DROPPER, GROUP = 65534, 1234, 65534
 
 
@@ -32,19 +34,16 @@ def _become(user: int, group: int, groups: list[int]) -> None:
 
 def in_a_process_of(user: int, act: Callable[[], object], umask: int = 0o022) -> None:
     """To its end; for what another thread of this process must not do with it."""
-    child = os.fork()
-    if child == 0:
+
+    def act_as_the_user() -> None:
         os.umask(umask)
         os.seteuid(0)
         os.setgroups([])
         os.setgid(GROUP)
         os.setuid(user)
-        try:
-            act()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+        act()
+
+    assert exit_code_of(act_as_the_user) == 0
 
 
 @contextmanager

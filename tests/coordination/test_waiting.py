@@ -18,6 +18,7 @@ from spool.disk.stat import overwrites_in_place
 from spool.runtime.clock import POLL_MAX_SECONDS, Clock
 from spool.transactions.waiting import IDLE_SECONDS
 from tests.at_once import AT_ONCE
+from tests.children import exit_code_of
 from tests.environment.pressed import descriptors
 from tests.machine import NO_FILES, Machine, SimulatedClock
 from tests.meanwhile import Processes
@@ -257,10 +258,11 @@ def test_the_watch_ends_with_the_space_and_a_forked_child_closes_its_copy(path: 
     while not any("inotify" in name for name in descriptors() - before):  # where a first look takes longer, none waits
         with pytest.raises(spool.Empty):
             space.get("orders", timeout=0.02)
-    child = os.fork()
-    if child == 0:
-        os._exit(any("inotify" in name for name in descriptors()))
-    assert os.waitpid(child, 0)[1] == 0, "the child has no watch"
+
+    def look() -> None:
+        assert not any("inotify" in name for name in descriptors()), "the child has no watch"
+
+    assert exit_code_of(look) == 0
     space.close()
     assert descriptors() == before
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 import spool
 from spool.runtime import calls
 from spool.runtime.calls import CallGuard
+from tests.children import exit_code_of
 from tests.environment.pressed import NEW, OLD, descriptors, expect_whole, furnish, opened
 
 press = partial(signal.raise_signal, signal.SIGINT)
@@ -269,12 +269,13 @@ def test_a_fork_inside_a_step_takes_no_deferral_along(memory: Path) -> None:
     furnish(memory / "space")
     before = descriptors()
     space, _ = opened(memory / "space")
+
+    def look() -> None:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert descriptors() <= before
+
     with space._store.guard:
-        pid = os.fork()
-        if pid == 0:
-            restored = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            os._exit(0 if restored and descriptors() <= before else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert exit_code_of(look) == 0
         press_was_held = calls._deferral.depth == 1
     assert press_was_held
     expect_whole(memory / "space", space, OLD)

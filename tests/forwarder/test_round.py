@@ -86,7 +86,7 @@ def test_q12_a_service_that_is_down_costs_no_try(space: spool.Space) -> None:
     assert space._store.files.disk.flushes == flushes, "nothing happened, so nothing is flushed"
 
 
-def test_q11_a_round_takes_no_more_than_itsanswers_find_room_for(space: spool.Space) -> None:
+def test_q11_a_round_takes_no_more_than_its_answers_find_room_for(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     space.put_many("work", [b"1", b"2", b"3"])
     space.put("replies", b"there")
@@ -102,7 +102,7 @@ def test_q11_a_round_takes_no_more_than_itsanswers_find_room_for(space: spool.Sp
     assert forward(space, echo).down == "", "nothing waits"
 
 
-def test_q11answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
+def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forwarder.forwarder.spark_job", lambda context, chunks, tasks: in_process(chunks))
@@ -145,7 +145,7 @@ def test_q11_a_round_looks_at_what_others_put_and_voted_for(space: spool.Space) 
         assert "queue replies is full" in forward(space, echo).down
 
 
-def test_q11answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
+def test_q11_answers_that_find_no_room_when_they_are_committed_cost_no_try(space: spool.Space) -> None:
     space.change_queue("replies", max_messages=2)
     ids = space.put_many("work", [b"1", b"2"])
     with spool.open(space.path) as other:
@@ -166,7 +166,7 @@ def test_q11answers_that_find_no_room_when_they_are_committed_cost_no_try(space:
     assert forward(space, echo).effects == {Effect.DELIVERED: 1}
 
 
-def test_q11_a_round_of_a_full_space_makes_room_for_itsanswers_and_failures_move_in_any_case(
+def test_q11_a_round_of_a_full_space_makes_room_for_its_answers_and_failures_move_in_any_case(
     tmp_path: Path,
 ) -> None:
     with spool.create(tmp_path / "full", max_messages=2, defaults=AT_ONCE) as space:

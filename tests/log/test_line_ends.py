@@ -1,6 +1,5 @@
 """What stands in the line of commits when the space closes, forks, or is interrupted: all of it happens, or none."""
 
-import os
 import signal
 import threading
 import weakref
@@ -16,6 +15,7 @@ from spool.log import commit_queue as gathered
 from spool.log.commit_queue import CommitQueue
 from spool.runtime import calls
 from tests.at_once import AT_ONCE
+from tests.children import exit_code_of
 from tests.held import PATIENT_SECONDS, Gathering
 from tests.shown import bodies
 
@@ -84,14 +84,13 @@ def test_a_forked_child_leaves_its_parents_futures_alone(gathering: Gathering) -
     space = gathering.space
     with gathering.held():
         future = space.submit("orders", "a")
-        child = os.fork()
-        if child == 0:
-            try:
+
+        def submit() -> None:
+            with pytest.raises(spool.NotOpen):
                 space.submit("orders", "from the child")
-            except spool.NotOpen:
-                os._exit(0 if not future.done() else 2)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert not future.done()
+
+        assert exit_code_of(submit) == 0
     future.result(PATIENT_SECONDS)
     assert bodies(space) == ["first", "a"]
 

@@ -15,6 +15,7 @@ from spool.workers import attempt
 from spool.workers import worker as work_module
 from spool.workers.attempt import Attempt
 from spool.workers.worker import Worker
+from tests.children import exit_code_of
 from tests.workers.conftest import WAIT, SteppedClock, counts, fail, stuck_in_its_transaction
 
 # -- the time limit ---------------------------------------------------------------------------------------------------
@@ -181,12 +182,12 @@ def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space
 
 def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: spool.Space) -> None:
     space.put("orders", "x")
-    child = os.fork()
-    if not child:
+
+    def work() -> None:
         with spool.open(space.path) as mine:
             mine.work("orders", lambda message: os._exit(7), once=True)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    assert exit_code_of(work) == 7
     seen: list[int] = []
     space.work("orders", lambda message: seen.append(message.attempts), once=True)
     assert seen == [1]

@@ -15,6 +15,7 @@ from forwarder.dataframes.coordination.coordinator import Coordinator, address_o
 from spool.coordination.locks import coordinator_byte
 from spool.errors import SystemFailure
 from spool.store.store import Store
+from tests.users import OWNER, in_a_process_of
 
 
 def is_locked(store: Store, which: Coordinator) -> bool:
@@ -103,13 +104,13 @@ def test_the_next_batch_of_a_stream_ends_the_coordinator_of_the_one_before(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_does_not_end_a_write(space: spool.Space, parent: "subprocess.Popen[bytes]") -> None:
     which = start(space, parent=parent.pid)
-    child = os.fork()
-    if not child:
-        os.setuid(65534)
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(which.address)
-        os._exit(len(connection.recv(1)))
-    assert os.waitpid(child, 0)[1] == 0, "it was let in, and told nothing"
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(which.address)
+            assert connection.recv(1) == b"", "it is let in, and told nothing"
+
+    in_a_process_of(OWNER, connect)
     assert is_locked(space._store, which)
     assert which.end()
 
