@@ -113,8 +113,9 @@ def read(disk: Disk, shared: Shared, *, alone: bool) -> Evidence:
     evidence = Evidence(alone)
     names = sorted(disk.names(layout.COMMITTED))
     _read_prepared(disk, shared.xids, evidence)
+    evidence.journals = all_journals(disk)
     if alone:
-        evidence.named = max([evidence.named, *_numbers_in_journals(disk)])
+        evidence.named = max([evidence.named, *_numbers_in_journals(disk, evidence.journals)])
         _read_numbers(disk, shared.counters, evidence, names)
     else:
         evidence.issued, evidence.published = (
@@ -264,8 +265,8 @@ def _read_prepared(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
         _read_locks(xids, evidence, xid)
 
 
-def _numbers_in_journals(disk: Disk) -> Iterator[int]:
-    for xid in all_journals(disk):
+def _numbers_in_journals(disk: Disk, journals: Iterable[Xid]) -> Iterator[int]:
+    for xid in journals:
         yield from (number for number, _, _ in read_journal(disk, xid).ranges)
 
 
@@ -311,7 +312,6 @@ def _is_irregular(disk: Disk, name: str) -> bool:
 
 
 def _read_active(disk: Disk, xids: LockFile, evidence: Evidence) -> None:
-    evidence.journals = all_journals(disk)
     for name in sorted(disk.names(layout.ACTIVE)):
         path = f"{layout.ACTIVE}/{name}"
         xid = layout.parse_xid(name)

@@ -260,7 +260,8 @@ class SimulatedDisk(Disk):
         self.flushes += 1
         self.machine.flush(self._handle(handle), names=False)
 
-    def flush_everything(self) -> None:
+    def flush_everything(self, handle: int) -> None:
+        self._handle(handle)
         self._step("flush", "everything")
         self.flushes += 1
         for inode in {id(inode): inode for inode in (self.machine.root, *(i for _, i in self.machine.walk()))}.values():

@@ -54,15 +54,10 @@ def delete(name: str, yes: bool) -> None:
     Example:
       spool-admin subscription delete seen --yes
     """
-    import spool
-
     with opened() as space:
         there = space.subscriptions().get(name)
         unread = messages(there.unread if there is not None else 0)
         if there is not None and not confirmed(f"delete {printable(name)}, which has not read {unread}?", yes):
             raise Failure("nothing was deleted")
-        try:
-            space.delete_subscription(name)
-        except spool.InvalidArgument as error:
-            raise Failure(str(error)) from error
+        space.delete_subscription(name)
     note(f"deleted {printable(name)}")

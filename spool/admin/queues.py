@@ -22,6 +22,7 @@ from spool.log.visibility import catch_up, list_prepared
 from spool.model import layout
 from spool.model.settings import QUEUE_OPTIONS, QueueConfig, SpaceConfig, check_queue_name, made_queue, queue_options
 from spool.model.settings_file import MAY_BE_LEFT_OUT, with_queue, without_queue
+from spool.runtime.clock import WaitExpired
 from spool.store.edits import edit_settings, editing
 from spool.store.parts import View
 from spool.store.settings import read_settings
@@ -85,13 +86,17 @@ def change_queue(store: Store, name: str, *, create_missing: bool = False, **opt
 
 def _flush_all(store: Store) -> None:
     """Make durable all commits that were begun under the settings before: their messages may be lost no longer."""
+    again = "the queue is changed; change it once more to flush what was put before"
     # What has no number behind this looks at the settings first.
-    store.shared.control.lock(NUMBER, store.deadline(), "the lock on commit numbers")
+    with_number_lock(store.shared.control, store.deadline(), again)
     try:
         issued = store.shared.counters.read().issued
     finally:
         store.shared.control.unlock(NUMBER)
-    settle_to(store, issued, store.deadline())
+    try:
+        settle_to(store, issued, store.deadline())
+    except WaitExpired as error:
+        raise TransactionTimeout(f"{error}; {again}") from None
     flush_published(store)
 
 

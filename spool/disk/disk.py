@@ -61,7 +61,8 @@ class Disk:
         self.ordered = there and file_stat.renames_are_ordered(self.root)
         self.flush_carries_name = self.ordered or (there and file_stat.is_ext4(self.root))
         self._in_turn = there and not self.ordered and file_stat.is_of_ext_kind(self.root)
-        self.flushes_everything = kernel.SYNCFS_TELLS and not self._in_turn  # else the flushes of others would suffer
+        # Elsewhere syncfs(2) may flush nothing and say nothing (FUSE), or holds up the flushes of others.
+        self.flushes_everything = kernel.SYNCFS_TELLS and self.ordered
         self.names_follow = self.ordered and file_stat.is_of_ext_kind(self.root)
         if there and os.geteuid() == 0:
             self._owner = kernel.owner_of(self.root)
@@ -323,13 +324,12 @@ class Disk:
         except OSError as error:
             raise FlushFailed(error.errno, f"{flush.__name__}: {error.strerror}") from error
 
-    def flush_everything(self) -> None:
-        """Flush all bytes and names of the file system: for many files, a small part of what flushing each costs."""
-        handle = self.open_directory("")
-        try:
-            self._flush_once(kernel.syncfs, handle)
-        finally:
-            self._close(handle)
+    def flush_everything(self, handle: int) -> None:
+        """Flush all bytes and names of the file system: for many files, a small part of what flushing each costs.
+
+        ``handle``: open since before they were written. A later one hears no error that another program was told of.
+        """
+        self._flush_once(kernel.syncfs, handle)
 
     def flush_directory(self, name: str) -> None:
         """Flush the names in the directory."""

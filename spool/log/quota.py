@@ -6,13 +6,14 @@ there a commit or a vote is refused. A put is refused earlier where it cannot su
 fails moves to its error queue, full or not: a limit never loses a message.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from spool.errors import Full, TransactionTimeout
 from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
+from spool.model.xid import FORMAT_ROUND
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import PreparedBranches, View
 from spool.store.settings import Settings
@@ -108,9 +109,14 @@ def usage_of_all(view: View, prepared: UsageByQueue) -> Usage:
     return sum_of(queues).plus(sum_of(prepared.values()))
 
 
-def prepared_usage(prepared: PreparedBranches) -> UsageByQueue:
-    """Return what prepared branches would add, by queue. Caller holds the mutex."""
-    return added_by(table for contents in prepared.branches.values() for table in contents.tables)
+def prepared_usage(prepared: PreparedBranches, coordinators: Collection[bytes] = ()) -> UsageByQueue:
+    """Return what prepared branches would add, by queue, but for those of some coordinators. Caller holds the mutex.
+
+    ``coordinators``: the gtrids of forwarding rounds and Spark writes.
+    """
+    branches = prepared.branches.items()
+    counted = [of for xid, of in branches if xid.format_id != FORMAT_ROUND or xid.gtrid not in coordinators]
+    return added_by(table for contents in counted for table in contents.tables)
 
 
 def room_for(store: Store, tables: Callable[[], Iterable[Table]]) -> Callable[[Settings], None]:
@@ -139,18 +145,20 @@ def room_in(view: View, settings: Settings, queue: str) -> int | None:
     return None if limits.max_messages is None else max(0, limits.max_messages - there.messages)
 
 
-def check_adoption(view: View, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table]) -> None:
+def check_adoption(
+    view: View, settings: Settings, own: Iterable[Table], unchecked: Iterable[Table], coordinators: Collection[bytes]
+) -> None:
     """Check the quota of a commit that adopts prepared branches.
 
     Args:
         own: the tables of contents of the commit's own file.
         unchecked: those of branches that voted without a quota check, which tasks of a forwarding round are. Their
             messages count as new here. All other branches were checked when they voted.
+        coordinators: the gtrids of those tasks. What else they prepared, in other attempts at the same work or for
+            what ``own`` has a copy of, is never committed.
     """
-    unchecked = list(unchecked)
     with view.mutex:
-        counted = {queue: Usage(-usage.messages, -usage.bytes) for queue, usage in added_by(unchecked).items()}
-        prepared = combined(prepared_usage(view.prepared), counted)
+        prepared = prepared_usage(view.prepared, coordinators)
     check_room(view, settings, combined(change_by(view, own), change_by(view, unchecked, moves=False)), prepared)
 
 

@@ -31,12 +31,15 @@ from spool.store.store import Store
 _FEW = 8  # files: flushing more of them one by one takes longer than flushing the whole file system
 
 
-def with_number_lock(control: LockFile, deadline: Deadline) -> None:
-    """Take the number lock, which the caller lets go of. Raises TransactionTimeout if it does not become free."""
+def with_number_lock(control: LockFile, deadline: Deadline, failed: str = "the transaction was rolled back") -> None:
+    """Take the number lock, which the caller lets go of.
+
+    Raises TransactionTimeout if it does not become free. ``failed``: what that means for the call.
+    """
     try:
         control.lock(NUMBER, deadline, "the lock on commit numbers")
     except WaitExpired as error:
-        raise TransactionTimeout(f"{error}; the transaction was rolled back") from None
+        raise TransactionTimeout(f"{error}; {failed}") from None
 
 
 def highest_number(disk: Disk, page: CounterPage) -> int:
@@ -148,12 +151,13 @@ def flush_published(store: Store) -> None:
     Raises:
         FlushFailed: the space has stopped now.
         SpaceStopped: a flush failed in another process: the kernel may have told that one alone.
+        TransactionTimeout: the number lock does not become free.
     """
     disk, page = store.files.disk, store.shared.counters.read()
     reached, published = page.durable, page.published
     try:
         if published - reached > _FEW and disk.flushes_everything:
-            disk.flush_everything()
+            disk.flush_everything(store.shared.open_lock.handle)
             reached = published
         while reached < published and flush_commit(disk, reached + 1):
             reached += 1
@@ -162,7 +166,7 @@ def flush_published(store: Store) -> None:
         raise
     if reached == page.durable:
         return
-    store.shared.control.lock(NUMBER, store.deadline(), "the lock on commit numbers")
+    with_number_lock(store.shared.control, store.deadline(), "what was put before is not known to be flushed")
     try:
         if store.shared.counters.read().check().durable < reached:
             store.shared.counters.store_durable(reached)

@@ -47,6 +47,7 @@ class Housekeeper:
         # Before this number is applied, ``committed`` has nothing to do but for marks and large files.
         self.next_look = 0
         self._seen, self._pauses = store.shared.counters.read(), 0  # the counters at the last step; pauses to come
+        self._may_lose = False  # whether a queue had no durability when this process flushed last
         self._wake = threading.Event()
         self._busy = threading.Lock()
         self._beside = store.files.disk.run_beside("xaspool housekeeping", self._run)
@@ -95,11 +96,7 @@ class Housekeeper:
             and page.published - page.durable > schedule.FLUSHED_AT_THE_END
         ):
             return
-        try:
-            self._flush(due=True)
-        except FlushFailed:
-            self._store.stop()
-            raise
+        self._flush(due=True)
 
     def end(self) -> None:
         """End the thread: the space is closed."""
@@ -177,16 +174,18 @@ class Housekeeper:
     def _flush(self, *, due: bool) -> None:
         """Flush what was published without a flush, unless another process does, or reclaims, which begins with it.
 
-        Without a queue that may lose messages these are counts of tries: they wait for the next reclaim.
+        Without a queue that may lose messages these are counts of tries: they wait for the next reclaim. Once more
+        behind the last one: its messages may be lost no longer, though the settings were edited by hand.
         """
         store, page = self._store, self._store.shared.counters.read()
-        if not store.settings.known.config.may_lose or not schedule.is_flush_due(
-            page.published - page.durable, due=due
-        ):
+        may_lose = bool(store.settings.known.config.may_lose)
+        self._may_lose = self._may_lose or may_lose
+        if not self._may_lose or not schedule.is_flush_due(page.published - page.durable, due=due):
             return
         with store.files.disk.exclusively(layout.RECLAIM_LOCK) as ours:
             if ours:
                 flush_published(store)
+                self._may_lose = may_lose
         self._forget_flushed()
 
     def _forget_flushed(self) -> None:

@@ -221,7 +221,8 @@ def expiry_time(attributes: Mapping[str, Any], committed_at: float) -> float | N
 
 
 def stored_fields(message: Message) -> Mapping[str, Any]:
-    """Return the control fields of a message as they are stored: those that differ from the default."""
+    """Return the control fields of a message that are not the default, and the queues for replies and failures that
+    its queue gives it."""
     return message._origin.attributes
 
 

@@ -42,7 +42,8 @@ class SubscriptionState:
     since: the number of the commit that registered it.
     read_to: the number of the last commit that it has read.
     expires_at: seconds since the epoch; it ends then, unless its reader comes back before.
-    unread: how many messages were put that it has not read.
+    unread: how many messages were put that it has not read, at most: one that was moved to another queue counts
+        in both.
     kept_bytes: the bytes of the bodies in files that nothing but subscriptions needs, this one among them.
     """
 

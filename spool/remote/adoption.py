@@ -73,24 +73,32 @@ def adopt_branches(
     return number
 
 
+class _Look(NamedTuple):
+    """What was seen of branches that are to be adopted.
+
+    contents: theirs.
+    keys: those of each.
+    seen: the last commit that was applied.
+    left_out: the ordinals of the messages of each that were put before.
+    """
+
+    contents: list[FileContents]
+    keys: list[list[_Key]]
+    seen: int
+    left_out: list[set[int]]
+
+
 def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check: Callable[[], object]) -> int | None:
     """Try once; None if a commit behind the look has put one of the keys."""
     store = engine.store
     transaction = CoordinatedTransaction(engine, timeout=None, journaled=False)
     try:
-        with store.guard:
-            branches = [voted_contents(store, xid) for xid in xids]
-            keys = [list(_keys(contents)) for contents in branches]
-            _wait_for_puts(store, keys)
-            revalidate(store)
-            check()
-            seen = store.view.index.applied
-            left_out = _put_before(store, xids, keys)
+        contents, keys, seen, left_out = _look_at(store, xids, check)
         copied = max((place for place, found in enumerate(left_out, 1) if found), default=0)
 
         def record(branch: Branch) -> None:
-            for xid, contents, missing in zip(xids[:copied], branches, left_out, strict=False):
-                _copy(store.files.disk, branch, xid, contents, missing)
+            for xid, file, missing in zip(xids[:copied], contents, left_out, strict=False):
+                _copy(store.files.disk, branch, xid, file, missing)
             if facts is not None:
                 branch.batch.append(facts)
 
@@ -99,12 +107,25 @@ def _adopt(engine: Engine, xids: Sequence[Xid], facts: CommitBatch | None, check
             if store.view.index.applied != seen and _came_behind(store, keys, seen):
                 raise _PutMeanwhile
 
-        transaction.commit(adopt=xids[copied:], record=record, check=recheck)
+        transaction.commit(adopt=xids[copied:], record=record, check=recheck, copied=xids[:copied])
         return transaction.number
     except _PutMeanwhile:
         return None
     finally:
         transaction.abandon()
+
+
+def _look_at(store: Store, xids: Sequence[Xid], check: Callable[[], object]) -> _Look:
+    with store.guard:
+        try:
+            contents = [voted_contents(store, xid) for xid in xids]
+            keys = [list(_keys(file)) for file in contents]
+            _wait_for_puts(store, keys)
+            revalidate(store)
+            check()
+            return _Look(contents, keys, store.view.index.applied, _put_before(store, xids, keys))
+        except OSError as error:
+            store.fail("reading what tasks have prepared", error)
 
 
 def _keys(contents: FileContents) -> Iterator[_Key]:

@@ -155,6 +155,7 @@ class CoordinatedTransaction(Transaction):
         adopt: Sequence[Xid] = (),
         record: Callable[[Branch], object] | None = None,
         check: Callable[[Settings], object] | None = None,
+        copied: Sequence[Xid] = (),
     ) -> None:
         """Commit as ``Transaction.commit`` does, together with prepared branches, whose votes the caller was told.
 
@@ -162,8 +163,9 @@ class CoordinatedTransaction(Transaction):
             adopt: the xids of the branches.
             record: adds to this branch what is committed with them.
             check: called under the number lock, behind every issued number; raises if the commit must not happen.
+            copied: the xids of prepared branches of whose contents ``record`` adds a copy.
         """
-        if not adopt and record is None:
+        if not adopt and record is None and check is None:
             super().commit()
             return
         with self._lock:
@@ -172,12 +174,14 @@ class CoordinatedTransaction(Transaction):
                 self._branch.lock_xid()
                 if record is not None:
                     record(self._branch)
-                self._commit_with(adopt, check)
+                self._commit_with(adopt, check, copied)
                 self._end(TransactionState.COMMITTED)
             except BaseException as error:
                 self._fail("committing", error)
 
-    def _commit_with(self, adopt: Sequence[Xid], check: Callable[[Settings], object] | None) -> None:
+    def _commit_with(
+        self, adopt: Sequence[Xid], check: Callable[[Settings], object] | None, copied: Sequence[Xid]
+    ) -> None:
         store, branch = self._store, self._branch
-        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline(), check)
+        self.number = two_phase.adopt(store, branch.new_file(), branch.batch, adopt, store.deadline(), check, copied)
         two_phase.move_adopted(store, self.number, enumerate(adopt, 1))

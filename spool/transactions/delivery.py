@@ -46,8 +46,9 @@ WHAT_TO_DO = "spool-admin check --repair moves what is damaged to quarantine, wi
 
 def held_stretches(store: Store, ranges: PositionRanges) -> list[Stretch]:
     """Return where the bodies of claimed messages lie, in order."""
-    found, messages = list[Stretch](), store.view.index.messages
+    found = list[Stretch]()
     with store.view.mutex:
+        messages = store.view.index.messages
         for number, first, count in ranges:
             ordinal, end = first, first + count
             while ordinal < end:
@@ -179,8 +180,9 @@ def read_messages(store: Store, number: int, first: int, count: int, *, only_sho
         UnknownCodec: no codec here can read a body. With ``only_shown``, the message has the bytes as they are stored.
     """
     found: list[Message] = []
-    table, ordinal, end = store.view.index.messages, first, first + count
+    ordinal, end = first, first + count
     with store.view.mutex:
+        table = store.view.index.messages
         while ordinal < end:
             run, stop = table.run_at(number, ordinal, end)
             if run is not None:

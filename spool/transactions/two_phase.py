@@ -119,6 +119,7 @@ def adopt(
     xids: Sequence[Xid],
     deadline: Deadline,
     also: Callable[[Settings], object] | None = None,
+    copied: Sequence[Xid] = (),
 ) -> int:
     """Commit prepared branches together with a batch, in one numbered file; returns the number.
 
@@ -126,6 +127,7 @@ def adopt(
 
     Args:
         also: called under the number lock, behind every issued number; raises if the commit must not happen.
+        copied: prepared branches of whose contents the batch has a copy.
 
     Raises:
         UnknownBranch: one of the branches is not there to be committed; nothing was done.
@@ -139,6 +141,7 @@ def adopt(
     # they voted.
     voted = zip(xids, branches, strict=True)
     unchecked = [table for xid, contents in voted if xid.format_id == FORMAT_ROUND for table in contents.tables]
+    coordinators = {xid.gtrid for xid in (*xids, *copied)}
 
     def check(settings: Settings) -> None:
         undecided(settings)
@@ -146,7 +149,7 @@ def adopt(
             also(settings)
         if settings.config.has_limits:
             settle_and_catch_up(store, deadline)
-            check_adoption(store.view, settings, file.tables, unchecked)
+            check_adoption(store.view, settings, file.tables, unchecked, coordinators)
 
     return commit(store, file, batch, seconds=deadline.seconds, check=check)
 

@@ -182,7 +182,8 @@ OF_NAMES = (
 BROKEN = (
     Bug("numbers of votes are given out again", evidence._read_numbers, ((", evidence.named}", "}"),),
         "a_vote_that_names_what_is_lost"),
-    Bug("numbers of journals are given out again", evidence.read, ((", *_numbers_in_journals(disk)", ""),),
+    Bug("numbers of journals are given out again", evidence.read,
+        ((", *_numbers_in_journals(disk, evidence.journals)", ""),),
         "a_journal_that_names_what_is_lost"),
     Bug("what is moved lies in a file that was not flushed", commit.commit, ((_MOVED, "pass"),),
         "what_is_moved_is_flushed"),
@@ -194,7 +195,7 @@ BROKEN = (
     Bug("a queue that becomes durable keeps what may be lost", queues.change_queue, (("_flush_all(store)", "pass"),),
         "a_queue_that_becomes_durable"),
     Bug("the mark passes what was not flushed", sequence.flush_published,
-        (("disk.flush_everything()", "pass"),), "a_mark_over_what_is_flushed"),
+        (("disk.flush_everything(store.shared.open_lock.handle)", "pass"),), "a_mark_over_what_is_flushed"),
     Bug("the mark passes what was not flushed one by one", sequence.flush_commit,
         (("disk.make_durable(handle, layout.COMMITTED)", "pass"),), "a_mark_over_what_is_flushed"),
     Bug("a dropped file goes with a commit that is not flushed", commit._needs_flush,

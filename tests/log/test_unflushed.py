@@ -16,6 +16,7 @@ from spool.disk.disk import FlushFailed
 from spool.log import commit
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
+from spool.store.edits import edit_settings
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
 from tests.meanwhile import Meanwhile
@@ -146,7 +147,7 @@ def test_c06_a_queue_becomes_durable_when_all_that_was_begun_before_is(call: str
     other = spool.open(ROOT, disk=SimulatedDisk(machine), clock=machine.clock)
 
     def change() -> None:
-        with pytest.raises(spool.SystemFailure, match="which did not"):
+        with pytest.raises(spool.TransactionTimeout, match=r"which did not .*; change it once more"):
             other.change_queue("q", durability="flush")
 
     disk.before(call, change, spare=spare)
@@ -200,6 +201,24 @@ def test_c06_the_housekeeper_flushes_what_was_not() -> None:
     page = space._store.shared.counters.read()
     assert page.durable == page.published
     assert not space._store.view.index.unflushed
+
+
+def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_such_queue() -> None:
+    _, _, space = _of_a_machine()
+    space.put("q", "one")
+    space._housekeeper._do_steps(due=False)
+    edit_settings(space._store, lambda text, _: text.replace('durability = "none"', ""))
+    space._housekeeper._do_steps(due=True)
+    page = space._store.shared.counters.read()
+    assert page.durable == page.published
+    assert not space._housekeeper._may_lose
+
+
+def test_c06_everything_is_flushed_at_once_only_where_the_kernel_says_whether_it_was(tmp_path: Path) -> None:
+    with mock.patch("spool.disk.stat.renames_are_ordered", return_value=False):
+        assert not Disk(str(tmp_path)).flushes_everything
+    with mock.patch("spool.disk.stat.renames_are_ordered", return_value=True):
+        assert Disk(str(tmp_path)).flushes_everything
 
 
 def test_c06_what_another_process_has_flushed_is_forgotten() -> None:
@@ -267,11 +286,12 @@ def test_c06_a_flush_that_fails_later_stops_the_space(space: spool.Space, count:
 
 def test_everything_is_flushed_by_one_call_whose_failure_is_told(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path))
-    disk.flush_everything()
+    handle = disk.open_directory("")
+    disk.flush_everything(handle)
     assert disk.flushes == 1
     with (
         mock.patch("spool.disk.kernel._libc.syncfs", return_value=-1),
         mock.patch("ctypes.get_errno", return_value=5),
         pytest.raises(FlushFailed, match="syncfs"),
     ):
-        disk.flush_everything()
+        disk.flush_everything(handle)

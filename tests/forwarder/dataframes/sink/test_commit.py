@@ -1,10 +1,12 @@
 """A write of rows is one commit, or none, and one with a name is committed once."""
 
+import errno
 import os
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -126,6 +128,29 @@ def test_a_write_that_does_not_fit_writes_nothing(space: spool.Space, attempts: 
         writer.commit(done)
     writer.abort(done)
     assert bodies(space) == []
+    assert left_over(space) == []
+
+
+def test_what_is_left_of_other_attempts_takes_no_room(space: spool.Space, attempts: Attempts) -> None:
+    space.change_queue("orders", max_messages=3)
+    writer = BatchWriter(job(space))
+    done = [attempts.write(writer, 0, texts("a", "b", "c"))]
+    attempts.write(writer, 0, texts("a", "b", "c"))  # a duplicate attempt, which is not chosen
+    writer.commit(done)
+    assert bodies(space) == ["a", "b", "c"]
+
+
+def test_a_disk_that_fails_while_branches_are_read_is_told_as_the_library_tells_it(
+    space: spool.Space, attempts: Attempts
+) -> None:
+    writer = BatchWriter(job(space))
+    done = [attempts.write(writer, 0, texts("a"))]
+    with (
+        mock.patch.object(adoption, "voted_contents", side_effect=OSError(errno.EIO, "Input/output error")),
+        pytest.raises(spool.DiskFailure, match="reading what tasks have prepared"),
+    ):
+        writer.commit(done)
+    writer.abort(done)
     assert left_over(space) == []
 
 
