@@ -23,6 +23,7 @@ from spool.index.stretch import Stretch, cut
 from spool.log.quota import room_in
 from spool.log.visibility import catch_up, list_prepared
 from spool.model.position import Position
+from spool.model.settings import QueueConfig
 from spool.policies.retries import count_failures, with_error_queue
 from spool.space import Space
 from spool.store.store import Store
@@ -182,17 +183,30 @@ class Round:
         if self.result.full:
             self.close()
             return self.result
+        found: Full | None = None
         with store.guard:
             try:
                 _commit(store, self._transaction, self._blocks)
             except Full as error:
-                self.result = self._without_room(str(error))
+                found = error
         self.close()
         with store.guard:
             resolve_orphans(store, store.deadline())  # branches of tasks that ran twice, or whose job died
-        if self.result.full and self.messages == 1:
-            _count_try(self._space, self.held[0], f"there was no room for its reply: {self.result.full}")
+        if found is not None:
+            self.result = self._found_full(found)
         return self.result
+
+    def _found_full(self, full: Full) -> RoundResult:
+        """Return what a round comes to whose commit found no room; if that is the matter of its only message, a try."""
+        held, reason = self.held[0], f"there was no room for its reply: {full}"
+        config = self._space.queues().get(held.queue)
+        named = {held.attributes.get(name) for name in ("reply_queue", "failure_queue")}
+        is_its_own = self.messages == 1 and is_named_by_it_alone(full.queue, named, self.route, config)
+        if not (is_its_own and _count_try(self._space, held, reason)):
+            return self._without_room(str(full))
+        result = RoundResult()
+        result.add(_tried(self._store, held, reason))
+        return result
 
     def _without_room(self, full: str) -> RoundResult:
         return RoundResult({Effect.KEPT: self.messages}, full=full)
@@ -205,12 +219,8 @@ def room_of(store: Store, route: Route) -> tuple[int | None, str]:
     if not settings.config.has_limits:
         return None, ""
     catch_up(store, list_prepared(store))
-    config = settings.config.queues.get(route.queue)
-    queues = [config.reply_queue] if config is not None and config.reply_queue is not None else []
-    if isinstance(route.service, QueueService):
-        queues = [route.service.queue]
     least = None
-    for queue in [*queues, *route.into]:
+    for queue in _queues_of(route, settings.config.queues.get(route.queue)):
         room = room_in(store.view, settings, queue)
         if room == 0 and resolve_orphans(store, store.deadline()):  # their messages took the room
             room = room_in(store.view, settings, queue)
@@ -221,11 +231,32 @@ def room_of(store: Store, route: Route) -> tuple[int | None, str]:
     return least, ""
 
 
-def _count_try(space: Space, held: Stretch, reason: str) -> None:
-    """Count a try of the only message of a round, so that it cannot block its queue while another queue is full."""
-    with suppress(SpoolError), space.transaction() as transaction:  # another process may have taken it by now
-        transaction.get(held.queue, message_id=held.id)
-        transaction.set_rollback_only(reason)
+def _queues_of(route: Route, config: QueueConfig | None) -> list[str]:
+    """Return the queues that a route puts into. ``config``: the options of its own queue."""
+    if isinstance(route.service, QueueService):
+        return [route.service.queue, *route.into]
+    return [*([config.reply_queue] if config is not None and config.reply_queue is not None else []), *route.into]
+
+
+def is_named_by_it_alone(queue: str | None, named: Set[str | None], route: Route, config: QueueConfig | None) -> bool:
+    """Return whether a full queue is one that a message names for its replies, and not one of its route's.
+
+    Then the message alone is tried again later: it must not hold up others, whose replies go elsewhere.
+    """
+    if queue is None or queue not in named or queue in _queues_of(route, config):
+        return False
+    return config is None or queue != config.failure_queue
+
+
+def _count_try(space: Space, held: Stretch, reason: str) -> bool:
+    """Count a try of the only message of a round; False if another process has taken it by now."""
+    try:
+        with space.transaction() as transaction:
+            transaction.get(held.queue, message_id=held.id)
+            transaction.set_rollback_only(reason)
+    except SpoolError:
+        return False
+    return True
 
 
 def count_calls_in_progress(space: Space, chunks: list[Chunk]) -> None:
@@ -307,8 +338,13 @@ def _count_killer(space: Space, chunk: Chunk, error: TaskDied, seconds: float) -
         reason = f"{took_too_long(limit)}, and did not stop: its worker was ended"
     with store.guard:
         count_failures(store, [held.position], reason, store.deadline())
-        with store.view.mutex:
-            run = store.view.index.messages.find(held.position)
+    return _tried(store, held, reason)
+
+
+def _tried(store: Store, held: Stretch, reason: str) -> Block:
+    """Return what became of a message of which a try was counted."""
+    with store.view.mutex:
+        run = store.view.index.messages.find(held.position)
     if run is None:
         effect = Effect.DROPPED
     else:

@@ -188,7 +188,7 @@ class _Ended:
     def goes_back(self, policy: OutcomePolicy) -> bool:
         """Return whether the message stays in its queue, for another try."""
         message = self.request.message
-        outcome = effective_outcome(policy, message, self.outcome)
+        outcome = effective_outcome(policy, message, self.request.raw, self.outcome)
         return isinstance(outcome, Retried) and not is_last(policy.queue, message.attempts)
 
 

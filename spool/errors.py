@@ -47,9 +47,13 @@ class MessageInUse(SpoolError):
 
 
 class Full(SpoolError, queue.Full):
-    """A limit of the queue or of the space is reached."""
+    """A limit of the queue or of the space is reached. ``queue``: the name of the queue; None if it is the space."""
 
     diagnostic = "QMENOSPACE"
+
+    def __init__(self, text: str = "", queue: str | None = None) -> None:
+        super().__init__(text)
+        self.queue = queue
 
 
 class BadMessageId(SpoolError, LookupError):

@@ -16,11 +16,11 @@ from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from forwarder.failures import Failures
 from forwarder.forwarder import as_routes, check_routes, in_steps
 from forwarder.pipelines.draft import Draft
-from forwarder.round import Route, room_of
+from forwarder.round import RoundResult, Route, is_named_by_it_alone, room_of
 from forwarder.routes.pace import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from forwarder.services import Caller, QueueService, Request, Service, ServiceError
 from forwarder.summary import Summary, left_in
-from spool.errors import SpoolError
+from spool.errors import Full, SpoolError
 from spool.model.message import Message
 from spool.opening import open as open_space
 from spool.space import Space
@@ -136,7 +136,7 @@ class ThreadForwarder:
             worker = Worker(
                 space, queue, partial(self._call, calls), threads=threads_of(route.service), once=once,
                 timeout=route.service.watched, stop=self._stop, on_handled=partial(self._report, calls),
-                on_failure=route.on_failure,
+                on_failure=route.on_failure, on_full=calls.found_full,
             )  # fmt: skip
             calls.worker = self._workers[queue] = worker
             try:
@@ -238,7 +238,7 @@ class _Calls:
             _, full = room_of(store, self._route)
             raw = stored_body(store, message)
         if full:
-            return self._pause(Retried(full, counted=False), f"there is no room for replies ({full})")
+            return self._pause(Retried(full, counted=False), RoundResult(full=full).down)
         if isinstance(self._route.service, QueueService):
             outcome: Outcome = Translated([Draft.of(message, raw).put_into(self._route.service.queue)])
         else:
@@ -251,6 +251,14 @@ class _Calls:
         if isinstance(outcome, Retried) and not outcome.counted:
             return self._pause(outcome, f"the service was not reached ({outcome.reason})")
         return outcome
+
+    def found_full(self, message: Message, full: Full) -> bool:
+        """Pause, because there is no room for what a message causes; False if that is the matter of this message."""
+        config = self.space.queues().get(self.queue)
+        if is_named_by_it_alone(full.queue, {message.reply_queue, message.failure_queue}, self._route, config):
+            return False
+        self._pause(Retried(str(full), counted=False), RoundResult(full=str(full)).down)
+        return True
 
     def handled_since(self) -> dict[str, int]:
         """Return the number of messages for each effect since the last call."""

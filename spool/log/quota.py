@@ -13,6 +13,7 @@ from spool.errors import Full, TransactionTimeout
 from spool.format.table import Table
 from spool.log.sequence import settle_all
 from spool.log.visibility import catch_up, list_prepared
+from spool.model.settings import QueueConfig, SpaceConfig
 from spool.model.xid import FORMAT_ROUND
 from spool.runtime.clock import Deadline, WaitExpired
 from spool.store.parts import PreparedBranches, View
@@ -59,27 +60,45 @@ def check_room(view: View, settings: Settings, added: UsageByQueue, prepared: Us
             limits = config.queues.get(queue)
             if limits is not None and _grows(usage):
                 there = usage_of(view, queue, prepared)
-                _compare(f"queue {queue}", limits.max_messages, limits.max_bytes, there, usage)
+                _compare(queue, limits, there, usage)
         total = sum_of(added.values())
         if (config.max_messages is not None or config.max_bytes is not None) and _grows(total):
-            _compare("the space", config.max_messages, config.max_bytes, usage_of_all(view, prepared), total)
+            _compare(None, config, usage_of_all(view, prepared), total)
 
 
 def _grows(usage: Usage) -> bool:
     return usage.messages > 0 or usage.bytes > 0
 
 
-def _compare(what: str, messages: int | None, size: int | None, there: Usage, more: Usage) -> None:
+def _compare(queue: str | None, limits: QueueConfig | SpaceConfig, there: Usage, more: Usage) -> None:
+    """Raise Full if messages do not fit into a queue, or into the space (None)."""
+    what = "the space" if queue is None else f"queue {queue}"
+    messages, size = limits.max_messages, limits.max_bytes
     if messages is not None and more.messages > 0 and there.messages + more.messages > messages:
         raise Full(
             f"{what} holds {plural(there.messages, 'message')} of at most {messages} (max_messages), "
-            f"so {more.messages} more do not fit: take some of them, or raise the limit; nothing was put"
+            f"so {more.messages} more do not fit: take some of them, or raise the limit; nothing was put",
+            queue,
         )
     if size is not None and more.bytes > 0 and there.bytes + more.bytes > size:
         raise Full(
             f"{what} holds {plural(there.bytes, 'byte')} of at most {size} (max_bytes), so {more.bytes} "
-            "more do not fit: take some messages, or raise the limit; nothing was put"
+            "more do not fit: take some messages, or raise the limit; nothing was put",
+            queue,
         )
+
+
+def never_fits(config: SpaceConfig, added: UsageByQueue) -> str:
+    """Return the limit of a queue that these messages exceed by themselves, whatever else is there; "" if none is."""
+    for queue, usage in added.items():
+        limits = config.queues[queue]
+        for limit, more, unit in (
+            (limits.max_messages, usage.messages, "message"),
+            (limits.max_bytes, usage.bytes, "byte"),
+        ):
+            if limit is not None and more > limit:
+                return f"queue {queue} holds at most {plural(limit, unit)} (max_{unit}s), so {more:,} never fit"
+    return ""
 
 
 def combined(one: UsageByQueue, other: UsageByQueue) -> dict[str, Usage]:

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
+from spool.errors import Full
 from spool.index.stretch import Stretch
 from spool.log.quota import room_for
 from spool.model.position import Position, PositionRanges, positions
@@ -30,9 +31,11 @@ class CoordinatedTransaction(Transaction):
     """A branch of a coordinator, or a coordinator's own transaction.
 
     on_rollback: called once, when it is rolled back, while it still holds its messages.
+    on_full: asked when there is no room for its messages: True if that is no try of those that it holds.
     """
 
     on_rollback: Callable[[], object] | None = None
+    on_full: Callable[[Full], bool] | None = None
 
     @property
     def mutex(self) -> "threading.RLock":
@@ -118,6 +121,11 @@ class CoordinatedTransaction(Transaction):
         """Let calls end with ProtocolError from now on, also one that is under way, as soon as it looks."""
         self._left = True
         mark_lost(self, reason)
+
+    def _fail(self, doing: str, error: BaseException) -> NoReturn:
+        if isinstance(error, Full) and self.on_full is not None and self.on_full(error):
+            self.abandon()
+        super()._fail(doing, error)
 
     def _end(self, state: TransactionState, why: str = "") -> None:
         on_rollback, self.on_rollback = self.on_rollback, None

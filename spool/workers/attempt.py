@@ -39,14 +39,22 @@ class Attempt:
     message: None until one was claimed.
     unreadable: why its body could not be decoded; "" if it could.
     on_failure: what a refusal means, as of an ``OutcomePolicy``.
+    on_full: asked when there is no room for what its outcome puts: True if that is no try; without it, it is one.
     """
 
-    def __init__(self, engine: Engine, on_failure: OnFailure = "reject") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_failure: OnFailure = "reject",
+        on_full: Callable[[Message, Full], bool] | None = None,
+    ) -> None:
         self.transaction = CoordinatedTransaction(engine)
+        self.transaction.on_full = self._is_no_try
         self.message: Message | None = None
         self.unreadable = ""
         self._store = engine.store
         self._on_failure = on_failure
+        self._on_full = on_full
         self._held: Stretch
         self._rolled_back = Effect.RETRIED
         self._result: tuple[Effect, str] | None = None
@@ -105,8 +113,8 @@ class Attempt:
     def conclude(self, outcome: Outcome) -> tuple[Effect, str]:
         """Commit what this outcome does; return what became of the message, and why if it failed.
 
-        If there is no room for that, the message goes back to its queue, with one try more. Raises like ``commit``. A
-        second call returns the same and does nothing.
+        If there is no room for that, the message goes back to its queue, with one try more unless ``on_full`` says that
+        it was none. Raises like ``commit``. A second call returns the same and does nothing.
         """
         with self.transaction.mutex:
             if self._result is None:
@@ -123,6 +131,12 @@ class Attempt:
         except (Full, QueueNotFound, TransactionRolledBack) as error:
             return self._rolled_back, one_line(error)
 
+    def _is_no_try(self, full: Full) -> bool:
+        if self.message is None or self._on_full is None or not self._on_full(self.message, full):
+            return False
+        self._rolled_back = Effect.KEPT
+        return True
+
     def _note_rollback(self) -> None:
         """Note what the rollback did to the message: the last try moves or drops it. Nothing else has moved it, since
         the claim is held."""
@@ -137,7 +151,7 @@ class Attempt:
         """Add what the outcome does to the branch, by the settings as they are now."""
         settings = self._store.settings.current()
         policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
-        outcome = effective_outcome(policy, message, outcome)
+        outcome = effective_outcome(policy, message, b"", outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
         return record(branch.batch, policy, message, b"", outcome, self._store.clock.now())

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from spool.errors import InvalidArgument
 from spool.format.batch import CommitBatch
+from spool.log.quota import Usage, never_fits
 from spool.model.message import Message, stored_fields
 from spool.model.settings import QueueConfig, SpaceConfig
 from spool.policies.retries import moved_to, outcome_of_failure, tries
@@ -77,7 +78,7 @@ def record(
 
     ``raw``: the body as stored. ``now``: seconds since the epoch, for delays.
     """
-    outcome = effective_outcome(policy, message, outcome)
+    outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):
         return _reject(batch, policy, message, outcome), outcome.reason
     if isinstance(outcome, Retried):
@@ -93,19 +94,24 @@ def record(
     return Effect.DELIVERED, outcome.note if isinstance(outcome, Translated) else ""
 
 
-def effective_outcome(policy: OutcomePolicy, message: Message, outcome: Outcome) -> Outcome:
-    """Return the outcome that counts by the policy.
+def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outcome: Outcome) -> Outcome:
+    """Return the outcome that counts by the policy. ``raw``: the body as stored.
 
-    An answer without a queue to go to is a failed try; a new message over the limits of the space is refused for good.
+    An answer without a queue to go to is a failed try, and so is one that its queue would not take if it were empty; a
+    new message over the limits of the space is refused for good.
     """
     if isinstance(outcome, Translated) and (refused := _over_limits(policy, outcome)):
         outcome = Rejected(refused)
     if isinstance(outcome, Rejected) and policy.on_failure == "retry":
         outcome = Retried(outcome.reason)
-    missing = _missing_queue(policy, message, outcome)
-    if missing is not None:
-        which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
-        return Retried(f"the {which} {missing!r} does not exist: create it")
+    added: dict[str, Usage] = {}
+    for queue, size in _answers(message, raw, outcome):
+        if queue not in policy.queues:
+            which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
+            return Retried(f"the {which} {queue!r} does not exist: create it")
+        added[queue] = added.get(queue, Usage()).plus(Usage(1, size))
+    if added and (limit := never_fits(policy.space, added)):
+        return Retried(f"there is no room for its answer: {limit}: raise the limit")
     return outcome
 
 
@@ -120,17 +126,17 @@ def _over_limits(policy: OutcomePolicy, outcome: Translated) -> str:
     return ""
 
 
-def _missing_queue(policy: OutcomePolicy, message: Message, outcome: Outcome) -> str | None:
-    target = None
+def _answers(message: Message, raw: bytes, outcome: Outcome) -> list[tuple[str, int]]:
+    """Return the queue and the size in bytes of each message that an outcome puts."""
     if isinstance(outcome, Translated):
-        target = next((new.queue for new in outcome.messages if new.queue not in policy.queues), None)
-    elif isinstance(outcome, Replied):
-        target = message.reply_queue
-    elif isinstance(outcome, Passed):
-        target = outcome.queue
-    elif isinstance(outcome, Rejected) and outcome.reply is not None:
-        target = message.failure_queue
-    return target if target is not None and target not in policy.queues else None
+        return [(new.queue, len(new.raw)) for new in outcome.messages]
+    if isinstance(outcome, Passed):
+        return [(outcome.queue, len(raw))]
+    answer: Replied | None = outcome if isinstance(outcome, Replied) else None
+    queue = message.reply_queue
+    if isinstance(outcome, Rejected):
+        answer, queue = outcome.reply, message.failure_queue
+    return [] if answer is None or queue is None else [(queue, len(answer.body))]
 
 
 def _reject(batch: CommitBatch, policy: OutcomePolicy, message: Message, outcome: Rejected) -> Effect:

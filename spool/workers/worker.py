@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
 from spool.engine import Engine
-from spool.errors import InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
+from spool.errors import Full, InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
 from spool.model.settings import QueueConfig, check_queue_name
@@ -108,6 +108,8 @@ class Worker:
         on_handled: called after each message, in a thread of the worker.
         on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
             refusal ("delete"), or is one of its tries ("retry").
+        on_full: asked, in a thread of the worker, when there is no room for what a message causes: True if that is no
+            try of the message. Without it, it is one.
 
     Raises:
         QueueNotFound, InvalidArgument: before any message is taken.
@@ -125,6 +127,7 @@ class Worker:
         stop: threading.Event | None = None,
         on_handled: Callable[[], object] | None = None,
         on_failure: OnFailure = "reject",
+        on_full: Callable[[Message, Full], bool] | None = None,
     ) -> None:
         check_work(space, queue, function, timeout)
         if inspect.iscoroutinefunction(function):
@@ -140,6 +143,7 @@ class Worker:
         self._event = stop
         self._on_handled = on_handled
         self._on_failure = on_failure
+        self._on_full = on_full
         self._is_stopping = False
         self._error: BaseException | None = None
         # Guards the summary and all that follows; notified when a thread or a call ends.
@@ -307,7 +311,7 @@ class Worker:
         return None
 
     def _take(self, passed: frozenset[tuple[int, int]]) -> Call | None:
-        attempt = Attempt(self._space.engine, self._on_failure)
+        attempt = Attempt(self._space.engine, self._on_failure, self._on_full)
         call = None
         try:
             found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)

@@ -117,7 +117,7 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     assert space.stats("replies").ready == 3
     dead = space.get("errors")
     assert dead.id == large
-    assert "there was no room for its reply" in (dead.failure_reason or "")
+    assert "there is no room for its answer" in (dead.failure_reason or "")
 
 
 def test_q11_what_a_dead_forwarder_s_tasks_voted_for_does_not_fill_a_queue(space: spool.Space) -> None:

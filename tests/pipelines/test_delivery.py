@@ -93,6 +93,18 @@ def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, spac
     assert space.show(ids[2]).attempts == 0
 
 
+def test_a_full_destination_that_a_hook_sends_to_counts_no_try(run: Run, space: spool.Space) -> None:
+    one = {"service": f"http://127.0.0.1:{free_port()}/", "max_messages": 1}
+    pipeline = declared(
+        inbound=f"{HOOKS}:decide", destinations={"one": one, "two": {"service": f"python:{HOOKS}:two"}}, retries=0
+    )
+    pipeline.create_queues(space)
+    ids = space.put_many("p", ["send one", "send one"])
+    assert "queue p.to.one holds 1 message of at most 1" in run(pipeline).down["p"]
+    assert (bodies(space, "p.to.one"), bodies(space, "p"), bodies(space, "p.errors")) == (["sent"], ["send one"], [])
+    assert space.show(ids[1]).attempts == 0
+
+
 def test_queues_are_made_once_and_brought_to_what_is_described(space: spool.Space) -> None:
     pipeline = with_web(1, max_messages=9, retries=5)
     assert set(pipeline.create_queues(space).values()) == {"created"}

@@ -1,0 +1,116 @@
+"""Answers that find no room: the route pauses and counts no try, in rounds and in threads alike."""
+
+import re
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import spool
+from forwarder import Forwarder, Summary, ThreadForwarder
+from forwarder import forwarder as driver
+from forwarder.round import Route
+from forwarder.services import QueueService, Request
+from spool.workers.effects import Effect
+from spool.workers.outcome import Outcome, Rejected, Replied, Translated
+from tests.forwarder.rounds import Scripted, answers, bodies, echo, in_process
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
+
+Run = Callable[[Route], Summary]
+
+
+@pytest.fixture(params=["threads", "rounds"])
+def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a route once, in threads or in rounds whose tasks run in this process."""
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
+
+    def run(route: Route) -> Summary:
+        if request.param == "threads":
+            return ThreadForwarder(space.path, [route]).run(once=True)
+        return Forwarder(space.path, [route], SPARK).run(once=True)
+
+    return run
+
+
+def twice_into_next(request: Request) -> Outcome:
+    return Translated([spool.NewMessage("next", request.raw), spool.NewMessage("next", request.raw)])
+
+
+IT = Scripted("it")
+
+
+@pytest.mark.parametrize(
+    ("route", "answer", "limits"),
+    [
+        (Route("work", IT), lambda request: Replied(bytes(300)), {"max_bytes": 1000}),
+        (Route("work", IT), lambda request: Rejected("no", Replied(bytes(300))), {"max_bytes": 1000}),
+        (Route("work", IT, into=("next",)), twice_into_next, {"max_messages": 2}),
+        (Route("work", IT), twice_into_next, {"max_messages": 2}),
+        (Route("work", QueueService("next")), None, {"max_bytes": 1000}),
+    ],
+    ids=["reply", "reply of a refusal", "two messages", "into a queue that the route does not name", "passed on"],
+)
+def test_c05_a_destination_without_room_for_a_message_pauses_its_route_and_counts_no_try(
+    space: spool.Space, run: Run, route: Route, answer: Any, limits: dict[str, int]
+) -> None:
+    """Though it is not quite full, and the message has had all tries but one."""
+    space.change_queue("work", retries=0, reply_queue="next", failure_queue="next")
+    space.change_queue("next", **limits)
+    space.put("next", bytes(900))
+    sent = space.put("work", bytes(300))
+    answers["it"] = answer
+    for _ in range(2):
+        down = run(route).down["work"]
+        assert re.match(r"there is no room for replies \(queue next holds (1 message|900 bytes) of at most", down)
+    assert (space.stats("work").ready, space.show(sent).attempts) == (1, 0)
+    space.get("next")
+    assert run(route).down == {}
+    assert space.stats("work").ready == 0
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 500}, {"max_messages": 1}])
+def test_an_answer_that_never_fits_is_a_try_and_holds_up_no_other(
+    space: spool.Space, run: Run, limits: dict[str, int]
+) -> None:
+    space.change_queue("next", **limits)
+    space.change_queue("work", retries=0)
+    space.put_many("work", [bytes(300), b"small"])
+    answers["it"] = lambda request: Replied() if request.raw == b"small" else twice_into_next(request)
+    summary = run(Route("work", IT, into=("next",)))
+    assert (summary.effects, summary.down) == ({"work": {Effect.DEAD_LETTERED: 1, Effect.DELIVERED: 1}}, {})
+    assert "there is no room for its answer: queue next holds at most" in (space.get("errors").failure_reason or "")
+
+
+def test_a_full_queue_that_a_message_alone_names_holds_up_no_other(space: spool.Space, run: Run) -> None:
+    """A requester that does not take its replies must not stop the service for all."""
+    space.change_queue("next", max_messages=1)
+    space.put("next", b"there")
+    own = space.put("work", b"1", reply_queue="next")
+    space.put_many("work", [b"2", b"3"])
+    answers["it"] = echo
+    summary = run(Route("work", IT))
+    effects = summary.effects["work"]
+    assert (effects[Effect.RETRIED], effects[Effect.DELIVERED], summary.down) == (1, 2, {})
+    assert space.show(own).attempts == 1
+    assert sorted(map(bytes, bodies(space, "replies"))) == [b"re: 2", b"re: 3"]
+
+
+@pytest.mark.timeout(60)
+def test_one_place_for_the_replies_of_many_threads_costs_no_message_a_try(space: spool.Space) -> None:
+    space.change_queue("replies", max_messages=1)
+    space.change_queue("work", retries=0)
+    space.put_many("work", [b"x"] * 8)
+    together = threading.Barrier(8)
+
+    def answer(request: Request) -> Outcome:
+        together.wait(30)
+        return Replied(b"y")
+
+    answers["it"] = answer
+    summary = ThreadForwarder(space.path, [Route("work", Scripted("it", threads=8))]).run(once=True)
+    assert summary.effects == {"work": {Effect.DELIVERED: 1}}
+    assert [message.attempts for message in space.browse("work")] == [0] * 7
+    assert bodies(space, "errors") == []
