@@ -28,7 +28,7 @@ from spool.text import did_you_mean
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-BODY, QUEUE, CODEC = "body", "queue", "codec"
+BODY, QUEUE, CODEC, KEY = "body", "queue", "codec", "deduplication_key"
 _MICROSECONDS = 1_000_000
 
 
@@ -75,19 +75,28 @@ COLUMNS: Mapping[str, Kind] = {
     "headers": _HEADERS,
     "group": _TEXT,
     "top": _of("boolean", BooleanType),
-    "deduplication_key": _TEXT,
+    KEY: _TEXT,
 }
 """The columns of a DataFrame that is written: ``body``, ``queue``, the options of ``put``, and ``codec``, which says
 what a body's bytes are, as the column of that name of a DataFrame that was read does."""
 
 
 class Put(NamedTuple):
-    """Messages with the same options, for ``put``. ``row``: that of the first, from 0, in its batch."""
+    """Messages with the same options, for ``put``.
+
+    row: that of the first, from 0, in its partition.
+    queue: None if the row names none.
+    bodies: None for a row without one.
+    """
 
     row: int
-    queue: str
+    queue: str | None
     bodies: list[Any]
     options: dict[str, Any]
+
+    def of_each_row(self) -> Iterator[Self]:
+        """Return a put for each of the messages."""
+        return (self._replace(row=row, bodies=[body]) for row, body in enumerate(self.bodies, self.row))
 
 
 @dataclass(frozen=True)
@@ -106,32 +115,29 @@ class RowsAsPuts:
             raise InvalidArgument(f"this DataFrame cannot be written to a space: {'; '.join(wrong)}")
         return cls(names, queue)
 
-    def puts(self, batch: "RecordBatch") -> Iterator[Put]:
-        """Return the puts for the rows of a batch, in order; neighbours with the same options are one put."""
+    def puts(self, batch: "RecordBatch", first: int) -> Iterator[Put]:
+        """Return the puts for the rows of a batch, in order; neighbours with the same options are one put.
+
+        A row with a deduplication key is a put of its own, also beside another one of that key. ``first``: the number
+        of the batch's first row in the partition.
+        """
         columns = {name: _values(column) for name, column in zip(self.names, batch.columns, strict=True)}
         bodies = columns.pop(BODY)
-        if None in bodies:
-            raise InvalidArgument(
-                f"row {bodies.index(None)} has no body (null): give it one, e.g. coalesce(body, ''), or leave it out"
-            )
         if CODEC in columns:
             bodies = list(map(_encoded, bodies, columns.pop(CODEC)))
         if not columns:
             if bodies:
-                yield Put(0, self._queue(None, 0), bodies, {})
+                yield Put(first, self.queue, bodies, {})
             return
-        rows = enumerate(zip(*columns.values(), strict=True))
-        for values, same in groupby(rows, key=lambda row: row[1]):
-            places = [place for place, _ in same]
+        keys = columns.get(KEY, [None] * len(bodies))
+        own = (None if key is None else row for row, key in enumerate(keys))
+        start = 0
+        for (values, _), same in groupby(zip(zip(*columns.values(), strict=True), own, strict=True)):
+            stop = start + sum(1 for _ in same)
             options = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
-            queue = self._queue(options.pop(QUEUE, None), places[0])
-            yield Put(places[0], queue, bodies[places[0] : places[-1] + 1], options)
-
-    def _queue(self, own: str | None, row: int) -> str:
-        queue = own if self.queue is None else self.queue
-        if queue is None:
-            raise InvalidArgument(f"row {row} names no queue (null): give it one, or leave it out")
-        return queue
+            queue = options.pop(QUEUE, self.queue)
+            yield Put(first + start, queue, bodies[start:stop], options)
+            start = stop
 
 
 def _wrong_columns(schema: StructType, names: tuple[str, ...], queue: str | None) -> Iterable[str]:
@@ -171,7 +177,7 @@ def _values(column: "Array[Any]") -> list[Any]:
     return values
 
 
-def _encoded(body: bytes | str, codec: str | None) -> Any:
-    if codec is None:
+def _encoded(body: bytes | str | None, codec: str | None) -> Any:
+    if body is None or codec is None:
         return body
     return Encoded(body.encode() if isinstance(body, str) else body, codec)

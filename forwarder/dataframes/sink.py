@@ -24,7 +24,7 @@ import spool
 from forwarder.dataframes.columns import Options, parse_options
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
-from forwarder.dataframes.puts import RowsAsPuts
+from forwarder.dataframes.puts import Put, RowsAsPuts
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
 from spool.model.checks import ValueCheck, text
 from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
@@ -151,16 +151,34 @@ def write_partition(job: Job, coordinator: Coordinator, batches: "Iterator[Recor
         rows = 0
         for batch in batches:
             check_count(rows + batch.num_rows)
-            for put in job.rows.puts(batch):
+            for put in job.rows.puts(batch, rows):
                 try:
-                    branch.put(put.queue, put.bodies, **put.options)
+                    _put(branch, put)
                 except SpoolError as error:
-                    error.add_note(f"(row {rows + put.row} of partition {partition}, counted from 0)")
+                    error.add_note(f"(row {_refused_row(branch, put)} of partition {partition}, counted from 0)")
                     raise
             rows += batch.num_rows
         return Written(coordinator, branch.prepare(), rows)
     finally:
         branch.close()
+
+
+def _put(branch: RemoteBranch, put: Put) -> None:
+    if put.queue is None:
+        raise InvalidArgument("the row names no queue (null): give it one, or leave it out")
+    if None in put.bodies:
+        raise InvalidArgument("the row has no body (null): give it one, e.g. coalesce(body, ''), or leave it out")
+    branch.put(put.queue, put.bodies, **put.options)
+
+
+def _refused_row(branch: RemoteBranch, put: Put) -> int:
+    """Return which row of a put was refused. The branch ends with that, so the rows before it are put once more."""
+    for one in put.of_each_row():
+        try:
+            _put(branch, one)
+        except SpoolError:
+            return one.row
+    return put.row
 
 
 def check_count(rows: int) -> None:

@@ -97,8 +97,8 @@ def test_rows_go_to_the_queues_that_they_name(space: spool.Space, attempts: Atte
 @pytest.mark.parametrize(
     ("columns", "rows", "error", "said"),
     [
-        ("body string", [[None]], spool.InvalidArgument, "row 0 has no body"),
-        ("body string, queue string", [["a", "b"], ["orders", None]], spool.InvalidArgument, "row 1 names no queue"),
+        ("body string", [[None]], spool.InvalidArgument, "the row has no body"),
+        ("body string, queue string", [["a", "b"], ["orders", None]], spool.InvalidArgument, "the row names no queue"),
         ("body string, queue string", [["a"], ["ordres"]], spool.QueueNotFound, "did you mean orders"),
         ("body string, correlation_id string", [["a"], [""]], spool.InvalidArgument, "correlation_id is a text of 1"),
         ("body string, top boolean", [["a"], [True]], spool.InvalidArgument, "does not allow top"),
@@ -116,6 +116,36 @@ def test_a_row_that_is_no_message_is_named(
         attempts.write(writer, 0, pa.record_batch([pa.array(one) for one in rows], names=names))
     writer.abort([None])
     assert left_over(space) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("body string", ["a"], [None]),
+        ("body string", ["a"], ["a" * 101]),
+        ("body string, queue string", ["a", "orders"], ["a", None]),
+        ("body string, codec string", ["{}", "json"], ["{", "json"]),
+        ("body string, codec string", ["{}", "json"], ["{", "yaml"]),
+        ("body string, priority int", ["a", 50], ["a", 500]),
+        ("body string, priority int", ["a", 50], [None, 50]),
+        ("body string, deduplication_key string", ["a", "same"], ["a", ""]),
+    ],
+)
+def test_the_row_that_is_refused_is_named_among_neighbours_that_are_alike(
+    tmp_path: Path, attempts: Attempts, kind: str, good: list[Any], bad: list[Any]
+) -> None:
+    with spool.create(tmp_path / "small", max_body_bytes=100) as space:
+        space.create_queue("orders")
+        writer = BatchWriter(job(space, kind, **({"queue": None} if "queue" in kind else {})))
+        names = [field.name for field in schema(kind).fields]
+
+        def batch(*rows: list[Any]) -> pa.RecordBatch:
+            return pa.record_batch([list(column) for column in zip(*rows, strict=True)], names=names)
+
+        with pytest.raises(spool.SpoolError) as refused:
+            attempts.write(writer, 2, batch(good, good, good), batch(good, good, bad, good))
+        writer.abort([None])
+    assert refused.value.__notes__ == ["(row 5 of partition 2, counted from 0)"]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ def test_x08_a_key_is_put_once_whichever_task_has_it(space: spool.Space, attempt
         assert space.put("orders", "again", deduplication_key=key) == known[body]
 
 
+def test_x08_of_neighbours_with_one_key_the_first_counts(space: spool.Space, attempts: Attempts) -> None:
+    writer = BatchWriter(job(space, KEYED))
+    rows = keyed(("a", "1"), ("b", "1"), ("c", "1"), ("d", None), ("e", None), ("f", "2"))
+    writer.commit([attempts.write(writer, 0, rows, keyed(("g", "2"), ("h", "3")))])
+    assert bodies(space) == ["a", "d", "e", "f", "h"]
+
+
 def test_x08_a_key_that_was_put_before_is_left_out_and_the_order_stays(space: spool.Space, attempts: Attempts) -> None:
     space.put("orders", "first", deduplication_key="1")
     space.put("invoices", "elsewhere", deduplication_key="2")
