@@ -157,6 +157,7 @@ def _headers(value: str) -> Mapping[str, str]:
     return found
 
 
+NAME = ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255))
 BYTES = ValueCheck("a number of bytes, e.g. 16m", _bytes)
 
 
@@ -199,7 +200,7 @@ STREAMING: Mapping[str, ValueCheck] = {
     "partitionBytes": BYTES,
     "maxMessagesPerTrigger": number_option("a number of messages, from 1", most=2**31 - 1),
     "maxBytesPerTrigger": BYTES,
-    "subscription": ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255)),
+    "subscription": NAME,
     "subscriptionExpiry": ValueCheck("a number of seconds, minutes, hours or days, e.g. 90s, 30m, 12h, 7d", _duration),
     "failOnDataLoss": _BODY,
 }

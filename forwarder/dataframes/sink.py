@@ -21,13 +21,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import spool
-from forwarder.dataframes.columns import Options, parse_options
+from forwarder.dataframes.columns import NAME, Options, number_option, parse_options
 from forwarder.dataframes.coordination import coordinator
 from forwarder.dataframes.coordination.coordinator import Coordinator
 from forwarder.dataframes.puts import Put, RowsAsPuts
 from spool.errors import InvalidArgument, SpoolError, TransactionRolledBack
-from spool.model.checks import ValueCheck, text
-from spool.model.layout import MAX_NUMBER, MAX_ORDINAL
+from spool.model.checks import ValueCheck
+from spool.model.layout import MAX_ORDINAL
 from spool.model.settings import check_queue_name
 from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.applications import BatchOf
@@ -43,19 +43,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("spool.forwarder")
 
 
-def _batch_id(value: str) -> int:
-    number = int(value)
-    if not 0 <= number <= MAX_NUMBER:
-        raise ValueError
-    return number
-
-
 QUEUE = ValueCheck("a queue's name", lambda value: check_queue_name(value, "the option queue: "))
-APPLICATION = ValueCheck("a text of 1 to 255 characters", lambda value: text(value, most=255))
 WRITING: Mapping[str, ValueCheck] = {
     "queue": QUEUE,
-    "applicationId": APPLICATION,
-    "batchId": ValueCheck("a whole number from 0", _batch_id),
+    "applicationId": NAME,
+    "batchId": number_option("a whole number from 0", least=0),
 }
 """The options of a batch write."""
 

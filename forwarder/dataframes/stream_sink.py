@@ -19,10 +19,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from forwarder.dataframes.columns import Options, parse_options
+from forwarder.dataframes.columns import NAME, Options, parse_options
 from forwarder.dataframes.coordination.coordinator import Coordinator, address_of
 from forwarder.dataframes.puts import RowsAsPuts
-from forwarder.dataframes.sink import APPLICATION, QUEUE, Job, Written, commit, end, write_partition
+from forwarder.dataframes.sink import QUEUE, Job, Written, commit, end, write_partition
 from spool.errors import InvalidArgument
 from spool.model.checks import ValueCheck
 from spool.policies.applications import BatchOf
@@ -36,7 +36,7 @@ QUERY_ID = "sql.streaming.queryId"
 _ANY = ValueCheck("a text", str)
 STREAMING: Mapping[str, ValueCheck] = {
     "queue": QUEUE,
-    "applicationId": APPLICATION,
+    "applicationId": NAME,
     "checkpointLocation": _ANY,
     "queryName": _ANY,
 }

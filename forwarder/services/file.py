@@ -15,12 +15,11 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from forwarder.services.fields import NAMES, field_of, is_field
 from forwarder.services.service import Request, ServiceError
-from spool.model import layout
+from spool.disk.advice import space_of
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
@@ -64,7 +63,7 @@ class FileService:
             raise ServiceError(f"there is no directory {directory!r}: make it, or correct the service")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
-        if (space := _space_of(directory)) is not None:
+        if (space := space_of(os.path.realpath(directory))) is not None:
             raise ServiceError(
                 f"{directory!r} is inside the queue space {space}: name another directory, or queue:NAME@{space}"
             )
@@ -102,12 +101,6 @@ class FileCaller:
 
     def close(self) -> None:
         """Do nothing: the caller holds nothing."""
-
-
-def _space_of(directory: str) -> Path | None:
-    """Return the queue space that a directory is in; None if it is in none."""
-    path = Path(directory).resolve()
-    return next((space for space in (path, *path.parents) if (space / layout.SETTINGS).is_file()), None)
 
 
 def file_name(pattern: str, message: Message) -> str:

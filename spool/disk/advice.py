@@ -37,7 +37,7 @@ def _about_owners(error: OSError) -> str:
     """Tell what to do about a file that this process may not use: a space belongs to its directory's owner."""
     name = error.filename
     path = os.fsdecode(name) if isinstance(name, str | bytes) else ""
-    root = _space_of(path)
+    root = space_of(path) or os.path.dirname(path)
     try:
         existing = path if os.path.lexists(path) else os.path.dirname(path)
         owner, space = os.lstat(existing).st_uid, os.stat(root).st_uid
@@ -58,14 +58,13 @@ def _about_owners(error: OSError) -> str:
     return "let this user, who owns it, read and write it (chmod u+rw), then try again"
 
 
-def _space_of(path: str) -> str:
-    """Return the directory of the space that a file lies in, or the file's own directory if no space is there."""
-    directory = os.path.dirname(path)
-    while len(directory) > 1:
-        if os.path.lexists(os.path.join(directory, layout.SETTINGS)):
-            return directory
-        directory = os.path.dirname(directory)
-    return os.path.dirname(path)
+def space_of(path: str) -> str | None:
+    """Return the directory of the space that an absolute path lies in, or is; None if no space is there."""
+    while len(path) > 1:
+        if os.path.lexists(os.path.join(path, layout.SETTINGS)):
+            return path
+        path = os.path.dirname(path)
+    return None
 
 
 def _user_name(user: int, *, quoted: bool = False) -> str:
