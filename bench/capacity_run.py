@@ -11,11 +11,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import spool
 from bench.capacity import Calls, Costs, Sample, fitted, need, rate, simulate
+from bench.peers.base import BODY
+from bench.sessions import session_on
+from bench.spaces import QUEUE, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from forwarder import Event
 
 SERVICE_SECONDS = 0.02
-_BODY = b"x" * 1024
 _A_COMMIT = 1000
 _FLUSHES = 20
 _WORKERS = 2
@@ -115,10 +116,7 @@ def forward(spark: "SparkSession", path: str, function: str, messages: int) -> l
     from forwarder import Forwarder
     from forwarder.events import Begun, Done
 
-    with spool.create(path) as space:
-        space.create_queue("queue")
-        for begin in range(0, messages, _A_COMMIT):
-            space.put_many("queue", [_BODY] * min(_A_COMMIT, messages - begin))
+    fill(path, messages, _A_COMMIT)
     samples: list[Sample] = []
     last = [time.perf_counter(), time.process_time()]
 
@@ -129,9 +127,9 @@ def forward(spark: "SparkSession", path: str, function: str, messages: int) -> l
                 samples.append(Sample(sum(event.effects.values()), now - last[0], processor - last[1]))
             last[:] = now, processor
 
-    routes = {"queue": f"python:bench.capacity_run:{function}"}
+    routes = {QUEUE: f"python:bench.capacity_run:{function}"}
     summary = Forwarder(path, routes, spark, on_event=note).run(once=True)
-    if summary.effects != {"queue": {"delivered": messages}}:
+    if summary.effects != {QUEUE: {"delivered": messages}}:
         raise RuntimeError(f"of {messages:,} messages were {summary.effects}: {summary.errors} {summary.down}")
     return samples
 
@@ -139,22 +137,9 @@ def forward(spark: "SparkSession", path: str, function: str, messages: int) -> l
 def flush_seconds(path: str) -> float:
     """Return what a commit of one message takes."""
     with spool.create(path) as space:
-        space.create_queue("queue")
-        space.put("queue", _BODY)
+        space.create_queue(QUEUE)
+        space.put(QUEUE, BODY)
         begun = time.perf_counter()
         for _ in range(_FLUSHES):
-            space.put("queue", _BODY)
+            space.put(QUEUE, BODY)
         return (time.perf_counter() - begun) / _FLUSHES
-
-
-@contextmanager
-def session_on(master: str) -> "Iterator[SparkSession]":
-    """A session of Spark that is up."""
-    from forwarder import session
-
-    spark = session.start(master, "xaspool-bench", conf={"spark.driver.host": "127.0.0.1"})
-    try:
-        session.warm_up(spark)
-        yield spark
-    finally:
-        session.stop(spark)

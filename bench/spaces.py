@@ -1,4 +1,7 @@
-"""Spaces with a backlog, built once a run, and without flushing: only what they hold matters, not how it came."""
+"""Spaces with a backlog.
+
+Those of ``Spaces`` are built once a run, and without flushing: only what they hold matters, not how it came.
+"""
 
 import os
 import time
@@ -69,6 +72,14 @@ def build(path: str, messages: int, a_commit: int) -> Built:
                 built.ids += ids[:_KEPT_IDS]
     os.sync()  # now, not while something is measured
     return built
+
+
+def fill(path: str, messages: int, a_commit: int) -> None:
+    """Make a new space with so many messages, put as a program puts them: flushed."""
+    with spool.create(path) as space:
+        space.create_queue(QUEUE)
+        for begin in range(0, messages, a_commit):
+            space.put_many(QUEUE, [BODY] * min(a_commit, messages - begin))
 
 
 def files(path: str) -> int:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import spool
 from bench.cases.base import Case, Result
 from bench.figures import Figure, in_turns, ratio
+from bench.peers.base import BODY
+from bench.sessions import session_on
 from bench.setting import Bench
+from bench.spaces import fill
 from bench.table import Outcome, Row, Verdict, unmeasured
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _FUNCTION = Row("spark-function", "Spark: 1,000,000 messages of 1 KiB, bodies al
 _ROWS = (_COUNT, _BODIES, _FUNCTION)
 
 _A_COMMIT = 1_000
-_BODY_BYTES, _TASK_BYTES = 1024, 16 << 20
+_BODY_BYTES, _TASK_BYTES = len(BODY), 16 << 20
 
 Action = Callable[["DataFrame"], int]
 
@@ -30,29 +32,21 @@ Action = Callable[["DataFrame"], int]
 def _measure(bench: Bench) -> Iterator[Result]:
     try:
         from bench.arrow_source import ArrowSource
-        from forwarder import SparkUnavailable, session
+        from forwarder import SparkUnavailable
     except ImportError as error:
         yield from (unmeasured(row, f"it takes the extra [spark]: {error}") for row in _ROWS)
         return
     with bench.scratch("spark") as directory:
-        count = bench.sizes.spark_messages
-        with spool.create(f"{directory}/space") as space:
-            space.create_queue("queue")
-            for begin in range(0, count, _A_COMMIT):
-                space.put_many("queue", [b"x" * _BODY_BYTES] * min(_A_COMMIT, count - begin))
+        fill(f"{directory}/space", bench.sizes.spark_messages, _A_COMMIT)
         try:
-            spark = session.start("local[2]", "xaspool-bench")
+            with session_on("local[2]") as spark:
+                spark.dataSource.register(ArrowSource)
+                for row, columns, action in (
+                    (_COUNT, None, _counted), (_BODIES, "body binary", _counted), (_FUNCTION, "body binary", _summed),
+                ):  # fmt: skip
+                    yield _compared(row, bench, spark, f"{directory}/space", columns, action)
         except SparkUnavailable as error:
             yield from (unmeasured(row, str(error)) for row in _ROWS)
-            return
-        try:
-            spark.dataSource.register(ArrowSource)
-            for row, columns, action in (
-                (_COUNT, None, _counted), (_BODIES, "body binary", _counted), (_FUNCTION, "body binary", _summed),
-            ):  # fmt: skip
-                yield _compared(row, bench, spark, f"{directory}/space", columns, action)
-        finally:
-            session.stop(spark)
 
 
 def _compared(row: Row, bench: Bench, spark: "SparkSession", path: str, columns: str | None, action: Action) -> Outcome:

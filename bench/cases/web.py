@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import spool
 from bench.cases.base import Case, Result
 from bench.figures import Figure
+from bench.sessions import session_on
 from bench.setting import Bench
+from bench.spaces import QUEUE, fill
 from bench.table import Outcome, Row, Verdict, unmeasured
 
 if TYPE_CHECKING:
@@ -21,28 +22,22 @@ _ROW = Row(
     "forward-web", "forward to a web service that answers in 20 ms, two cores", f"≥ {_LEAST:,} messages a second"
 )
 _A_COMMIT = 100
-_BODY_BYTES = 1024
 
 
 def _measure(bench: Bench) -> Iterator[Result]:
     try:
         import httpx  # noqa: F401
 
-        from forwarder import SparkUnavailable, session
+        from forwarder import SparkUnavailable
     except ImportError as error:
         yield unmeasured(_ROW, f"it takes the extras [spark] and [http]: {error}")
         return
     try:
-        spark = session.start("local[2]", "xaspool-bench")
+        with session_on("local[2]") as spark, _slow_web() as url, bench.scratch("web") as directory:
+            rates = [_rate(bench, spark, url, f"{directory}/{run}") for run in range(bench.sizes.forwards)]
     except SparkUnavailable as error:
         yield unmeasured(_ROW, str(error))
         return
-    try:
-        session.warm_up(spark)
-        with _slow_web() as url, bench.scratch("web") as directory:
-            rates = [_rate(bench, spark, url, f"{directory}/{run}") for run in range(bench.sizes.forwards)]
-    finally:
-        session.stop(spark)
     ours = Figure("xaspool", rates, "messages/s")
     note = f"{bench.sizes.forwarded:,} messages; the service is on the same two cores"
     yield Outcome(_ROW, f"{ours.median:,.0f} messages/s", Verdict.of(ours.median >= _LEAST), ours, note=note)
@@ -53,14 +48,11 @@ def _rate(bench: Bench, spark: "SparkSession", url: str, path: str) -> float:
     from forwarder import Forwarder
 
     count = bench.sizes.forwarded
-    with spool.create(path) as space:
-        space.create_queue("queue")
-        for begin in range(0, count, _A_COMMIT):
-            space.put_many("queue", [b"x" * _BODY_BYTES] * min(_A_COMMIT, count - begin))
+    fill(path, count, _A_COMMIT)
     begun = time.perf_counter()
-    summary = Forwarder(path, {"queue": url}, spark).run(once=True)
+    summary = Forwarder(path, {QUEUE: url}, spark).run(once=True)
     seconds = time.perf_counter() - begun
-    if summary.effects != {"queue": {"delivered": count}}:
+    if summary.effects != {QUEUE: {"delivered": count}}:
         raise RuntimeError(f"of {count:,} messages were {summary.effects}: {summary.down}")
     return count / seconds
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from bench import capacity_run
 from bench.cases.base import Case, Result
 from bench.figures import Figure, ratio
+from bench.sessions import session_on
 from bench.setting import Bench
 from bench.table import Outcome, Row, Verdict, unmeasured
 
@@ -26,7 +27,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
         for workers, found in rates.items():
             with (
                 bench.scratch("workers") as directory,
-                capacity_run.session_on(f"local-cluster[{workers},1,1024]") as spark,
+                session_on(f"local-cluster[{workers},1,1024]") as spark,
             ):
                 capacity_run.forward(spark, f"{directory}/warm", "nothing", count)
                 for run in range(bench.sizes.forwards):
