@@ -19,7 +19,9 @@ def subscription() -> None:
 @json_option
 @space_option
 def list_(as_json: bool) -> None:
-    """List the subscriptions: queues, how far each has read, how much is kept for it, and until when.
+    """List the subscriptions, and what is kept for each.
+
+    It shows the queues of each, how far it has read, how much is kept for it, and until when.
 
     \b
     Example:
