@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -139,28 +140,39 @@ def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
     pipeline = with_web(port := free_port())
     pipeline.create_queues(space)
     space.put("p", "x")
-    events: list[Event] = []
-    forwarder = ThreadForwarder(space.path, pipeline.routes(), on_event=events.append)
-    ran = threading.Thread(target=forwarder.run)
-    ran.start()
-    try:
-        while not (space.stats("p.to.two").dequeued and forwarder.summary.down):
-            pass
-        with listening(port) as got:
-            while not space.stats("p.to.one").dequeued:
-                pass
-            assert got == [b"x"]
+    events, told = list[Event](), threading.Condition()
+
+    def tell(*event: Event) -> None:
+        with told:
+            events.extend(event)
+            told.notify_all()
+
+    def wait_for(kind: type[Done | Down | Up], queue: str) -> None:
+        with told:
+            assert told.wait_for(lambda: ran.done() or _has(events, kind, queue), 60), f"no {kind.__name__} of {queue}"
+            assert _has(events, kind, queue), ran.result()
+
+    forwarder = ThreadForwarder(space.path, pipeline.routes(), on_event=tell)
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(forwarder.run)
+        ran.add_done_callback(lambda _: tell())
+        try:
+            wait_for(Done, "p.to.two")
+            wait_for(Down, "p.to.one")
+            with listening(port) as got:
+                wait_for(Up, "p.to.one")
+        finally:
             forwarder.stop()
-            ran.join(30)
-    finally:
-        forwarder.stop()
-        ran.join(30)
-    assert forwarder.summary.down == {}
-    assert forwarder.summary.errors == []
+    assert got == [b"x"]
+    assert (ran.result().down, ran.result().errors) == ({}, [])
     of_one = [type(event) for event in events if getattr(event, "queue", "p.to.one") == "p.to.one"]
     assert of_one[:4] == [Begun, Done, Down, Paused]
     assert of_one.count(Stopping) == 1
     assert [kind for kind in of_one if kind is not Stopping][-2:] == [Done, Up]
+
+
+def _has(events: list[Event], kind: type[Done | Down | Up], queue: str) -> bool:
+    return any(isinstance(event, kind) and event.queue == queue for event in events)
 
 
 @dataclasses.dataclass(frozen=True)
