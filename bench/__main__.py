@@ -8,10 +8,12 @@ import argparse
 import shlex
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+import spool
 from bench import capacity_run
 from bench.calm import calm_of
 from bench.cases import CASES
@@ -36,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes, keys = sizes_of(asked), asked.cases or [case.key for case in CASES]
     with running(asked.directory, sizes, asked.peers) as bench:
         report = Report(describe(bench.directory, sizes), without_directory(words))
+        report.measured = f"{spool.__version__}, {time.strftime('%Y-%m-%d')}"
         _print_setting(report, bench)
         if not asked.no_flushes:
             report.peers = count_flushes(bench)

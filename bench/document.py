@@ -1,9 +1,14 @@
-"""docs/performance.md: hand-written text around a block that a run writes."""
+"""docs/performance.md: hand-written text around a block that runs write.
 
+A run replaces the rows and charts of its cases. Those of other cases stay if they were measured on the same machine and
+with the same sizes: contenders are compared within a case, never across cases.
+"""
+
+import re
 from pathlib import Path
 
 from bench import charts
-from bench.table import Report, Verdict, markdown
+from bench.table import COLUMNS, PEER_COLUMNS, Earlier, Report, Verdict, markdown
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN = "<!-- begin: written by python -m bench --write; do not edit -->"
@@ -30,14 +35,36 @@ def replaced(text: str, inside: str) -> str:
 
 def rows_that_were_ok(document: Path = DOCUMENT) -> set[tuple[str, str]]:
     """Case and target of each row to which the document says ok."""
-    cells = (line.split(" | ") for line in block(document.read_text()).splitlines() if line.startswith("| "))
-    return {(row[0].removeprefix("| "), row[1]) for row in cells if len(row) > 3 and row[3] == Verdict.OK.value}
+    rows = _rows(block(document.read_text()), len(COLUMNS))
+    return {(row[0], row[1]) for row in rows if row[3] == Verdict.OK.value}
+
+
+def _rows(inside: str, columns: int) -> list[list[str]]:
+    """The cells of all lines of tables that have so many, but for those of their heads."""
+    lines = (line.strip().strip("|") for line in inside.splitlines() if line.startswith("|"))
+    found = ([cell.strip() for cell in line.split(" | ")] for line in lines)
+    heads = [*COLUMNS], [*PEER_COLUMNS], ["---"] * columns
+    return [row for row in found if len(row) == columns and row not in heads]
+
+
+def earlier(inside: str, setting: dict[str, str]) -> Earlier:
+    """What the block says of runs on the same machine; nothing if it is of another."""
+    if not set(setting.items()) <= {(row[0], row[1]) for row in _rows(inside, 2)}:
+        return Earlier()
+    rows = {(row[0], row[1]): row for row in _rows(inside, len(COLUMNS)) if row[-1]}
+    peers = {row[0]: row for row in _rows(inside, len(PEER_COLUMNS))}
+    sections = re.split(r"^(?=### )", inside, flags=re.MULTILINE)[1:]
+    pictures = {found[1]: text.strip() for text in sections if (found := re.search(r"\(performance-(.+)\.svg\)", text))}
+    return Earlier(rows, peers, pictures)
 
 
 def write(report: Report, document: Path = DOCUMENT) -> None:
-    """The block, and the charts beside the document; those of an earlier run go."""
-    for old in document.parent.glob("performance-*.svg"):
-        old.unlink()
+    """The block, and the charts beside the document; those that it does not show any more go."""
+    text = document.read_text()
+    inside = markdown(report, earlier(block(text), report.setting))
     for chart in report.charts:
         charts.draw(chart, str(document.parent / f"performance-{chart.key}.svg"))
-    document.write_text(replaced(document.read_text(), markdown(report)))
+    for there in document.parent.glob("performance-*.svg"):
+        if there.name not in inside:
+            there.unlink()
+    document.write_text(replaced(text, inside))

@@ -1,7 +1,7 @@
 """The table: what each case must reach, and what it did reach. Knows nothing of how a case is measured."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.figures import Figure
@@ -68,6 +68,16 @@ class Report:
     peers: list[tuple[str, ...]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
+    measured: str = ""  # the version, and the day
+
+
+@dataclass
+class Earlier:
+    """What a document shows of earlier runs, as it stands there: rows by case and target, contenders, charts by key."""
+
+    rows: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    peers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    charts: Mapping[str, str] = field(default_factory=dict)
 
 
 # -- as text, for a terminal ------------------------------------------------------------------------------------------
@@ -106,35 +116,43 @@ def mark(figure: Figure) -> str:
 # -- as Markdown, for docs/performance.md -----------------------------------------------------------------------------
 
 _NOT_DURABLE = " \\*"
-COLUMNS = ("case", "target", "reached", "", "least / median / most: ours", "theirs")
+COLUMNS = ("case", "target", "reached", "", "least / median / most: ours", "theirs", "measured")
 PEER_COLUMNS = ("contender", "version", "durable here", "how it flushes", "flushes a put", "flushes a get")
-
-
 FIGURE_COLUMNS = ("", "least", "median", "most")
 
 
-def markdown(report: Report) -> str:
-    """The generated part of the document."""
-    rows = [
-        (
-            outcome.row.case,
-            outcome.row.target,
-            outcome.reached + (f" ({outcome.note})" if outcome.note else ""),
-            outcome.verdict.value,
-            "" if outcome.ours is None else f"{outcome.ours.spread()} {outcome.ours.unit}",
-            "<br>".join(map(str, [outcome.against] if outcome.against else outcome.others)),
-        )
-        for outcome in report.outcomes
-    ]
-    parts = [f"Made by `{report.command}`.", _table(("", ""), report.setting.items()), _table(COLUMNS, rows)]
-    if report.peers:
-        parts.append(_table(PEER_COLUMNS, report.peers))
+def markdown(report: Report, earlier: Earlier | None = None) -> str:
+    """The generated part of the document; what was not measured now stands there as it was measured earlier."""
+    earlier = earlier or Earlier()
+    rows = [_row(outcome, report, earlier) for outcome in report.outcomes]
+    peers = {**earlier.peers, **{row[0]: row for row in report.peers}}
+    charts = {**earlier.charts, **{chart.key: _section(chart) for chart in report.charts}}
+    parts = [f"The last run: `{report.command}`.", _table(("", ""), report.setting.items()), _table(COLUMNS, rows)]
+    if peers:
+        parts.append(_table(PEER_COLUMNS, peers.values()))
     parts += [f"Not measured: {line}." for line in report.skipped]
-    for chart in report.charts:
-        parts.append(f"### {chart.title[0].upper()}{chart.title[1:]}")
-        parts.append(f"![{chart.title}](performance-{chart.key}.svg)")
-        parts.append(_table(FIGURE_COLUMNS, [_cells(figure) for figure in chart.figures]))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *charts.values()])
+
+
+def _row(outcome: Outcome, report: Report, earlier: Earlier) -> Sequence[str]:
+    before = earlier.rows.get((outcome.row.case, outcome.row.target))
+    if outcome.reached == _UNMEASURED and before is not None:
+        return before
+    return (
+        outcome.row.case,
+        outcome.row.target,
+        outcome.reached + (f" ({outcome.note})" if outcome.note else ""),
+        outcome.verdict.value,
+        "" if outcome.ours is None else f"{outcome.ours.spread()} {outcome.ours.unit}",
+        "<br>".join(map(str, [outcome.against] if outcome.against else outcome.others)),
+        "" if outcome.reached == _UNMEASURED else report.measured,
+    )
+
+
+def _section(chart: Chart) -> str:
+    title, picture = f"{chart.title[0].upper()}{chart.title[1:]}", f"![{chart.title}](performance-{chart.key}.svg)"
+    figures = _table(FIGURE_COLUMNS, [_cells(figure) for figure in chart.figures])
+    return f"### {title}\n\n{picture}\n\n{figures}"
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from bench.cases.base import Case, Result, compare, drain
 from bench.figures import Figure
 from bench.peers.ours import Ours
 from bench.setting import ONCE, Bench, Sizes, running
-from bench.table import COLUMNS, Outcome, Report, Row, Verdict, markdown, no_longer_ok, summary, unmeasured
+from bench.table import COLUMNS, Chart, Outcome, Report, Row, Verdict, markdown, no_longer_ok, summary, unmeasured
 from bench.walk import Walk
 
 ROOT = Path(__file__).parents[2]
@@ -309,6 +309,30 @@ def test_a_run_replaces_the_block_and_nothing_else() -> None:
     for broken in ("", document.BEGIN, f"{document.END}{document.BEGIN}", text + document.END):
         with pytest.raises(ValueError):
             document.replaced(broken, "")
+
+
+def test_a_run_of_some_cases_leaves_the_others_as_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document.charts, "draw", lambda _, path: Path(path).touch())
+    page = tmp_path / "performance.md"
+    page.write_text(f"{document.BEGIN}\n{document.END}")
+    machine = {"processor": "2 cores", "memory": "24 GiB"}
+    first = [Outcome(ROWS[0], "1.00 × raw append", Verdict.OK), unmeasured(ROWS[1], "left out of this run")]
+    chart = Chart("first", "the first: µs", [Figure("xaspool", [1.0, 2.0, 4.0], "µs")])
+    peer = ("xaspool", "xaspool 0", "yes", "flushes", "1.0", "1.0")
+    document.write(Report(machine, "one", first, [peer], charts=[chart], measured="1.0"), page)
+    second = [unmeasured(ROWS[0], "left out of this run"), Outcome(ROWS[1], "2.00 × raw append", Verdict.NOT_OK)]
+    document.write(Report(machine, "two", second, measured="2.0"), page)
+    main, peers, figures = tables(document.block(page.read_text()))[1:]
+    assert [(line[2], line[-1]) for line in main[1:]] == [("1.00 × raw append", "1.0"), ("2.00 × raw append", "2.0")]
+    assert [tuple(line) for line in peers[1:]] == [peer]
+    assert figures[1:] == [["xaspool", "1", "2", "4"]]
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["performance-first.svg"]
+    document.write(Report({**machine, "memory": "8 GiB"}, "three", second, measured="3.0"), page)
+    (main,) = tables(document.block(page.read_text()))[1:]
+    assert [line[2] for line in main[1:]] == ["not measured (left out of this run)", "2.00 × raw append"]
+    assert not list(tmp_path.glob("*.svg")), "of another machine"
 
 
 def test_a_row_that_was_not_measured_says_why() -> None:
