@@ -226,12 +226,15 @@ def _read(branch: RemoteBranch, whole: Stretch) -> list[tuple[Stretch, list[byte
     return [one for ordinal in ordinals for one in _read(branch, whole.part(ordinal, 1))]
 
 
-def _request(part: Stretch, position: Position, raw: bytes) -> Request:
+def _request(part: Stretch, position: Position, raw: bytes) -> Request | str:
+    """Return a message for its service, or the reason why its body is not what it says it is."""
     body, unreadable = raw, ""
     try:
         body = codecs.decode(raw, part.attributes.get("codec"))
     except UnknownCodec as error:  # a service that takes bytes needs no codec
         unreadable = str(error)
+    except CorruptedFile as error:
+        return str(error)
     id_ = message_id(part.branch, part.in_branch + position.ordinal - part.first)
     message = Message(id_, part.queue, body, part.committed_at, position, part.attributes)
     return Request(message, raw, unreadable)

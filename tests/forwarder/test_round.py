@@ -1,5 +1,6 @@
 """A forwarding round on a real space, its tasks run in this process: what each outcome does to the queues."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -241,6 +242,23 @@ def test_a_damaged_body_is_set_aside_and_the_rest_is_delivered(space: spool.Spac
     assert bodies(space, "replies") == [b"re: " + b"first" * 100, b"re: " + b"third" * 100]
     assert bodies(space, "work") == []
     assert len(space.quarantined()) == 1
+
+
+def test_a_body_that_is_not_what_its_codec_wrote_is_set_aside_as_a_worker_does(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON that is nested too deep for the frames of a task, say."""
+
+    def fails_on_deep(raw: bytes) -> object:
+        if raw == b'"deep"':
+            raise RecursionError("maximum recursion depth exceeded")
+        return json.loads(raw)
+
+    space.put_many("work", [codecs.Encoded(b'"deep"', "json"), codecs.Encoded(b'"flat"', "json")])
+    monkeypatch.setitem(codecs.CODECS, "json", codecs.CODECS["json"]._replace(decode=fails_on_deep))
+    assert forward(space, echo).effects == {Effect.DELIVERED: 1, Effect.SET_ASIDE: 1}
+    assert "maximum recursion depth exceeded" in str(space.quarantined()[0])
+    assert space.stats("work").ready == 0
 
 
 def test_a_round_of_slow_calls_ends_after_some_and_the_next_goes_on(space: spool.Space) -> None:
