@@ -26,7 +26,7 @@ from spool.model.xid import BRANCH_ID_BYTES, FORMAT_ROUND, Xid
 from spool.policies.retries import is_last
 from spool.remote.branch import RemoteBranch, Vote
 from spool.workers.effects import Effect, OutcomePolicy, effective_outcome, record
-from spool.workers.outcome import Outcome, Retried
+from spool.workers.outcome import Outcome, Retried, describe, one_line
 
 IN_A_QUEUE = frozenset({Effect.RETRIED, Effect.DEAD_LETTERED})
 """Effects after which a message is in a queue and can be claimed again."""
@@ -84,7 +84,7 @@ class Block:
     tried: the messages that failed and are still in a queue.
     retry_after: the seconds that the service asked the route to wait.
     damaged: the messages whose bodies cannot be read, with the reason; the driver moves them to quarantine.
-    error: where, and why the space could not be written or the service not be used: no message is to blame.
+    error: where, and why the space could not be read or written: no message is to blame.
     """
 
     vote: Vote | None = None
@@ -108,7 +108,7 @@ def run(partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
             yield deliver(chunk, place, attempt)
-        except (SpoolError, OSError, ServiceError) as error:
+        except (SpoolError, OSError) as error:
             yield Block(error=f"on {gethostname()}: {error}")
 
 
@@ -143,7 +143,12 @@ def _call_service(chunk: Chunk, branch: RemoteBranch) -> Block:
     Outcomes are written in the order of the messages, whatever the order in which the calls ended.
     """
     block, ended, is_over, first_byte = Block(), list[_Ended](), False, chunk.first_byte
-    threads = _threads(chunk.service)
+    try:
+        threads = _threads(chunk.service)
+    except Exception as error:  # of a service that was written elsewhere: no call of it can succeed here, as things are
+        why = str(error) if isinstance(error, ServiceError) else describe(error)
+        block.count(Effect.KEPT, one_line(f"on {gethostname()}: {why}"))
+        return block
     with Watchdog(chunk.service.watched) as watchdog, Calls[tuple[int, Request]](threads) as calls:
 
         def wait() -> None:

@@ -70,7 +70,8 @@ class Service(Protocol):
         """Raise `ServiceError` if no call can succeed. The driver calls this before any work."""
 
     def open(self) -> Caller:
-        """Prepare the service in this process; raise `ServiceError` if it cannot be used here."""
+        """Prepare the service in this process. What it raises, `ServiceError` or anything else, is no try: the service
+        is not reached, and the next round opens it again."""
 
 
 def check_sendable(service: Service) -> None:

@@ -1,12 +1,15 @@
 """Tasks of a round: their branches, and what is left of a task, its worker or its coordinator that ended."""
 
+import sqlite3
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 
 import spool
 from forwarder.round import Route, TaskDied
+from forwarder.services import parse
 from forwarder.task import Block, Chunk, deliver
 from spool.coordination.locks import coordinator_byte
 from spool.errors import ProtocolError, SpaceStopped, SystemFailure, TransactionRolledBack
@@ -181,6 +184,33 @@ def test_of_two_attempts_at_a_task_only_the_named_one_commits(space: spool.Space
         assert bodies(other, "replies") == [b"re: x"]
         assert not list(Path(space.path, "prepared").iterdir()), "the loser was rolled back"
         assert not other.check()
+
+
+def test_q12_a_service_that_a_new_worker_cannot_open_costs_no_try_and_is_opened_when_it_is_back(
+    space: spool.Space, tmp_path: Path
+) -> None:
+    """A worker that was idle ends, and the next one begins while the directory is away."""
+    (place := tmp_path / "place").mkdir()
+    wanted = space.put("work", b"x")
+    route = Route("work", parse(f"file:{place}"))
+    place.rmdir()
+    result = run_round(space, route, in_process, limit=9, tasks=2, timeout=0)
+    assert f"the service was not reached (on {gethostname()}: there is no directory" in result.down
+    assert space.show(wanted).attempts == 0
+    place.mkdir()
+    assert run_round(space, route, in_process, limit=9, tasks=2, timeout=0).effects == {Effect.DELIVERED: 1}
+
+
+def test_q12_an_error_of_any_kind_by_which_a_service_does_not_open_costs_no_try(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(service: Scripted) -> Scripted:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(Scripted, "open", fails)
+    space.put("work", b"x")
+    result = run_round(space, Route("work", Scripted("of its own")), in_process, limit=9, tasks=2, timeout=0)
+    assert "OperationalError: unable to open database file" in result.down
 
 
 def test_what_a_task_cannot_write_ends_the_round_and_loses_nothing(space: spool.Space) -> None:
