@@ -8,26 +8,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from forwarder.calls import threads_of
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
-from forwarder.failures import Failures
 from forwarder.forwarder import as_routes, check_routes, in_steps
-from forwarder.pipelines.draft import Draft
 from forwarder.round import RoundResult, Route, is_named_by_it_alone, room_of
-from forwarder.routes.pace import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
-from forwarder.services import Caller, QueueService, Request, Service, ServiceError
+from forwarder.routes.pace import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, IdleTime
+from forwarder.services import Caller, Request, Service, ServiceError
 from forwarder.summary import Summary, left_in
+from forwarder.task import IN_A_QUEUE, Block
 from spool.errors import Full, SpoolError
 from spool.model.message import Message
+from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
 from spool.transactions.delivery import stored_body
 from spool.workers.effects import Effect
-from spool.workers.outcome import Outcome, Retried, Translated
-from spool.workers.worker import Worker, WorkSummary
+from spool.workers.outcome import Outcome, Retried
+from spool.workers.worker import Handled, Worker
 
 log = logging.getLogger("spool.forwarder")
 
@@ -56,15 +56,14 @@ class ThreadForwarder:
         if idle is not None and not idle > 0:
             raise ServiceError(f"idle is a number of seconds above 0, not {idle!r}")
         self._idle = idle
-        self._active_at = 0.0  # when a message was handled last, in seconds of the monotonic clock
-        self._calling = 0
+        self._idle_time = IdleTime(None, 0.0)
         self._on_event = on_event or (lambda event: None)
         self._say = say or log.info
         self._stop = threading.Event()
         self._is_stopping = False
         self._end: Callable[[], object] | None = None
-        self._workers: dict[str, Worker] = {}
-        self._down_since: dict[str, float] = {}  # by queue, in seconds of the monotonic clock
+        self._loops: list[ThreadLoop] = []
+        self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
         self._mutex, self._telling = threading.Lock(), threading.Lock()
 
     def run(self, once: bool = False) -> Summary:
@@ -77,10 +76,12 @@ class ThreadForwarder:
             check_routes(space, self.routes, sent=False)
             self._say("forwarding")
             self._tell(Begun([route.queue for route in self.routes]))
-            self._active_at = time.monotonic()
+            self._idle_time = IdleTime(self._idle, time.monotonic())
             for routes in in_steps(self.routes, once):
                 if not self._is_stopping:
                     self._run_routes(space, routes, once)
+            if once:
+                self._count_left(space)
         return self.summary
 
     def stop(self) -> None:
@@ -88,13 +89,28 @@ class ThreadForwarder:
         self._is_stopping = True  # (the event's lock may be held by what a signal handler interrupts)
 
     def abandon(self, end: Callable[[], object]) -> None:
-        """Have ``run`` give up the calls in progress, which counts as a try, and call ``end``. For signal handlers."""
-        self._end = end
+        """Have ``run`` give up the calls in progress, which counts as a try, and call ``end``. For signal handlers.
+
+        If no call is in progress, ``end`` is called at once.
+        """
         self.stop()
+        if not any(loop.is_calling for loop in self._loops):
+            end()
+        self._end = end
+
+    def _count_left(self, space: Space) -> None:
+        with suppress(SpoolError, OSError):  # then the summary has that error already
+            for queue, tried in self._tried.items():
+                if left := left_in(space, queue, tried):
+                    self.summary.left[queue] = left
 
     def _run_routes(self, space: Space, routes: list[Route], once: bool) -> None:
+        self._loops = [
+            ThreadLoop(space, route, once=once, stop=self._stop, count=self._count, tell=self._tell) for route in routes
+        ]
         threads = [
-            threading.Thread(target=self._run_route, args=(space, route, once), name=route.queue) for route in routes
+            threading.Thread(target=self._run_route, args=(loop, route.queue), name=route.queue)
+            for loop, route in zip(self._loops, routes, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -109,68 +125,35 @@ class ThreadForwarder:
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
-                if self._idle is not None and not self._calling and time.monotonic() > self._active_at + self._idle:
-                    self._say(reason := f"no message for {self._idle:g} s")
-                    self._stop_because(reason)
+                with self._mutex:
+                    self._end_if_idle(0)
                 if self._is_stopping:
                     self._stop_because("it was asked to")
                 if self._end is not None:
-                    for worker in list(self._workers.values()):
-                        worker.end()
+                    for loop in self._loops:
+                        loop.give_up()
                     self._end()
 
-    def _run_route(self, space: Space, route: Route, once: bool) -> None:
+    def _run_route(self, loop: "ThreadLoop", queue: str) -> None:
         try:
-            with closing(route.service.open()) as caller:
-                self._call_until_stopped(space, route, caller, once)
+            loop.run()
         except (SpoolError, OSError) as error:
-            self._fail(f"{route.queue}: {error}")
+            self._fail(f"{queue}: {error}")
         except Exception as error:  # a defect: the other routes end too, so that it is noticed
-            log.exception("the route of queue %s ended", route.queue)
-            self._fail(f"{route.queue}: {type(error).__name__}: {error}")
+            log.exception("the route of queue %s ended", queue)
+            self._fail(f"{queue}: {type(error).__name__}: {error}")
 
-    def _call_until_stopped(self, space: Space, route: Route, caller: Caller, once: bool) -> None:
-        queue, pause = route.queue, FIRST_PAUSE_SECONDS
-        while not self._stop.is_set():
-            calls = _Calls(space, route, caller)
-            worker = Worker(
-                space, queue, partial(self._call, calls), threads=threads_of(route.service), once=once,
-                timeout=route.service.watched, stop=self._stop, on_handled=partial(self._report, calls),
-                on_failure=route.on_failure, on_full=calls.found_full,
-            )  # fmt: skip
-            calls.worker = self._workers[queue] = worker
-            try:
-                done = worker.run()
-            finally:
-                self._add(queue, worker.summary, calls, once)
-            if calls.down and queue not in self._down_since:
-                self._down_since[queue] = time.monotonic()
-                self._tell(Down(queue, calls.down))
-            if once or not calls.down:
-                return
-            pause = FIRST_PAUSE_SECONDS if done.handled else pause
-            seconds = max(pause, calls.retry_after)
-            log.warning("%s: %s; next try in %g s", queue, calls.down, seconds)
-            self._tell(Paused(queue, calls.down, seconds))
-            self._stop.wait(seconds)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-
-    def _call(self, calls: "_Calls", message: Message) -> Outcome:
+    def _count(self, queue: str, result: RoundResult) -> None:
         with self._mutex:
-            self._calling += 1
-        try:
-            return calls.call(message)
-        finally:
-            with self._mutex:
-                self._calling -= 1
-                if not calls.down:
-                    self._active_at = time.monotonic()
+            self.summary.add(queue, result)
+            self._tried[queue].update(result.tried)
+            self._end_if_idle(result.messages)
 
-    def _report(self, calls: "_Calls") -> None:
-        effects = calls.handled_since()
-        self._tell(Done(calls.queue, "", effects or {str(Effect.KEPT): 1}, calls.seconds))
-        if effects and calls.queue in self._down_since:
-            self._tell(Up(calls.queue, time.monotonic() - self._down_since.pop(calls.queue)))
+    def _end_if_idle(self, messages: int) -> None:
+        is_busy = any(loop.is_busy for loop in self._loops)
+        if self._idle_time.is_over(time.monotonic(), messages, is_busy) and not self._stop.is_set():
+            self._say(reason := f"no message for {self._idle_time.limit:g} s")
+            self._stop_because(reason)
 
     def _tell(self, event: Event) -> None:
         with self._telling:
@@ -182,90 +165,131 @@ class ThreadForwarder:
             self._stop.set()
             self._tell(Stopping(reason))
 
-    def _add(self, queue: str, done: WorkSummary, calls: "_Calls", once: bool) -> None:
-        """Add what a worker did to the summary."""
-        with self._mutex:
-            counts = _counts(done)
-            for effect, reason in done.reasons.items():
-                if effect != Effect.DELIVERED:
-                    calls.failures.add(effect, reason, counts[effect])
-            self.summary.count(queue, counts, calls.failures)
-            left = left_in(calls.space, queue, ()) if calls.down else done.left
-            if once and left:
-                self.summary.left[queue] = left
-            if calls.down:
-                self.summary.down[queue] = calls.down
-            elif done.handled:
-                self.summary.down.pop(queue, None)
-
     def _fail(self, error: str) -> None:
         with self._mutex:
             self.summary.errors.append(error)
         self._stop_because(error)
 
 
-def _counts(done: WorkSummary) -> dict[str, int]:
-    return {str(effect): count for effect in Effect if (count := getattr(done, effect.value, 0))}
+class ThreadLoop:
+    """Calls the service of one route in threads until it is stopped or, with `once`, each message was tried.
 
-
-class _Calls:
-    """The calls of one route's service, in one thread or several, until it cannot be reached.
-
-    down: why it cannot; "" if it can. failures: what its translations noted.
+    Args:
+        stop: no call begins when it is set.
+        count: called with what each message came to, when it is committed; and, when the calls have ended because the
+            service was not reached, with the messages that were kept for that.
+        tell: called with what happens.
     """
 
-    worker: Worker
-
-    def __init__(self, space: Space, route: Route, caller: Caller) -> None:
-        self.space = space
-        self.queue = route.queue
-        self.down = ""
-        self.retry_after = 0.0
-        self.failures = Failures()
-        self._seen: dict[str, int] = {}
-        self._route, self._caller = route, caller
-        self._mutex, self._of_thread = threading.Lock(), threading.local()
+    def __init__(
+        self,
+        space: Space,
+        route: Route,
+        *,
+        once: bool,
+        stop: threading.Event,
+        count: Callable[[str, RoundResult], object],
+        tell: Callable[[Event], object],
+    ) -> None:
+        self._space, self._route = space, route
+        self._once, self._stop = once, stop
+        self._count, self._tell = count, tell
+        self._worker: Worker
+        self._under_way: set[Position] = set()
+        self._kept = RoundResult()  # the messages for which the service was not reached, since the last pause
+        self._next_pause = FIRST_PAUSE_SECONDS
+        self._down_since: float | None = None
+        self._is_paused = False
 
     @property
-    def seconds(self) -> float:
-        """How long the last call in this thread took."""
-        return getattr(self._of_thread, "seconds", 0.0)
+    def is_calling(self) -> bool:
+        """Whether a call, or the commit behind one, is in progress."""
+        return bool(self._under_way)
 
-    def call(self, message: Message) -> Outcome:
-        """Return what a call with this message comes to."""
-        store = self.space.engine.store
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is calling, or pauses because it is down."""
+        return self.is_calling or self._is_paused
+
+    def run(self) -> None:
+        """Call the service, and pause when it is not reached."""
+        with closing(self._route.service.open()) as caller:
+            while not self._stop.is_set():
+                self._work(caller)
+                if self._once:
+                    return
+                self._pause()
+
+    def give_up(self) -> None:
+        """Give up the calls in progress: each counts as a try of its message."""
+        if self.is_calling:
+            self._worker.end()
+
+    def _work(self, caller: Caller) -> None:
+        """Call the service with one message after the other until it is not reached."""
+        self._kept, self._under_way = RoundResult(), set()
+        call, service = partial(self._call, caller), self._route.service
+        self._worker = Worker(
+            self._space, self._route.queue, call, threads=threads_of(service), once=self._once,
+            timeout=service.watched, stop=self._stop, on_handled=self._note, on_unreadable=call,
+            on_failure=self._route.on_failure, on_full=self._is_no_try,
+        )  # fmt: skip
+        try:
+            self._worker.run()
+        finally:
+            if self._kept.messages:
+                self._count(self._route.queue, self._kept)
+        if self._kept.down and self._down_since is None:
+            self._down_since = time.monotonic()
+            self._tell(Down(self._route.queue, self._kept.down))
+
+    def _call(self, caller: Caller, message: Message, unreadable: str = "") -> Outcome:
+        self._under_way.add(message.position)
+        store = self._space.engine.store
         with store.guard:
             _, full = room_of(store, self._route)
             raw = stored_body(store, message)
-        if full:
-            return self._pause(Retried(full, counted=False), RoundResult(full=full).down)
-        if isinstance(self._route.service, QueueService):
-            outcome: Outcome = Translated([Draft.of(message, raw).put_into(self._route.service.queue)])
-        else:
-            begun = time.monotonic()
-            outcome = self._caller(Request(message, raw))
-            self._of_thread.seconds = time.monotonic() - begun
-        if isinstance(outcome, Translated) and outcome.note:
-            with self._mutex:
-                self.failures.add(Effect.DELIVERED, outcome.note)
-        if isinstance(outcome, Retried) and not outcome.counted:
-            return self._pause(outcome, f"the service was not reached ({outcome.reason})")
+        outcome = Retried("", counted=False) if full else caller(Request(message, raw, unreadable))
+        if isinstance(outcome, Retried) and not outcome.counted and message.position in self._under_way:
+            self._kept.full, self._kept.retry_after = full or self._kept.full, outcome.delay
+            self._worker.stop()  # before the message is free again, or another thread would call with it
         return outcome
 
-    def found_full(self, message: Message, full: Full) -> bool:
-        """Pause, because there is no room for what a message causes; False if that is the matter of this message."""
-        config = self.space.queues().get(self.queue)
+    def _is_no_try(self, message: Message, full: Full) -> bool:
+        """End the calls, because there is no room for what a message causes; unless that is a matter of it alone."""
+        config = self._space.queues().get(self._route.queue)
         if is_named_by_it_alone(full.queue, {message.reply_queue, message.failure_queue}, self._route, config):
             return False
-        self._pause(Retried(str(full), counted=False), RoundResult(full=str(full)).down)
+        self._kept.full = str(full)
+        self._worker.stop()
         return True
 
-    def handled_since(self) -> dict[str, int]:
-        """Return the number of messages for each effect since the last call."""
-        before, self._seen = self._seen, _counts(self.worker.summary)
-        return {effect: more for effect, count in self._seen.items() if (more := count - before.get(effect, 0))}
+    def _note(self, handled: Handled) -> None:
+        """Note what became of a message. The worker calls it in one thread at a time."""
+        effect, queue = handled.effect, self._route.queue
+        block = Block(tried=[handled.position] if effect in IN_A_QUEUE else [])
+        block.count(effect, "" if effect is Effect.KEPT and self._kept.full else handled.reason)
+        self._tell(Done(queue, "", block.effects, handled.seconds))
+        if effect is Effect.KEPT:
+            self._kept.add(block)
+        else:
+            result = RoundResult()
+            result.add(block)
+            self._count(queue, result)
+            self._next_pause = FIRST_PAUSE_SECONDS
+            if self._down_since is not None:
+                self._tell(Up(queue, time.monotonic() - self._down_since))
+                self._down_since = None
+        self._under_way.discard(handled.position)
 
-    def _pause(self, outcome: Retried, why: str) -> Retried:
-        self.down, self.retry_after = why, outcome.delay or 0.0
-        self.worker.stop()
-        return outcome
+    def _pause(self) -> None:
+        if not self._kept.down or self._stop.is_set():
+            return
+        queue, down = self._route.queue, self._kept.down
+        seconds = max(self._next_pause, self._kept.retry_after or 0.0)
+        self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
+        self._is_paused = True
+        log.warning("%s: %s; next try in %g s", queue, down, seconds)
+        self._tell(Paused(queue, down, seconds))
+        self._stop.wait(seconds)
+        self._is_paused = False

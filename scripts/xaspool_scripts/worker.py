@@ -33,6 +33,7 @@ from xaspool_scripts.start import ended_by
 
 if TYPE_CHECKING:
     from spool import Space, Worker, WorkSummary
+    from spool.workers.worker import Handled
 
 _POLL_SECONDS = 0.2  # the longest time until the main thread acts on a signal
 
@@ -140,7 +141,7 @@ class _WorkerGroup:
                     for worker in self.workers.values():
                         worker.end()
 
-    def _report(self, queue: str) -> None:
+    def _report(self, queue: str, _: "Handled") -> None:
         self._show(queue, self.workers[queue].summary)
 
     def _run(self, queue: str, worker: "Worker") -> None:

@@ -13,6 +13,7 @@ from spool.engine import Engine
 from spool.errors import CorruptedFile, Full, NotOpen, QueueNotFound, TransactionRolledBack, UnknownCodec
 from spool.index.stretch import Stretch
 from spool.model.message import Message
+from spool.model.position import Position
 from spool.policies.retries import with_error_queue
 from spool.runtime.calls import public_call
 from spool.transactions import delivery
@@ -20,12 +21,10 @@ from spool.transactions.branch import Branch
 from spool.transactions.coordinated import CoordinatedTransaction
 from spool.transactions.transaction import TransactionState
 from spool.workers.effects import Effect, OnFailure, OutcomePolicy, effective_outcome, record
-from spool.workers.outcome import Outcome, Rejected, Retried, one_line
+from spool.workers.outcome import Outcome, Passed, Rejected, Retried, one_line
 
 _WAIT_FOR_CALL_SECONDS = 0.2  # until a call that the function makes in the transaction ends by itself
 _WAIT_FOR_END_SECONDS = 2.0  # until it ends after it was told to
-
-Passed = frozenset[tuple[int, int]]
 
 
 class _Stopped(Exception):
@@ -59,12 +58,17 @@ class Attempt:
         self._rolled_back = Effect.RETRIED
         self._result: tuple[Effect, str] | None = None
 
+    @property
+    def position(self) -> Position:
+        """The position of the message that was claimed, also of one whose body was damaged."""
+        return self._held.position
+
     @public_call("reading a message of queue {queue}")
     def take(
         self,
         queue: str,
         seconds: float | None,
-        passed: Passed = frozenset(),
+        passed: frozenset[tuple[int, int]] = frozenset(),
         stopping: Callable[[], bool] = lambda: False,
     ) -> Effect | None:
         """Claim the queue's next message, and read it.
@@ -102,7 +106,7 @@ class Attempt:
         try:
             return delivery.read_messages(self._store, number, ordinal, 1)[0]
         except UnknownCodec as error:
-            self.unreadable = one_line(error)
+            self.unreadable = one_line(error.__context__ or error)  # without the message's id: all are of one kind
             return delivery.read_messages(self._store, number, ordinal, 1, only_shown=True)[0]
 
     def abandon(self) -> None:
@@ -151,10 +155,11 @@ class Attempt:
         """Add what the outcome does to the branch, by the settings as they are now."""
         settings = self._store.settings.current()
         policy = OutcomePolicy(with_error_queue(settings.config, message.queue), settings.config, self._on_failure)
-        outcome = effective_outcome(policy, message, b"", outcome)
+        raw = delivery.stored_body(self._store, message) if isinstance(outcome, Passed) else b""
+        outcome = effective_outcome(policy, message, raw, outcome)
         if isinstance(outcome, Retried | Rejected):
             self.transaction.begin_anew(settings, self._held.position, outcome.reason)
-        return record(branch.batch, policy, message, b"", outcome, self._store.clock.now())
+        return record(branch.batch, policy, message, raw, outcome, self._store.clock.now())
 
     def withdraw(self, reason: str) -> tuple[Effect, str]:
         """End it as failed, from another thread than the function's.

@@ -76,7 +76,7 @@ def record(
     """Add what the outcome does to the branch; return what became of the message, and why if it failed, or what else is
     to be told.
 
-    ``raw``: the body as stored. ``now``: seconds since the epoch, for delays.
+    ``raw``: the body as stored, for an outcome that passes it on. ``now``: seconds since the epoch, for delays.
     """
     outcome = effective_outcome(policy, message, raw, outcome)
     if isinstance(outcome, Rejected):

@@ -154,12 +154,12 @@ class Reject(Exception):
         self.reply = reply
 
 
-def of_value(value: object, max_reply: int) -> Replied | Retried | Rejected | Translated:
+def of_value(value: object, max_reply: int) -> Outcome:
     """Return what a function's result comes to: the reply, None an empty one; `max_reply` in bytes.
 
     A value that no codec can write is a try. What is an outcome already stays what it is.
     """
-    return value if isinstance(value, Translated | Retried | Rejected | Replied) else _reply(value, max_reply)
+    return value if isinstance(value, Outcome) else _reply(value, max_reply)
 
 
 def _reply(value: object, max_reply: int) -> Replied | Retried | Rejected:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from spool.admin.stats import QueueStats
@@ -19,6 +20,7 @@ from spool.engine import Engine
 from spool.errors import Full, InvalidArgument, ProtocolError, SystemFailure, TransactionTimeout
 from spool.model.checks import ValueCheck, check, whole
 from spool.model.message import Message
+from spool.model.position import Position
 from spool.model.settings import QueueConfig, check_queue_name
 from spool.runtime.calls import deferred
 from spool.text import no_queue, shown
@@ -87,12 +89,28 @@ class WorkSummary:
             self.reasons[effect.value] = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What became of a message.
+
+    reason: why it failed, or what else is to be told; often "".
+    seconds: since it was claimed; 0 for one whose body was damaged, with which nothing was called.
+    """
+
+    position: Position
+    effect: Effect
+    reason: str
+    seconds: float
+
+
 @dataclass(eq=False)
 class Call:
-    """One call of the function. ``until``: when it has taken too long, in seconds of the monotonic clock."""
+    """One call of the function. ``begun``, ``until``: when the message was claimed, and when the call has taken too
+    long, in seconds of the monotonic clock."""
 
     attempt: Attempt
     message: Message
+    begun: float
     until: float
     thread: threading.Thread
 
@@ -105,7 +123,9 @@ class Worker:
         once: end when each message that can be taken was taken once; otherwise, go on until ``stop()`` is called or the
             event ``stop`` is set.
         timeout: seconds for a call; None for no limit.
-        on_handled: called after each message, in a thread of the worker.
+        on_handled: called with what became of each message, in a thread of the worker.
+        on_unreadable: called instead of the function with a message whose body no codec here can decode (it has the
+            bytes as stored) and the reason; without it, that is a try that failed.
         on_failure: a refusal ends the message at once ("reject"), deletes it if the failure queue has the reply of the
             refusal ("delete"), or is one of its tries ("retry").
         on_full: asked, in a thread of the worker, when there is no room for what a message causes: True if that is no
@@ -125,7 +145,8 @@ class Worker:
         once: bool = False,
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
-        on_handled: Callable[[], object] | None = None,
+        on_handled: Callable[[Handled], object] | None = None,
+        on_unreadable: Callable[[Message, str], Any] | None = None,
         on_failure: OnFailure = "reject",
         on_full: Callable[[Message, Full], bool] | None = None,
     ) -> None:
@@ -142,6 +163,7 @@ class Worker:
         self._timeout = timeout
         self._event = stop
         self._on_handled = on_handled
+        self._on_unreadable = on_unreadable
         self._on_failure = on_failure
         self._on_full = on_full
         self._is_stopping = False
@@ -317,16 +339,16 @@ class Worker:
             found = attempt.take(self.queue, None if self._once is None else 0.0, passed, lambda: self.is_stopping)
             if found is not None:
                 with self._changed:
-                    self._report(found, "its body was damaged: it is in quarantine")
+                    self._report(Handled(attempt.position, found, "its body was damaged: it is in quarantine", 0.0))
                     self._ended += 1
             if attempt.message is None:
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
-            until = self._space.engine.store.clock.monotonic() + limit
+            now = self._space.engine.store.clock.monotonic()
             with self._changed:
                 if self._once is not None and not self._once.begin(attempt.message.position):
                     return None  # it was handled, and came back, since this thread began to look
-                call = Call(attempt, attempt.message, until, threading.current_thread())
+                call = Call(attempt, attempt.message, now, now + limit, threading.current_thread())
                 self._calls.add(call)
             return call
         except TransactionTimeout as error:  # another process holds a lock for very long: look again
@@ -359,7 +381,8 @@ class Worker:
         return True
 
     def _count(self, call: Call, effect: Effect, reason: str) -> None:
-        self._report(effect, reason)
+        seconds = self._space.engine.store.clock.monotonic() - call.begun
+        self._report(Handled(call.message.position, effect, reason, seconds))
         if self._once is not None:
             self._once.end(call.message.position, effect)
         self._busy -= 1
@@ -368,20 +391,23 @@ class Worker:
     def _call(self, attempt: Attempt) -> Outcome:
         message = attempt.message
         assert message is not None
+        call = partial(self._function, message)
         if attempt.unreadable:
-            return Retried(attempt.unreadable)
+            if self._on_unreadable is None:
+                return Retried(attempt.unreadable)
+            call = partial(self._on_unreadable, message, attempt.unreadable)
         most = self._space.engine.store.settings.known.config.max_body_bytes
         try:
             with calling(attempt, self._space):
-                return of_value(self._function(message), most)
+                return of_value(call(), most)
         except BaseException as error:  # SystemExit, too: a function that gives up does not end the worker
             log_failure(message, error)
             return of_error(error, most)
 
-    def _report(self, effect: Effect, reason: str) -> None:
-        self.summary.add(effect, reason)
+    def _report(self, handled: Handled) -> None:
+        self.summary.add(handled.effect, handled.reason)
         if self._on_handled is not None:
-            self._on_handled()
+            self._on_handled(handled)
 
 
 @contextmanager

@@ -111,6 +111,6 @@ def test_one_place_for_the_replies_of_many_threads_costs_no_message_a_try(space:
 
     answers["it"] = answer
     summary = ThreadForwarder(space.path, [Route("work", Scripted("it", threads=8))]).run(once=True)
-    assert summary.effects == {"work": {Effect.DELIVERED: 1}}
+    assert summary.effects == {"work": {Effect.DELIVERED: 1, Effect.KEPT: 7}}
     assert [message.attempts for message in space.browse("work")] == [0] * 7
     assert bodies(space, "errors") == []

@@ -1,0 +1,196 @@
+"""The forwarder without Spark: a route does, counts and tells in threads what it does in rounds."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import spool
+from forwarder import Effect, Forwarder, Request, Route, Summary, ThreadForwarder
+from forwarder import forwarder as driver
+from forwarder.events import Done, Event
+from forwarder.services import parse
+from spool.model import codecs
+from spool.store.settings import read_settings_text, write_settings
+from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
+from tests.at_once import AT_ONCE
+from tests.forwarder.rounds import Answer, Scripted, answers, bodies, in_process
+from xaspool_scripts.forward import main
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
+
+Run = Callable[[Route], Summary]
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[spool.Space]:
+    with spool.create(tmp_path / "space", defaults=AT_ONCE) as space:
+        space.create_queue("work")
+        space.create_queue("other")
+        yield space
+
+
+@pytest.fixture(params=["threads", "rounds"])
+def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run one route until nothing is left to do: in threads, and in rounds whose tasks run in this process."""
+    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
+
+    def run(route: Route) -> Summary:
+        if request.param == "threads":
+            return ThreadForwarder(space.path, [route]).run(once=True)
+        return Forwarder(space.path, [route], SPARK).run(once=True)
+
+    return run
+
+
+def scripted(answer: Answer, **options: Any) -> Route:
+    answers["it"] = answer
+    return Route("work", Scripted("it", **options))
+
+
+def refused(request: Request) -> Outcome:
+    return Rejected(str(request.message.body))
+
+
+# -- what a route does ------------------------------------------------------------------------------------------------
+
+
+def test_a_message_moves_to_another_queue_as_it_is(run: Run, space: spool.Space) -> None:
+    put = {"headers": {"spool-route": "lab", "h": "v"}, "priority": 7, "content_type": "text/x-lab"}
+    space.put("work", "x", **put)
+    assert run(Route("work", parse("queue:other"))).effects == {"work": {"delivered": 1}}
+    [message] = space.browse("other")
+    assert (message.body, dict(message.headers), message.priority, message.content_type, message.correlation_id) == (
+        "x", put["headers"], 7, "text/x-lab", None,
+    )  # fmt: skip
+
+
+def test_a_message_over_a_limit_that_came_later_moves_all_the_same(run: Run, space: spool.Space) -> None:
+    space.put("work", b"x" * 100)
+    disk = space.engine.store.files.disk
+    write_settings(disk, f"max_body_bytes = 10\n{read_settings_text(disk)}")
+    assert run(Route("work", parse("queue:other"))).effects == {"work": {"delivered": 1}}
+    assert bodies(space, "other") == [b"x" * 100]
+
+
+@pytest.mark.usefixtures("codecs_of_its_own")
+def test_q17_a_body_that_no_codec_here_reads_is_bytes_for_a_service_and_a_try_for_a_function(
+    run: Run, space: spool.Space, tmp_path: Path
+) -> None:
+    spool.register_codec("far", spool.Codec("text/x-far", lambda _: b"1", lambda _: 1j), complex)
+    space.put_many("work", [1j, 1j])
+    del codecs.CODECS["far"]
+    summary = run(Route("work", parse("python:tests.pipelines.hooks:one")))
+    [failure] = summary.failures["work"]
+    reason = "its body was written by the codec 'far', which this process lacks: register it"
+    assert failure == (Effect.RETRIED, reason, 2)
+    assert run(Route("work", parse("queue:other"))).effects == {"work": {"delivered": 2}}
+    for id_ in [entry.id for entry in space.entries("other")]:
+        space.move(id_, "work")
+    (tmp_path / "out").mkdir()
+    assert run(Route("work", parse(f"file:{tmp_path / 'out'}"))).effects == {"work": {"delivered": 2}}
+    assert [file.read_bytes() for file in (tmp_path / "out").iterdir()] == [b"1", b"1"]
+
+
+# -- what is counted and told -----------------------------------------------------------------------------------------
+
+
+def test_failures_are_counted_by_their_reasons(run: Run, space: spool.Space) -> None:
+    space.put_many("work", ["A", "A", "B", "A", "A"])
+    summary = run(scripted(refused))
+    assert summary.effects == {"work": {"rejected": 5}}
+    assert list(summary.failures["work"]) == [("rejected", "A", 4), ("rejected", "B", 1)]
+
+
+def test_a_failure_is_logged_as_it_comes_up_each_kind_once(
+    run: Run, space: spool.Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    space.put_many("work", ["A", "A", "B"])
+    with caplog.at_level(logging.WARNING, "spool.forwarder"):
+        run(scripted(refused))
+    said = [record.getMessage() for record in caplog.records if record.name == "spool.forwarder"]
+    assert said == ["work: a message was rejected: A", "work: a message was rejected: B"]
+
+
+def test_what_is_told_of_messages_that_did_not_get_through_is_not_counted(run: Run, space: spool.Space) -> None:
+    """The commit found no room for what came out of the message, so nothing was dropped on the way."""
+    space.change_queue("other", max_messages=1)
+    space.put("other", "there")
+    space.put("work", "x")
+    summary = run(scripted(lambda request: Translated([NewMessage("other", "y")], "one was dropped")))
+    assert summary.effects == {"work": {"kept": 1}}
+    assert list(summary.failures["work"]) == []
+
+
+def test_messages_behind_one_that_failed_in_an_ordered_queue_are_left(run: Run, space: spool.Space) -> None:
+    space.change_queue("work", ordered=True, retry_delay=3600.0)
+    space.put_many("work", list("abc"))
+    assert run(scripted(lambda request: Retried("later"))).left == {"work": 3}
+
+
+def test_messages_of_a_service_that_is_not_reached_are_kept_and_told(run: Run, space: spool.Space) -> None:
+    space.put("work", "x")
+    summary = run(scripted(lambda request: Retried("refused", counted=False)))
+    assert summary.effects == {"work": {"kept": 1}}
+    assert (summary.down, summary.left) == ({"work": "the service was not reached (refused)"}, {"work": 1})
+
+
+@pytest.mark.timeout(60)
+def test_a_call_that_is_given_up_is_told_with_the_time_since_its_claim(space: spool.Space) -> None:
+    limit, go_on = 0.05, threading.Event()
+
+    def answer(request: Request) -> Outcome:
+        if request.message.body == "slow":
+            go_on.wait(60)
+        return Replied()
+
+    space.put_many("work", ["fast", "slow"])
+    events: list[Event] = []
+    try:
+        ThreadForwarder(space.path, [scripted(answer, watched=limit)], on_event=events.append).run(once=True)
+    finally:
+        go_on.set()
+    of_slow = [event for event in events if isinstance(event, Done)][1]
+    assert (of_slow.effects, of_slow.seconds >= limit) == ({"retried": 1}, True)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(60)
+def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause is longer than the idle time, and the looks at that."""
+    monkeypatch.setattr("forwarder.routes.pace.FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr("forwarder.pipelines.in_threads.FIRST_PAUSE_SECONDS", 0.5, raising=False)
+    space.put("work", "x")
+    tries = iter([Retried("refused", counted=False), Replied()])
+    route = scripted(lambda request: next(tries))
+    summary = ThreadForwarder(space.path, [route], idle=0.1).run()
+    assert (summary.effects["work"][Effect.DELIVERED], summary.down) == (1, {})
+
+
+def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space) -> None:
+    """As while the space is opened, or its routes are checked."""
+    ended: list[bool] = []
+    ThreadForwarder(space.path, [scripted(refused)]).abandon(lambda: ended.append(True))
+    assert ended == [True]
+
+
+def test_the_program_counts_failures_by_their_reasons(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
+    answers["it"] = refused
+    space.put_many("work", ["A", "B", "A"])
+    words = ["-s", space.path, "--route", "work=it", "--no-spark", "--once"]
+    assert CliRunner().invoke(main, words).stdout.splitlines() == [
+        "work: 3 rejected", "  2 rejected: A", "  1 rejected: B",
+    ]  # fmt: skip
+    space.put("work", "C")
+    stopped = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout.splitlines()[-1])
+    assert stopped["failures"] == [{"queue": "work", "effect": "rejected", "reason": "C", "messages": 1}]
