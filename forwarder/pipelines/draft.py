@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from forwarder.pipelines.dispositions import BODY, Changes
 from spool.errors import InvalidArgument
-from spool.model.codecs import BYTES_TYPE, encode
+from spool.model.codecs import BYTES_TYPE, CODECS, encode
 from spool.model.message import Message, attributes_of, check_content_type
 from spool.workers.outcome import NewMessage
 
@@ -47,18 +47,17 @@ class Draft(NamedTuple):
             return self
         given: dict[str, Any] = dict(changes)
         fields = dict(self.fields)
-        raw, content_type = self.raw, given.pop("content_type", None)
+        codec, raw, old_type = fields.pop("codec", None), self.raw, fields.pop("content_type", None)
+        content_type = given.pop("content_type", old_type if body is BODY else None)
         check_content_type(content_type)
         if body is BODY:
             body = self.message.body
-            if content_type is not None:
-                fields["content_type"] = content_type
+            if content_type is None and codec in CODECS:
+                content_type = CODECS[codec].content_type
         else:
             raw, codec, content_type = encode(body, content_type)
-            for name, value in (("codec", codec), ("content_type", content_type)):
-                fields.pop(name, None)
-                if value is not None:
-                    fields[name] = value
+        stored = {"codec": codec, "content_type": content_type}
+        fields |= {name: value for name, value in stored.items() if value is not None}
         if unknown := set(given) - _CHANGEABLE:
             raise InvalidArgument(f"a disposition changes {', '.join(sorted(_CHANGEABLE))}, not {min(unknown)}")
         if "headers" in given:

@@ -120,7 +120,7 @@ class Stage(ABC):
     def open(self) -> "StageCaller":
         """Import the functions; ServiceError as for ``check``."""
         self.check()
-        return StageCaller(self, self.timeout)
+        return StageCaller(self)
 
 
 @dataclass(frozen=True)
@@ -232,12 +232,11 @@ class StageCaller:
     """An opened stage."""
 
     stage: Stage
-    timeout: float | None
 
     def __call__(self, request: Request) -> Outcome:
         if request.unreadable:
             return Retried(one_line(request.unreadable))
-        limit = TimeLimit(self.timeout)
+        limit = TimeLimit(self.stage.timeout)
         try:
             outcome: Outcome = limit.call(self.stage.translated, Draft.of(request.message, request.raw))
         except KeyboardInterrupt:

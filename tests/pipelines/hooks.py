@@ -39,6 +39,10 @@ def lazily(message: spool.Message):
     yield Continue(message.body + "2")
 
 
+def untyped(message: spool.Message) -> Continue:
+    return Continue(content_type=None)
+
+
 def upper(message: spool.Message) -> Continue:
     if message.body == "bad":
         raise ValueError("bad")

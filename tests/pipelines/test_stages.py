@@ -89,6 +89,21 @@ def test_c02_control_fields_travel_and_change(run: Run, space: spool.Space) -> N
     assert (unchanged.correlation_id, raw != unchanged.id) == ("chain", True)
 
 
+def test_c02_a_content_type_that_is_taken_away_leaves_that_of_the_body(run: Run, space: spool.Space) -> None:
+    """As if the message had been put without one."""
+    routes = [{"name": "r", "to": "two"}]
+    pipeline = declared(inbound=f"{HOOKS}:untyped", routes=routes, destinations=_stopped("two"))
+    put(space, pipeline, b"a", "a", {"a": 1}, content_type="text/csv")
+    put(space, pipeline, {"a": 1}, content_type="application/json")
+    run(pipeline)
+    space.create_queue("without")
+    for body in (b"a", "a", {"a": 1}):
+        space.put("without", body)
+    expected = [(message.body, message.codec, message.content_type) for message in space.browse("without")]
+    found = [(message.body, message.codec, message.content_type) for message in space.browse("p.to.two")]
+    assert found == [*expected, ({"a": 1}, "json", "application/json")]
+
+
 def test_c02_a_hook_fails_a_message_for_good_or_for_now(run: Run, space: spool.Space) -> None:
     pipeline = declared(inbound=DECIDE, ordered=False, retries=1)
     ids = put(space, pipeline, "error", "reject", "raise", "wrong", "retry", "send nowhere")
