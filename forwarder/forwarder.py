@@ -3,8 +3,8 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ ON_FAILURE = ("reject", "delete", "retry")
 
 MOST_THREADS = 1000
 """The most calls that a task can have under way at a time."""
+
+_STOPPED = "Spark was stopped: start the forwarder again"
 
 # What Spark writes before the message of a lost task: where it ran, and the class of the exception.
 _LOST_TASK = re.compile(r"^.*Lost task .*?\): (?:[\w$]+\.)*[\w$]+: ")
@@ -228,7 +230,8 @@ class Forwarder:
 
     def _loop(self, space: Space, context: "SparkContext", route: Route, once: bool) -> RouteLoop:
         def tasks() -> int:  # (workers of a cluster come and go; each other route finds one place free at any time)
-            return max(1, context.defaultParallelism - (len(self.routes) - 1))
+            with _asking_java(context):
+                return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
         clock = space.engine.store.clock
 
@@ -360,17 +363,28 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
         TaskDied: a task died with its worker.
         SparkUnavailable: Spark or its Java has ended.
     """
+    with _asking_java(context):
+        partitions = [chunks[place::tasks] for place in range(min(tasks, len(chunks)))]
+        return context.parallelize(partitions, len(partitions)).mapPartitions(run).collect()
+
+
+@contextmanager
+def _asking_java(context: "SparkContext") -> Iterator[None]:
+    """Raise what goes wrong between Python and Java in the block as ``spark_job`` does."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
-        partitions = [chunks[place::tasks] for place in range(min(tasks, len(chunks)))]
-        return context.parallelize(partitions, len(partitions)).mapPartitions(run).collect()
+        yield
     except Py4JJavaError as error:
         if context._jsc is None or context._jsc.sc().isStopped():
-            raise SparkUnavailable("Spark was stopped: start the forwarder again") from None
+            raise SparkUnavailable(_STOPPED) from None
         raise TaskDied(_cause(error)) from None
     except (Py4JError, OSError) as error:
         raise SparkUnavailable(f"Spark's Java has ended ({error}): start the forwarder again") from None
+    except AttributeError:  # of the context, which another thread of this program has stopped
+        if context._jsc is not None:
+            raise
+        raise SparkUnavailable(_STOPPED) from None
 
 
 def _cause(error: Any) -> str:

@@ -44,7 +44,7 @@ class RouteLoop:
 
     Args:
         job: runs chunks in tasks.
-        tasks: returns how many tasks a round may have at a time, as it begins to call.
+        tasks: returns how many tasks a round may have at a time; asked in a round's calls, as they begin.
         stop: no round begins when it is set.
         tried: with `once`, the messages that failed in this run and are still in a queue; rounds add to it.
         count: called with what each round came to, when it is committed, and an empty result if there was no message.
@@ -69,11 +69,11 @@ class RouteLoop:
         self._space, self._route, self._job = space, route, job
         self._tasks, self._once, self._stop = tasks, once, stop
         self._tried, self._count, self._tell = tried, count, tell
-        self._pace = Pace(tasks())
+        self._pace = Pace(1)  # until the first round asks
         self._clock = space.engine.store.clock
         self._down_since: float | None = None
         self._calling: _Calling | None = None
-        self._ahead: _Claimed | None = None
+        self._next: _Claimed | None = None
         self._is_paused = False
 
     @property
@@ -100,9 +100,9 @@ class RouteLoop:
 
     def _begin(self) -> bool:
         """Begin a round, if there is a message within half a second; return whether to look again."""
-        claimed = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
-        if claimed is not None:
-            self._call(claimed)
+        self._next = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
+        if self._next is not None:
+            self._call(self._next)
             return True
         self._count(self._route.queue, RoundResult())
         return not self._once
@@ -122,29 +122,32 @@ class RouteLoop:
 
     def _claim_ahead(self, calling: _Calling) -> None:
         if not self._stop.is_set() and self._pace.claims_ahead(calling.claimed.size):
-            self._ahead = self._claim(0.0, ahead=True)
+            self._next = self._claim(0.0, ahead=True)
 
     def _call(self, claimed: _Claimed) -> None:
-        tasks = self._pace.tasks = self._tasks()
-
         def call() -> float:
+            tasks = self._pace.tasks = self._tasks()
             begun = self._clock.monotonic()
             claimed.round.call(self._job, tasks=tasks)
             return self._clock.monotonic() - begun
 
-        self._calling = _Calling(claimed, self._caller.submit(call))
+        self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
 
     def _end(self, calling: _Calling) -> None:
         """Wait for the calls of a round, begin those of the next one, and commit the round."""
         seconds = calling.seconds.result()
-        ended, ahead = calling.claimed, self._ahead
-        self._calling = self._ahead = None
+        ended, self._calling = calling.claimed, None
         with ended.round:
-            if ahead is not None and not self._stop.is_set() and is_through(ended.size.messages, ended.round.result):
-                self._call(ahead)
-            elif ahead is not None:
-                ahead.round.close()
+            if self._next is not None:
+                if not self._stop.is_set() and is_through(ended.size.messages, ended.round.result):
+                    self._call(self._next)
+                else:
+                    self._give_back(self._next)
             self._commit(ended, seconds)
+
+    def _give_back(self, claimed: _Claimed) -> None:
+        self._next = None
+        claimed.round.close()
 
     def _commit(self, ended: _Claimed, seconds: float) -> None:
         queue, result = self._route.queue, ended.round.commit()
@@ -172,9 +175,9 @@ class RouteLoop:
 
     def _give_up(self) -> None:
         """Behind an error: give back what is claimed, and commit what calls in progress come to, if that can be."""
-        if self._ahead is not None:
+        if self._next is not None:
             with suppress(SpoolError, OSError):
-                self._ahead.round.close()
+                self._give_back(self._next)
         if self._calling is not None:
             with self._calling.claimed.round as round_, suppress(Exception):  # the first error is the one that counts
                 self._calling.seconds.result()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,33 @@ def test_a_spark_that_ends_leaves_nothing_claimed(space: spool.Space) -> None:
     with pytest.raises(SparkUnavailable):
         run.loop.run()
     assert (space.stats("work").ready, space.stats("work").claimed) == (2 * FIRST, 0)
+
+
+def test_a_spark_that_ends_between_two_rounds_leaves_nothing_claimed_and_loses_no_answer(space: spool.Space) -> None:
+    """It is asked for its cores as a round begins to call; what the one before it came to is committed."""
+    space.put_many("work", range(2 * FIRST))
+    run = Running(space, lambda chunks: (run.wait_for(is_ahead), in_process(chunks))[1])
+
+    def cores() -> int:
+        if run.calls:
+            raise SparkUnavailable("Spark's Java has ended")
+        return 2
+
+    run.loop._tasks = cores
+    with pytest.raises(SparkUnavailable):
+        run.loop.run()
+    assert (space.stats("work").claimed, space.stats("work").dequeued) == (0, FIRST)
+
+
+def test_a_round_that_cannot_begin_to_call_is_given_back(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: ThreadPoolExecutor, call: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fails)
+    space.put_many("work", range(3))
+    with pytest.raises(RuntimeError):
+        Running(space).loop.run()
+    assert (space.stats("work").claimed, space.stats("work").ready) == (0, 3)
 
 
 def test_calls_in_progress_are_committed_though_the_commit_before_them_fails(

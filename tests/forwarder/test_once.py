@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JNetworkError
 
 import forwarder
 import spool
@@ -65,6 +66,39 @@ def test_once_tries_each_message_once_and_returns_with_a_queue_s_first_options(s
     assert list(summary.failures["work"]) == [("retried", "ValueError: boom", 2)]
     assert space.show(ids[0]).failure_reason == "ValueError: boom", "while it is retried"
     assert made(space, lambda request: Replied()).run(once=True).left == {}
+
+
+class GoneContext:
+    """A context of Spark whose Java has ended, or that was stopped, while the routes were idle."""
+
+    master = "local[2]"
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self._jsc = error, None
+
+    @property
+    def defaultParallelism(self) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java has ended (Answer from Java side is empty)"),
+        (ConnectionRefusedError("Connection refused"), "Spark's Java has ended (Connection refused)"),
+        (AttributeError("'NoneType' object has no attribute 'sc'"), "Spark was stopped"),
+    ],
+)
+def test_x05_a_spark_that_ended_while_routes_were_idle_is_told_in_a_line_and_leaves_nothing_claimed(
+    space: spool.Space, error: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    space.put("work", "x")
+    answers["it"] = lambda request: Replied()
+    spark: Any = SimpleNamespace(sparkContext=GoneContext(error))
+    summary = Forwarder(space.path, {"work": "it"}, spark).run(once=True)
+    assert summary.errors == [f"work: {told}: start the forwarder again"]
+    assert "Traceback" not in caplog.text
+    assert (space.stats("work").ready, space.stats("work").claimed) == (1, 0)
 
 
 def test_once_leaves_what_others_hold_and_what_is_not_due(space: spool.Space) -> None:
