@@ -66,6 +66,11 @@ ASKED = [
         "Spark: 1,000,000 messages of 1 KiB, bodies alone, to a Python function",
         "≥ 0.8 × a minimal Arrow data source",
     ),
+    (
+        "forward 1,000,000 messages of 1 KiB to a Python function that does nothing, local[2]",
+        "≥ 0.3 × two Python processes that only read them; ≥ 60,000/s where those read 200,000/s",
+    ),
+    ("one message through an idle forwarder, from its put until its reply is there", "p50 ≤ 60 ms, p99 ≤ 200 ms"),
     ("forward to a web service that answers in 20 ms, two cores", "≥ 2,000 messages a second"),
     ("forward to a service of 20 ms, two workers instead of one", "≥ 1.8 ×"),
 ]
