@@ -16,6 +16,7 @@ from spool.disk.disk import FlushFailed
 from spool.log import commit
 from spool.log.sequence import flush_published
 from spool.maintenance import schedule
+from spool.model import layout
 from spool.store.edits import edit_settings
 from tests.at_once import AT_ONCE
 from tests.machine import NO_FILES, Machine
@@ -201,6 +202,15 @@ def test_c06_the_housekeeper_flushes_what_was_not() -> None:
     page = space._store.shared.counters.read()
     assert page.durable == page.published
     assert not space._store.view.index.unflushed
+
+
+def test_c06_a_process_that_reclaims_flushes_what_the_housekeeper_leaves_to_it() -> None:
+    machine, _, space = _of_a_machine()
+    space.put("q", "one")
+    with SimulatedDisk(machine).exclusively(layout.RECLAIM_LOCK):
+        space._housekeeper._do_steps(due=True)
+    page = space._store.shared.counters.read()
+    assert page.durable < page.published
 
 
 def test_c06_the_housekeeper_flushes_once_more_when_an_edit_has_taken_the_last_such_queue() -> None:
