@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -98,6 +98,9 @@ class Database:
         assert found is not None
         return {"calls": found[0]}
 
+    def close(self) -> None:
+        self._database.close()
+
 
 class Web:
     """A web service that notes the key and the body of each request, and answers a little later."""
@@ -129,17 +132,21 @@ class Web:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        self.service = f"http://127.0.0.1:{self.server.server_port}/"
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.service = f"http://127.0.0.1:{self._server.server_port}/"
 
     def arrivals(self) -> Arrivals:
         return Counter(self._seen)
 
     def counts(self) -> dict[str, int]:
         return {"calls": len(self._seen), "cut short": self._cut_short}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
 
 
 @contextmanager
@@ -151,13 +158,11 @@ def destination(kind: str, space: spool.Space, directory: Path) -> Iterator[Dest
         with spool.create(directory / "other", defaults=AT_ONCE) as other:
             yield OtherSpace(other)
     elif kind == "PostgreSQL":
-        with postgresql() as where:
-            yield Database(where)
+        with postgresql() as where, closing(Database(where)) as database:
+            yield database
     else:
-        web = Web()
-        yield web
-        web.server.shutdown()
-        web.server.server_close()
+        with closing(Web()) as web:
+            yield web
 
 
 @contextmanager
