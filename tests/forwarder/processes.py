@@ -1,9 +1,19 @@
-"""The processes that a program has started by Spark, and those that have a space open."""
+"""Programs that use Spark, the processes that they have started by it, and those that have a space open."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
+
+from xaspool_scripts.common import FAILED
+
+ROOT = Path(__file__).parents[2]
+PATIENT_SECONDS = 900.0
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -61,3 +71,85 @@ def wait_until_left(space: Path, seconds: float = 60.0) -> None:
     while any(has_open(process, space) for process in processes()):
         assert time.monotonic() < end, "a process of a killed driver stays"
         time.sleep(0.05)
+
+
+class Program:
+    """A program and the processes that it has started, killed with the context; what it prints goes to a file.
+
+    It is ready once it has printed `ready`. `ends_with`: the processes whose death ends the program.
+    """
+
+    ends_with: tuple[str, ...] = ("driver",)
+
+    def __init__(
+        self, module: str, words: Sequence[str], output: Path, ready: str, directory: Path = ROOT, **environment: str
+    ) -> None:
+        self._command = [sys.executable, "-m", module, *words]
+        self._output, self._ready, self._directory = output, ready, directory
+        self._environment = {**os.environ, **environment}
+        self.start()
+
+    def start(self) -> None:
+        """Start it, anew if it has ended."""
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                self._command, cwd=self._directory, env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def is_ready(self) -> bool:
+        """Whether it has started. If it could not, because the machine is too slow for it, it is started again.
+
+        Once it was ready, it must not end by itself.
+        """
+        if (code := self.process.poll()) is not None:
+            assert (code, self._ready in self.said()) == (FAILED, False), self.said()
+            self.start()
+        return self._ready in self.said()
+
+    def said(self) -> str:
+        """What it has printed since it was started last."""
+        return self._output.read_text()
+
+    def processes(self) -> dict[str, list[int]]:
+        """Its processes by kind."""
+        return kinds(self.process.pid)
+
+    def kill(self, pid: int, kind: str) -> None:
+        """Kill one of its processes; start it again if that ends it."""
+        os.kill(pid, signal.SIGKILL)
+        if kind in self.ends_with:
+            self.ended()
+            self.start()
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.terminate()
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait until it has ended, and return its exit code."""
+        return self.process.wait(PATIENT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it; what it has started by Spark ends by itself then."""
+        self.process.kill()
+        self.process.wait()
+
+
+class RunningForwarder(Program):
+    """``spool-forward`` from the queue *work*. Without its Java, it ends."""
+
+    ends_with = ("driver", "java")
+
+    def __init__(
+        self, path: str, service: str, options: Sequence[str], output: Path, environment: Mapping[str, str],
+        directory: Path = ROOT,
+    ) -> None:  # fmt: skip
+        words = ["-s", path, "--route", f"work={service}", *options]
+        super().__init__(
+            "xaspool_scripts.forward", words, output, "spool-forward: forwarding", directory, **environment
+        )

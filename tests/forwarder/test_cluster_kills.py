@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -15,7 +14,7 @@ import pytest
 import spool
 from tests.at_once import AT_ONCE
 from tests.forwarder.cluster import HERE, SPECULATION, Cluster
-from tests.forwarder.processes import processes_of, wait_until_left
+from tests.forwarder.processes import RunningForwarder, processes_of, wait_until_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -30,24 +29,14 @@ def nap(message):
 """
 
 
-class Program:
-    """``spool-forward --once`` on a cluster, with what it says in a file."""
-
-    def __init__(self, directory: Path, master: str, **conf: str) -> None:
-        settings = {**SPECULATION, **HERE, "spark.executor.memory": "512m", **conf}
-        words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        command = [sys.executable, "-m", "xaspool_scripts.forward", "-s", "space", "--once", "--master", master, *words]
-        self.said = directory / "said"
-        with self.said.open("ab") as said:
-            self.process = subprocess.Popen(
-                [*command, "--route", "work=python:naps:nap"],
-                cwd=directory, stdout=said, stderr=said, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            )  # fmt: skip
-
-    def ended(self) -> int:
-        code = self.process.wait(600)
-        print(self.said.read_text())
-        return code
+def forwarder_on(master: str, directory: Path) -> RunningForwarder:
+    """``spool-forward --once`` on a cluster."""
+    settings = {**SPECULATION, **HERE, "spark.executor.memory": "512m"}
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    return RunningForwarder(
+        "space", "python:naps:nap", ["--once", "--master", master, *options], directory / "said",
+        {"SPARK_LOCAL_IP": "127.0.0.1"}, directory,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -89,9 +78,9 @@ def forwarded(space: spool.Space) -> int:
     return space.stats("replies").ready
 
 
-def wait_for(reached: Callable[[], bool], program: Program) -> None:
+def wait_for(reached: Callable[[], bool], program: RunningForwarder) -> None:
     while not reached():
-        assert program.process.poll() is None, program.said.read_text()
+        assert program.process.poll() is None, program.said()
         time.sleep(0.05)
 
 
@@ -118,29 +107,28 @@ def test_x05_on_a_cluster_each_message_is_forwarded_once_whatever_is_killed(dire
     with ExitStack() as stack:
         cluster = Cluster(directory, stack)
         workers = [worker.pid for worker in cluster.workers]
-        program = Program(directory, cluster.url)
+        program = stack.enter_context(forwarder_on(cluster.url, directory))
         with spool.open(directory / "space") as space:
             for step, kind in enumerate([DAEMON, EXECUTOR, DAEMON, EXECUTOR], 1):
                 wait_for(lambda done=100 * step: forwarded(space) >= done, program)  # type: ignore[misc]
                 kill_one(workers, directory, kind, chance)
-            program.process.kill()
-            program.process.wait()
-            program, before = Program(directory, cluster.url), forwarded(space)
+            program.kill(program.process.pid, "driver")
+            before = forwarded(space)
             wait_for(lambda: forwarded(space) > before, program)
             for process in processes_of(workers[1], directory / "space"):
                 if process in of_kind([process], "worker.Worker", EXECUTOR, DAEMON) and process != program.process.pid:
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
-        assert program.ended() == 0
+        assert program.ended() == 0, program.said()
     check(directory)
 
 
 def test_x05_in_a_local_cluster_each_message_is_forwarded_once_though_an_executor_is_killed(directory: Path) -> None:
-    program = Program(directory, "local-cluster[2,1,1024]")
-    with spool.open(directory / "space") as space:
-        wait_for(lambda: forwarded(space) >= 100, program)
-        kill_one([program.process.pid], directory, EXECUTOR, random.Random(SEED))
-    assert program.ended() == 0
+    with forwarder_on("local-cluster[2,1,1024]", directory) as program:
+        with spool.open(directory / "space") as space:
+            wait_for(lambda: forwarded(space) >= 100, program)
+            kill_one([program.process.pid], directory, EXECUTOR, random.Random(SEED))
+        assert program.ended() == 0, program.said()
     check(directory)
 
 
@@ -155,8 +143,8 @@ def test_x05_a_cluster_with_a_worker_on_another_machine_is_refused_before_a_mess
         cluster = Cluster(directory, stack, wrapped=wrapped)
         os.kill(cluster.workers[0].pid, signal.SIGKILL)  # or it could be the only one that was asked
         cluster.workers[0].wait()
-        program = Program(directory, cluster.url)
-        assert program.ended() == 1
-    assert "is open on another machine" in program.said.read_text()
+        program = stack.enter_context(forwarder_on(cluster.url, directory))
+        assert program.ended() == 1, program.said()
+    assert "is open on another machine" in program.said()
     with spool.open(directory / "space") as space:
         assert (space.stats("work").ready, forwarded(space)) == (MESSAGES, 0)

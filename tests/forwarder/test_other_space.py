@@ -1,6 +1,5 @@
 """A queue of another space as a service: exactly once in it, whatever dies between the two commits."""
 
-import os
 import signal
 import subprocess
 import sys

@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +22,8 @@ import pytest
 import spool
 from tests.at_once import AT_ONCE
 from tests.forwarder.kills.destinations import Destination, destination
-from tests.forwarder.kills.programs import PATIENT_SECONDS, RunningForwarder, Sweeper, victim
-from tests.forwarder.processes import wait_until_left
+from tests.forwarder.kills.programs import Sweeper, victim
+from tests.forwarder.processes import PATIENT_SECONDS, RunningForwarder, wait_until_left
 
 LATEST_KILL = 0.8  # of the messages: the rest is forwarded in peace
 DRAINING_SECONDS = 3600.0
@@ -160,18 +161,16 @@ def test_x05_q12_each_message_arrives_whatever_is_killed(
 ) -> None:
     with destination(kind, space, tmp_path) as there:
         environment = {**there.environment, "SPARK_WORKER_DIR": str(tmp_path / "executors"), **SOON}
-        forwarders = [
-            RunningForwarder(space.path, there.service, options, tmp_path / f"forwarder {place}", environment)
-            for place, options in enumerate(size.forwarders)
-        ]
-        sweeper = Sweeper(space.path, tmp_path)
-        run = Run(space, forwarders, sweeper, chance, size)
-        try:
+        with ExitStack() as stack:
+            forwarders = [
+                stack.enter_context(
+                    RunningForwarder(space.path, there.service, options, tmp_path / f"forwarder {place}", environment)
+                )
+                for place, options in enumerate(size.forwarders)
+            ]
+            sweeper = stack.enter_context(Sweeper(space.path, tmp_path))
+            run = Run(space, forwarders, sweeper, chance, size)
             forward_and_kill(run)
-        finally:
-            for program in (*forwarders, sweeper):
-                program.process.kill()
-                program.process.wait()
         wait_until_left(Path(space.path))
         written, removed = sweeper.counts()
         print(f"{kind}: {dict(run.killed)}, {there.counts()}, {written} files compacted, {removed} reclaimed")
