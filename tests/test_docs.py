@@ -4,7 +4,6 @@ import ast
 import os
 import re
 import shutil
-import socket
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from spool.model.message import FIELDS
 from tests import pages, references, wording
 from tests.conftest import rows, rows_of
 from tests.log.test_flush_counts import COSTS
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -57,13 +57,6 @@ def readers(spark: bool) -> list[Path]:
 def test_a_page_runs_block_after_block_as_it_says(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
     for block in pages.programs(page):
         pages.run(block, tmp_path, environment)
-
-
-def free_port() -> int:
-    """A port of this machine that no program has."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda page: page.parent.name)

@@ -1,7 +1,6 @@
 """A standalone cluster of Spark on this machine: a master and workers, each a process with an address of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import pyspark
 
 from forwarder.java import find_java
+from tests.ports import free_port
 
 
 class Cluster:
@@ -18,8 +18,7 @@ class Cluster:
 
     def __init__(self, directory: Path, stack: ExitStack, *, cores: int = 2, wrapped: Sequence[str] = ()) -> None:
         """``wrapped``: words that the second worker's command stands behind."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.url, self._home = f"spark://127.0.0.1:{port}", os.path.dirname(pyspark.__file__)
         places = {"SPARK_WORKER_DIR": str(directory / "work"), "SPARK_LOCAL_DIRS": str(directory / "local")}
         found = {"JAVA_HOME": str(find_java().path), "SPARK_HOME": self._home, "PYSPARK_PYTHON": sys.executable}

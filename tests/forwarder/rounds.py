@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Set
+from types import SimpleNamespace
+from typing import Any
 
 import spool
 from forwarder.round import CALLING_SECONDS, Job, Round, RoundResult, Route
@@ -15,6 +17,9 @@ Answer = Callable[[Request], Outcome]
 
 
 answers: dict[str, Answer] = {}
+
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
+"""What a forwarder whose tasks run in this process asks of a session."""
 
 
 @dataclasses.dataclass(frozen=True)

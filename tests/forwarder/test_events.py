@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +15,7 @@ from forwarder import Forwarder
 from forwarder import forwarder as driver
 from forwarder.events import Begun, Claimed, Done, Down, Event, Paused, Stopping, Up, as_json
 from spool.workers.outcome import Replied, Retried
-from tests.forwarder.rounds import Scripted, answers, in_process
+from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from xaspool_scripts.forward import main
 from xaspool_scripts.forward_events import EventLines
 
@@ -32,10 +31,9 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
     monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
-    monkeypatch.setattr(Forwarder, "_start", lambda self: spark)
+    monkeypatch.setattr(Forwarder, "_start", lambda self: SPARK)
     monkeypatch.setattr(driver, "stop", lambda spark: None)
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
 

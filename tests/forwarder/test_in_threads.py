@@ -5,7 +5,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +19,8 @@ from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import Answer, Scripted, answers, bodies, in_process
+from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, bodies, in_process
 from xaspool_scripts.forward import main
-
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 Run = Callable[[Route], Summary]
 

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from forwarder.round import Route
 from forwarder.services import QueueService, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Rejected, Replied, Translated
-from tests.forwarder.rounds import Scripted, answers, bodies, echo, in_process
-
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
+from tests.forwarder.rounds import SPARK, Scripted, answers, bodies, echo, in_process
 
 Run = Callable[[Route], Summary]
 

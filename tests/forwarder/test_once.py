@@ -20,10 +20,8 @@ from forwarder.failures import Failures
 from forwarder.round import TaskDied
 from forwarder.task import Block, Chunk
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
-from tests.forwarder.rounds import Answer, Scripted, answers, in_process
+from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
 from xaspool_scripts.forward import main
-
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 
 @pytest.fixture

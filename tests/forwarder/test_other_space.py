@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from forwarder import Effect, Forwarder, ServiceError
 from forwarder import forwarder as driver
 from forwarder.services import MissingQueue, Request, parse
 from spool.workers.outcome import Rejected, Replied, Retried
-from tests.forwarder.rounds import bodies, in_process
+from tests.forwarder.rounds import SPARK, bodies, in_process
 from tests.forwarder.test_services import call, request
-
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 
 
 @pytest.fixture
@@ -122,14 +119,12 @@ def test_it_is_one_route_like_any_other(
 
 VICTIM = """
 import sys
-from types import SimpleNamespace
 from forwarder import Forwarder, forwarder as driver
-from tests.forwarder.rounds import in_process
+from tests.forwarder.rounds import SPARK, in_process
 
 driver.spark_job = lambda context, chunks, tasks: in_process(chunks)
 print("ready", flush=True)
-spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
-Forwarder(sys.argv[1], {"work": sys.argv[2]}, spark).run(once=True)
+Forwarder(sys.argv[1], {"work": sys.argv[2]}, SPARK).run(once=True)
 """
 
 

@@ -11,9 +11,7 @@ import spool
 from forwarder import Caller, Effect, Forwarder, Outcome, Replied, Request, Service, ServiceError
 from forwarder import forwarder as driver
 from forwarder.task import Block, Chunk
-from tests.forwarder.rounds import bodies, in_process
-
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
+from tests.forwarder.rounds import SPARK, bodies, in_process
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
 from spool.workers.outcome import Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, in_process, run_round
+from tests.forwarder.rounds import SPARK, Scripted, answers, bodies, echo, forward, in_process, run_round
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")
@@ -112,9 +110,8 @@ def test_q11_answers_that_find_room_one_by_one_are_not_kept_back_by_the_others(
     space.change_queue("work", retries=1)
     space.put_many("work", [b"small"] * 3)
     large = space.put("work", b"large")
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
     for _ in range(3):  # as a night's calls of ``--once``
-        Forwarder(space.path, [Route("work", Scripted("it"))], spark).run(once=True)
+        Forwarder(space.path, [Route("work", Scripted("it"))], SPARK).run(once=True)
     assert space.stats("replies").ready == 3
     dead = space.get("errors")
     assert dead.id == large

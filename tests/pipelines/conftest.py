@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ import spool
 from forwarder import Forwarder, Pipeline, Summary, ThreadForwarder
 from forwarder import forwarder as driver
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import in_process
+from tests.forwarder.rounds import SPARK, in_process
 from tests.pipelines import hooks
 
-SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
 HOOKS = "tests.pipelines.hooks"
 
 Run = Callable[[Pipeline], Summary]

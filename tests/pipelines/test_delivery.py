@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +18,8 @@ from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from forwarder.pipelines import in_threads
 from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, bodies, declared
+from tests.ports import free_port
 from xaspool_scripts.forward import main
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

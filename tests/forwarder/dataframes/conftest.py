@@ -1,6 +1,7 @@
 """What the tests of the data source share: one Spark session for all of them, and a space."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pytest
 
 import spool
 from tests.at_once import AT_ONCE
+from tests.forwarder.dataframes.queries import Query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,23 @@ def spark() -> "Iterator[SparkSession]":
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     yield spark
     session.stop(spark)
+
+
+@pytest.fixture
+def query(space: spool.Space) -> Iterator[Query]:
+    """Makes sources of queries, which end with the test; ``from_`` is the option ``from``."""
+    from forwarder.dataframes.columns import StreamOptions, columns
+    from forwarder.dataframes.stream import StreamReader
+
+    with ExitStack() as stack:
+
+        def reader(**options: str) -> StreamReader:
+            given = {"path": space.path, **{name.rstrip("_"): value for name, value in options.items()}}
+            made = StreamReader(StreamOptions.of(given), columns(True))
+            stack.callback(made.stop)
+            return made
+
+        yield reader
 
 
 @pytest.fixture

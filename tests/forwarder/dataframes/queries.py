@@ -1,5 +1,6 @@
 """Streaming queries for tests: a stream read of the queue orders into a sink that notes what it is given."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,11 @@ import spool
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from forwarder.dataframes.stream import StreamReader
+
+Query = Callable[..., "StreamReader"]
+"""What makes the source of a query of options."""
 
 
 class Heard:

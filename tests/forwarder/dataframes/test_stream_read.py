@@ -1,7 +1,7 @@
 """Stream reads: offsets, limits of a batch, the end of a query that reads what is there; restarts, and queries side by
 side."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,35 +10,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import spool
 from forwarder.dataframes import stream as stream_module
-from forwarder.dataframes.columns import StreamOptions, columns
 from forwarder.dataframes.stream import StreamReader
 from spool.maintenance.reclaim import reclaim
 from tests.compaction import small_compactions
-from tests.forwarder.dataframes.queries import Heard, start_query
+from tests.forwarder.dataframes.queries import Heard, Query, start_query
 from tests.forwarder.dataframes.rows import bodies_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def query(space: spool.Space) -> Iterator[Callable[..., StreamReader]]:
-    """Makes sources of queries, which end with the test."""
-    readers: list[StreamReader] = []
-
-    def reader(**options: str) -> StreamReader:
-        given = {"path": space.path, **{name.rstrip("_"): value for name, value in options.items()}}
-        readers.append(StreamReader(StreamOptions.of(given), columns(True)))
-        return readers[-1]
-
-    yield reader
-    for each in readers:
-        each.stop()
-
-
-Query = Callable[..., StreamReader]
 
 
 def batches(reader: StreamReader, start: dict[str, int], limit: ReadLimit) -> Iterator[list[bytes]]:

@@ -1,7 +1,6 @@
 """Stream reads with a subscription: what is put is kept until the query has read it, whatever becomes of it."""
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +15,24 @@ from spool.maintenance.reclaim import reclaim
 from spool.model import layout
 from spool.policies.subscriptions import end_expired
 from tests.compaction import small_compactions
-from tests.forwarder.dataframes.queries import Heard, start_query
+from tests.forwarder.dataframes.queries import Heard, Query, start_query
 from tests.forwarder.dataframes.rows import bodies_of, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ALL = ReadAllAvailable()
-Query = Callable[..., StreamReader]
 Offset = dict[str, int]
 
 
 @pytest.fixture
-def query(space: spool.Space) -> Iterator[Query]:
-    """Makes sources of queries of the queue orders with a subscription, which end with the test."""
-    readers: list[StreamReader] = []
+def query(query: Query) -> Query:
+    """Makes sources of queries of the queue orders with a subscription."""
 
     def reader(subscription: str = "seen", **options: str) -> StreamReader:
-        given = {"path": space.path, "queue": "orders", "subscription": subscription, **options}
-        readers.append(StreamReader(StreamOptions.of(given), columns(True)))
-        return readers[-1]
+        return query(**{"queue": "orders", "subscription": subscription, **options})
 
-    yield reader
-    for each in readers:
-        each.stop()
+    return reader
 
 
 def reclaimed(space: spool.Space) -> None:

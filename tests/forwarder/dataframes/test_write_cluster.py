@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import spool
-from tests.forwarder.dataframes.test_write_kills import ROOT
-from tests.forwarder.processes import wait_until_left
+from tests.forwarder.processes import ROOT, wait_until_left
 
 
 @pytest.mark.slow

@@ -12,17 +12,9 @@ from pathlib import Path
 import pytest
 
 import spool
-from tests.forwarder.processes import processes_of, wait_until_left
+from tests.forwarder.processes import ROOT, processes_of, wait_until_left
 
 KILLS, BATCHES = 30, 60
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
-    print(f"SEED={seed}")
-    return random.Random(seed)
 
 
 @pytest.mark.slow

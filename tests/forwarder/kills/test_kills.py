@@ -8,7 +8,6 @@ Into a queue of the same space or of another and into PostgreSQL each message co
 least once, always with the same key.
 """
 
-import os
 import random
 import time
 from collections import Counter
@@ -127,13 +126,6 @@ def forward_and_kill(run: Run) -> None:
             time.sleep(0.05)
         assert program.stop() == 0, program.said()
     run.sweeper.stop()
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    print(f"SEED={seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture
