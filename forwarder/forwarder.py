@@ -25,12 +25,14 @@ from forwarder.services import (
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.summary import Summary, left_in
 from forwarder.task import Block, Chunk, run
-from spool.errors import SpoolError
+from spool.errors import InvalidArgument, SpoolError
+from spool.model.checks import ValueCheck, check, seconds
 from spool.model.position import Position
 from spool.opening import open as open_space
 from spool.space import Space
 from spool.workers.effects import OnFailure
 from spool.workers.outcome import one_line
+from spool.workers.worker import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,12 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spool.forwarder")
 
-ON_FAILURE = ("reject", "delete", "retry")
-"""What a final failure of a service may mean for the message."""
 
-MOST_THREADS = 1000
-"""The most calls that a task can have under way at a time."""
+def _above_zero(value: object) -> float:
+    if found := seconds(value, 1e10):
+        return found
+    raise ValueError
 
+
+_SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
+_ON_FAILURE = ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index)
 _STOPPED = "Spark was stopped: start the forwarder again"
 
 # What Spark writes before the message of a lost task: where it ran, and the class of the exception.
@@ -65,9 +70,9 @@ class Forwarder:
         conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
         on_failure: what a final failure of a service means: "reject" (final), "delete" (the same, but the message is
             deleted if the failure queue has the service's reply) or "retry" (one of the message's tries).
-        timeout: the seconds that a call may take.
-        threads: how many calls each task has under way at a time, of a service that allows several; None for as many
-            as suit its kind.
+        timeout: the seconds that a call may take, of services that are named by URLs.
+        threads: how many calls each task has under way at a time, of those that allow several; None for as many as
+            suit their kind.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
         on_event: called with what happens (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
             thread; it must not wait for the forwarder.
@@ -92,8 +97,7 @@ class Forwarder:
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        if idle is not None and not idle > 0:
-            raise ServiceError(f"idle is a number of seconds above 0, not {idle!r}")
+        check_idle(idle)
         self.path = path
         self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
         self.summary = Summary()
@@ -292,10 +296,10 @@ def as_routes(
     threads: int | None = None,
 ) -> list[Route]:
     """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
-    if on_failure not in ON_FAILURE:
-        raise ServiceError(f"on_failure is {', '.join(ON_FAILURE[:-1])} or {ON_FAILURE[-1]}, not {on_failure!r}")
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise ServiceError(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
+    _check("on_failure", on_failure, _ON_FAILURE)
+    _check("timeout", timeout, _SECONDS)
+    if threads is not None:
+        _check("threads", threads, AT_ONCE)
     if isinstance(given, Mapping):
         services = {
             queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
@@ -309,6 +313,19 @@ def as_routes(
         if queues.count(queue) > 1:
             raise ServiceError(f"the queue {queue} has two routes: give it one")
     return list(given)
+
+
+def check_idle(idle: float | None) -> None:
+    """Raise ServiceError unless a forwarder may end after so many seconds without a message; None: it does not end."""
+    if idle is not None:
+        _check("idle", idle, _SECONDS)
+
+
+def _check(name: str, value: object, of: ValueCheck) -> None:
+    try:
+        check(name, value, of)
+    except InvalidArgument as error:
+        raise ServiceError(str(error)) from None
 
 
 def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:

@@ -13,10 +13,10 @@ from functools import partial
 
 from forwarder.calls import threads_of
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
-from forwarder.forwarder import as_routes, check_routes, in_steps
+from forwarder.forwarder import as_routes, check_idle, check_routes, in_steps
 from forwarder.round import RoundResult, Route, is_named_by_it_alone, room_of
 from forwarder.routes.pace import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, IdleTime
-from forwarder.services import Caller, Request, Service, ServiceError
+from forwarder.services import Caller, Request, Service
 from forwarder.summary import Summary, left_in
 from forwarder.task import IN_A_QUEUE, Block
 from spool.errors import Full, SpoolError
@@ -50,11 +50,10 @@ class ThreadForwarder:
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        check_idle(idle)
         self.path = path
         self.routes = as_routes(routes)
         self.summary = Summary()
-        if idle is not None and not idle > 0:
-            raise ServiceError(f"idle is a number of seconds above 0, not {idle!r}")
         self._idle = idle
         self._idle_time = IdleTime(None, 0.0)
         self._on_event = on_event or (lambda event: None)

@@ -5,11 +5,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from xaspool_scripts.common import (
     FAILED,
@@ -66,6 +67,28 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
     return settings
 
 
+def _check_combination(context: click.Context) -> None:
+    """Refuse options that would do nothing beside the others."""
+    given = {
+        str(option.name): option.opts[0]
+        for option in context.command.params
+        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+    }
+
+    def refuse(names: Set[str], why: str) -> None:
+        if unused := sorted(given.keys() & names):
+            raise click.UsageError(f"{why}: leave {', '.join(given[name] for name in unused)} out")
+
+    if "create_queues" in given:
+        refuse(
+            given.keys() - {"create_queues", "pipelines", "as_json", "space"}, "--create-queues makes queues and exits"
+        )
+    if "no_spark" in given:
+        refuse({"master", "conf"}, "--no-spark starts no Spark")
+    if "routes" not in given:
+        refuse({"services", "on_failure", "timeout", "threads"}, "options of a pipeline's services are in its FILE")
+
+
 @click.command("spool-forward", cls=SingleProgram)
 @click.option(
     "--route", "routes", multiple=True, callback=_routes, metavar="QUEUE=SERVICE",
@@ -81,7 +104,8 @@ def _settings(context: click.Context, parameter: click.Parameter, given: tuple[s
 )  # fmt: skip
 @click.option(
     "--pipeline", "pipelines", multiple=True, metavar="FILE",
-    help="The TOML file of a pipeline to run; may be given several times, beside routes.",
+    help="The TOML file of a pipeline to run, with the options of its services; may be given several times, beside "
+    "routes.",
 )  # fmt: skip
 @click.option(
     "--create-queues", is_flag=True,
@@ -169,8 +193,11 @@ def main(
     """
     from forwarder import Forwarder, MissingQueue, Pipeline, ServiceError, SparkUnavailable, ThreadForwarder, as_routes
 
+    if create_queues and not pipelines:
+        raise click.UsageError("--create-queues makes the queues of pipelines: give --pipeline FILE")
     if not (routes or pipelines):
         raise click.UsageError("there is nothing to forward: give --route QUEUE=SERVICE, or --pipeline FILE")
+    _check_combination(context)
     try:
         declared = [Pipeline.load(file) for file in pipelines]
         if create_queues:
@@ -206,8 +233,6 @@ def main(
 
 
 def _create_queues(pipelines: "list[Pipeline]", as_json: bool) -> None:
-    if not pipelines:
-        raise click.UsageError("--create-queues makes the queues of pipelines: give --pipeline FILE")
     with opened() as space:
         for pipeline in pipelines:
             for queue, done in pipeline.create_queues(space).items():

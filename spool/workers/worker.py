@@ -41,8 +41,9 @@ _LOOK_SECONDS = 0.2
 MOST_ABANDONED = 8
 """Threads whose calls were given up and have not ended. With one more, the worker ends."""
 
-MOST_AT_ONCE = 1000
-"""Threads, or tasks, of one worker, at most."""
+_MOST_AT_ONCE = 1000
+AT_ONCE = ValueCheck(f"a whole number from 1 to {_MOST_AT_ONCE}", lambda value: whole(value, _MOST_AT_ONCE, 1))
+"""How many calls may run side by side: in threads, or tasks."""
 
 ENDED = "the worker was ended while its function was called"
 
@@ -453,9 +454,7 @@ def check_work(space: OpenSpace, queue: str, function: object, timeout: float | 
 
 def check_at_once(name: str, count: object) -> None:
     """Raise InvalidArgument unless ``count`` calls may run side by side. ``name``: of the argument."""
-    check(
-        name, count, ValueCheck(f"a whole number from 1 to {MOST_AT_ONCE}", lambda value: whole(value, MOST_AT_ONCE, 1))
-    )
+    check(name, count, AT_ONCE)
 
 
 def too_many_hang(count: int, queue: str) -> SystemFailure:

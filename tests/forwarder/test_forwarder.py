@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import spool
-from forwarder import Forwarder, ServiceError
+from forwarder import Forwarder, ServiceError, ThreadForwarder
 from tests.at_once import AT_ONCE
 
 pytestmark = pytest.mark.timeout(240)
@@ -258,12 +260,30 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
         assert space.get("sample", message_id=wanted).body == "x", "nothing is lost"
 
 
-def test_wrong_arguments_of_the_class_are_clear(path: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_failure": "explode"}, "on_failure is reject, delete or retry, not 'explode'"),
+        ({"idle": 0}, "idle is a number of seconds above 0, not 0"),
+        ({"idle": "soon"}, "idle is a number of seconds above 0, not 'soon'"),
+        ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
+        ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
+        ({"timeout": None}, "timeout is a number of seconds above 0, not None"),
+        ({"timeout": float("nan")}, "timeout is a number of seconds above 0, not nan"),
+        ({"threads": 0}, "threads is a whole number from 1 to 1000, not 0"),
+        ({"threads": 2.5}, "threads is a whole number from 1 to 1000, not 2.5"),
+        ({"threads": True}, "threads is a whole number from 1 to 1000, not True"),
+    ],
+)
+def test_an_option_that_no_route_can_work_with_is_refused(path: str, options: dict[str, Any], said: str) -> None:
+    """Before a message is taken, which would lose its tries."""
+    with pytest.raises(ServiceError, match=f"^{re.escape(said)}$"):
+        Forwarder(path, {"sample": "queue:errors"}, **options)
+    if "idle" in options:
+        with pytest.raises(ServiceError, match=f"^{re.escape(said)}$"):
+            ThreadForwarder(path, {"sample": "queue:errors"}, **options)
+
+
+def test_a_forwarder_without_a_route_is_refused(path: str) -> None:
     with pytest.raises(ServiceError, match="give a route"):
         Forwarder(path, {})
-    with pytest.raises(ServiceError, match="reject, delete or retry"):
-        Forwarder(path, {"sample": "queue:errors"}, on_failure="explode")
-    with pytest.raises(ServiceError, match="seconds above 0, not 0"):
-        Forwarder(path, {"sample": "queue:errors"}, idle=0)
-    with pytest.raises(ServiceError, match="whole number from 1 to 1000, not 0"):
-        Forwarder(path, {"sample": "queue:errors"}, threads=0)

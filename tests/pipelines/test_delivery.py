@@ -283,6 +283,18 @@ def test_spool_forward_tells_each_mistake_of_a_file_on_a_line(space: spool.Space
     [
         ([], "there is nothing to forward: give --route QUEUE=SERVICE, or --pipeline FILE"),
         (["--route", "a=queue:b", "--create-queues"], "--create-queues makes the queues of pipelines"),
+        (
+            ["--pipeline", "adt.toml", "--route", "a=queue:b", "--once", "--create-queues"],
+            "--create-queues makes queues and exits: leave --once, --route out",
+        ),
+        (
+            ["--pipeline", "adt.toml", "--master", "local[*]", "--conf", "spark.cores.max=1", "--no-spark"],
+            "--no-spark starts no Spark: leave --conf, --master out",
+        ),
+        (
+            ["--pipeline", "adt.toml", "--timeout", "5", "--threads", "2", "--on-failure", "retry"],
+            "options of a pipeline's services are in its FILE: leave --on-failure, --threads, --timeout out",
+        ),
         (["--pipeline", "nowhere.toml"], "nowhere.toml: it cannot be read (No such file or directory)"),
         (["--pipeline", "adt.toml", "--pipeline", "adt.toml", "--no-spark"], "the queue adt has two routes"),
     ],
