@@ -30,6 +30,16 @@ REFUSALS = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"
 
 _POLL_SECONDS = 1.0
 _SETTINGS_OF_THE_SERVICE = ("key", "config")
+_BROKERS = "the brokers stand in the URL, kafka://host:port,host:port/topic"
+_TIME = "the time is the timeout of the service"
+_SET_BY_THE_SERVICE = {
+    "bootstrap.servers": _BROKERS,
+    "metadata.broker.list": _BROKERS,
+    "enable.idempotence": "the producer is always idempotent",
+    "message.timeout.ms": _TIME,
+    "delivery.timeout.ms": _TIME,
+}
+"""Why a property of librdkafka, or its other name, is not for the user to set."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,14 @@ class KafkaService:
         key = given.get("key", "group")
         if not is_field(key):
             raise ServiceError(f"{url!r}: a message has no field {key!r} for a key; there are {NAMES}")
+        own = _properties(given["config"]) if "config" in given else {}
+        own |= {name: value for name, value in given.items() if name not in _SETTINGS_OF_THE_SERVICE}
+        if wrong := next((name for name in own if name in _SET_BY_THE_SERVICE), None):
+            raise ServiceError(f"{url!r} cannot set {wrong}: {_SET_BY_THE_SERVICE[wrong]}; leave the property out")
         settings: dict[str, Any] = {
             "client.id": "xaspool",
             "log_level": 7 if os.environ.get("SPOOL_DEBUG") else 0,  # its errors are the reasons of failures
-            **(_properties(given["config"]) if "config" in given else {}),
-            **{name: value for name, value in given.items() if name not in _SETTINGS_OF_THE_SERVICE},
+            **own,
             "bootstrap.servers": brokers,
             "enable.idempotence": True,
             "message.timeout.ms": max(1, round(self.timeout * 1000)),

@@ -138,7 +138,8 @@ def _check_combination(context: click.Context) -> None:
 @click.option(
     "--threads", metavar="N", type=click.IntRange(1, 1000),
     help="How many calls of one service each core has under way at a time; without it, 32 of a web service, 64 "
-    "records of Kafka, 8 files, one command. Python functions are called one after the other.",
+    "records of Kafka, 32 puts into another space, 8 files, one command. Python functions are called one after the "
+    "other.",
 )  # fmt: skip
 @click.option(
     "--idle-exit", "idle", metavar="TIME", type=short_duration,

@@ -1,6 +1,7 @@
 """Topics of Kafka as services, against librdkafka's own mock of a cluster: three brokers in this process."""
 
 import gc
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,6 +126,24 @@ def test_settings_may_lie_in_a_file(brokers: str, tmp_path: Path) -> None:
     file.write_text("nonsense\n")
     with pytest.raises(ServiceError, match="'nonsense' is not name=value"):
         parse(f"kafka://{brokers}/orders?config={file}").check()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("bootstrap.servers", "the brokers stand in the URL"),
+        ("metadata.broker.list", "the brokers stand in the URL"),
+        ("enable.idempotence", "the producer is always idempotent"),
+        ("message.timeout.ms", "the time is the timeout of the service"),
+        ("delivery.timeout.ms", "the time is the timeout of the service"),
+    ],
+)
+def test_a_property_that_the_service_sets_is_refused_wherever_it_is_given(name: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"{name}=1\n")
+    for given in (f"{name}=1", f"config={file}"):
+        with pytest.raises(ServiceError, match=f"cannot set {re.escape(name)}: {why}"):
+            parse(f"kafka://127.0.0.1:9/orders?{given}").check()
 
 
 def test_a_caller_that_is_closed_leaves_no_threads_and_no_files(brokers: str) -> None:
