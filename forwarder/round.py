@@ -209,7 +209,7 @@ class Round:
         return result
 
     def _without_room(self, full: str) -> RoundResult:
-        return RoundResult({Effect.KEPT: self.messages}, full=full)
+        return RoundResult({str(Effect.KEPT): self.messages}, full=full)
 
 
 def room_of(store: Store, route: Route) -> tuple[int | None, str]:
@@ -349,7 +349,7 @@ def _tried(store: Store, held: Stretch, reason: str) -> Block:
         effect = Effect.DROPPED
     else:
         effect = Effect.RETRIED if run.queue.name == held.queue else Effect.DEAD_LETTERED
-    block = Block(effects={effect: 1}, tried=[held.position] if effect in IN_A_QUEUE else [])
+    block = Block(effects={str(effect): 1}, tried=[held.position] if effect in IN_A_QUEUE else [])
     block.failures.add(effect, reason)
     return block
 

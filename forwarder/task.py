@@ -97,7 +97,8 @@ class Block:
 
     def count(self, effect: Effect, reason: str) -> None:
         """Count what became of one message; `reason` says why if it failed."""
-        self.effects[effect] = self.effects.get(effect, 0) + 1
+        name = str(effect)  # (a plain word, as it is printed)
+        self.effects[name] = self.effects.get(name, 0) + 1
         if reason:
             self.failures.add(effect, reason)
 

@@ -58,6 +58,12 @@ def refused(request: Request) -> Outcome:
 # -- what a route does ------------------------------------------------------------------------------------------------
 
 
+def test_a_summary_counts_by_plain_words(run: Run, space: spool.Space) -> None:
+    """A program prints them, and writes them as JSON."""
+    space.put("work", "tea")
+    assert repr(run(scripted(refused)).effects) == "{'work': {'rejected': 1}}"
+
+
 def test_a_message_moves_to_another_queue_as_it_is(run: Run, space: spool.Space) -> None:
     put = {"headers": {"spool-route": "lab", "h": "v"}, "priority": 7, "content_type": "text/x-lab"}
     space.put("work", "x", **put)
