@@ -1,17 +1,17 @@
 """Forward queues to services, in rounds: each route goes on by itself, all on one Spark session."""
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
-from forwarder.events import Begun, Event, Paused, Stopping
-from forwarder.round import RoundResult, Route, TaskDied, count_calls_in_progress
+from forwarder.events import Event
+from forwarder.round import Route, TaskDied
+from forwarder.routes.base import SECONDS, BaseForwarder, RunOptions, check_option
 from forwarder.routes.loop import RouteLoop
-from forwarder.routes.pace import IdleTime
 from forwarder.routes.workers import check_workers
 from forwarder.services import (
     MissingQueue,
@@ -23,11 +23,9 @@ from forwarder.services import (
     parse,
 )
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
-from forwarder.summary import Summary, left_in
+from forwarder.summary import Summary
 from forwarder.task import Block, Chunk, run
-from spool.errors import InvalidArgument, SpoolError
-from spool.model.checks import ValueCheck, check, seconds
-from spool.model.position import Position
+from spool.model.checks import ValueCheck
 from spool.opening import open as open_space
 from spool.space import Space
 from spool.workers.effects import OnFailure
@@ -38,16 +36,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-log = logging.getLogger("spool.forwarder")
-
-
-def _above_zero(value: object) -> float:
-    if found := seconds(value, 1e10):
-        return found
-    raise ValueError
-
-
-_SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
 _ON_FAILURE = ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index)
 _STOPPED = "Spark was stopped: start the forwarder again"
 
@@ -59,7 +47,7 @@ class _Stopped(BaseException):
     """Raised by a signal handler while Spark starts: no call is running that has to finish."""
 
 
-class Forwarder:
+class Forwarder(BaseForwarder):
     """Take messages from queues and call a service for each: ``Forwarder(path, routes={"orders": "http://…"})``.
 
     Args:
@@ -97,25 +85,12 @@ class Forwarder:
         on_event: Callable[[Event], object] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        check_idle(idle)
-        self.path = path
-        self.routes = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
-        self.summary = Summary()
+        made = as_routes(routes, on_failure=on_failure, timeout=timeout, threads=threads)
+        super().__init__(path, made, idle=idle, on_event=on_event, say=say)
         self._spark = spark
         self._master = master
         self._conf = dict(conf or {})
-        self._on_event = on_event or (lambda event: None)
-        self._say = say or log.info
-        self._idle = idle
-        self._idle_time = IdleTime(None, 0.0)
-        self._stop = threading.Event()
-        self._stopping: Stopping | None = None
-        self._is_stopping = self._is_starting = False
-        self._end: Callable[[], object] | None = None
-        self._mutex, self._telling = threading.Lock(), threading.Lock()
-        self._in_progress: dict[str, list[Chunk]] = {}
-        self._loops: list[RouteLoop] = []
-        self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
+        self._is_starting = False
 
     def run(self, once: bool = False) -> Summary:
         """Forward until `stop` is called, and return what was done.
@@ -135,17 +110,10 @@ class Forwarder:
             except _Stopped:
                 return self.summary
             try:
-                self._say("forwarding")
-                self._tell(Begun([route.queue for route in self.routes]))
-                self._idle_time = IdleTime(self._idle, space.engine.store.clock.monotonic())
-                for routes in in_steps(self.routes, once):
-                    if not self._stop.is_set():
-                        self._run_routes(space, spark, routes, once)
+                self._forward(space, once, partial(self._loop, space, spark.sparkContext))
             finally:
                 if self._spark is None:
                     stop(spark)
-            if once:
-                self._count_left(space)
         return self.summary
 
     def stop(self) -> None:
@@ -154,21 +122,10 @@ class Forwarder:
         It takes at most the seconds of a round and one call's timeout. May be called from another thread and from a
         signal handler; in a handler, it also ends the start of Spark.
         """
-        if not self._is_stopping:  # a second signal may interrupt the first one's handler, which holds the event's lock
-            self._is_stopping = True
-            self._stop_because("it was asked to")
+        if not self._is_stopping:
+            super().stop()
             if self._is_starting and threading.current_thread() is threading.main_thread():
                 raise _Stopped
-
-    def abandon(self, end: Callable[[], object]) -> None:
-        """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
-
-        Each of these calls counts as a try of its message; nothing else of their rounds is committed. For signal
-        handlers. If no call is in progress, `end` is called at once.
-        """
-        if not self._in_progress:
-            end()
-        self._end = end
 
     def _start(self) -> "SparkSession":
         def java_is_up() -> None:
@@ -195,97 +152,15 @@ class Forwarder:
         finally:
             self._is_starting = False
 
-    def _count_left(self, space: Space) -> None:
-        with suppress(SpoolError, OSError):  # then the summary has that error already
-            for queue, tried in self._tried.items():
-                if left := left_in(space, queue, tried):
-                    self.summary.left[queue] = left
-
-    def _run_routes(self, space: Space, spark: "SparkSession", routes: list[Route], once: bool) -> None:
-        self._loops = [self._loop(space, spark.sparkContext, route, once) for route in routes]
-        threads = [
-            threading.Thread(target=self._run_route, args=(loop, route.queue), name=route.queue)
-            for loop, route in zip(self._loops, routes, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            self._join(threads, space)
-        except BaseException:  # Ctrl-C in a program without a handler that calls ``stop``
-            self.stop()
-            self._join(threads, space)
-            raise
-
-    def _join(self, threads: list[threading.Thread], space: Space) -> None:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
-                self._tell_of_the_end()
-                if self._end is not None:
-                    for chunks in list(self._in_progress.values()):
-                        count_calls_in_progress(space, chunks)
-                    self._end()
-
-    def _tell_of_the_end(self) -> None:
-        """Tell once, and not in a signal handler, that the forwarder is stopping."""
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            self._tell(stopping)
-
-    def _loop(self, space: Space, context: "SparkContext", route: Route, once: bool) -> RouteLoop:
+    def _loop(self, space: Space, context: "SparkContext", route: Route, options: RunOptions) -> RouteLoop:
         def tasks() -> int:  # (workers of a cluster come and go; each other route finds one place free at any time)
             with _asking_java(context):
                 return max(1, context.defaultParallelism - (len(self.routes) - 1))
 
-        clock = space.engine.store.clock
-
         def job(chunks: list[Chunk]) -> list[Block]:
-            if self._stop.is_set():  # also after a task died: its messages are not given to a task again
-                return []
-            self._in_progress[route.queue] = chunks
-            try:
-                return spark_job(context, chunks, tasks())
-            finally:
-                del self._in_progress[route.queue]
+            return spark_job(context, chunks, tasks())
 
-        def count(queue: str, result: RoundResult) -> None:
-            with self._mutex:
-                self.summary.add(queue, result)
-                is_busy = any(loop.is_busy for loop in self._loops)
-                if self._idle_time.is_over(clock.monotonic(), result.messages, is_busy) and not self._stop.is_set():
-                    reason = f"no message for {self._idle_time.limit:g} s"
-                    self._say(reason)
-                    self._stop_because(reason)
-
-        return RouteLoop(
-            space, route, job, tasks=tasks, once=once, stop=self._stop, tried=self._tried[route.queue], count=count,
-            tell=self._tell,
-        )  # fmt: skip
-
-    def _run_route(self, loop: RouteLoop, queue: str) -> None:
-        try:
-            loop.run()
-        except (SpoolError, SparkUnavailable, OSError) as error:
-            self._fail(f"{queue}: {error}")
-        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
-            log.exception("the route of queue %s ended", queue)
-            self._fail(f"{queue}: {type(error).__name__}: {error}")
-
-    def _fail(self, error: str) -> None:
-        with self._mutex:
-            self.summary.errors.append(error)
-        self._stop_because(error)
-
-    def _stop_because(self, reason: str) -> None:
-        if not self._stop.is_set():
-            self._stopping = Stopping(reason)
-            self._stop.set()
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, Paused):
-            log.warning("%s: %s; next try in %g s", event.queue, event.reason, event.seconds)
-        with self._telling:
-            self._on_event(event)
+        return RouteLoop(space, route, job, tasks=tasks, **options)
 
 
 def as_routes(
@@ -296,10 +171,10 @@ def as_routes(
     threads: int | None = None,
 ) -> list[Route]:
     """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
-    _check("on_failure", on_failure, _ON_FAILURE)
-    _check("timeout", timeout, _SECONDS)
+    check_option("on_failure", on_failure, _ON_FAILURE)
+    check_option("timeout", timeout, SECONDS)
     if threads is not None:
-        _check("threads", threads, AT_ONCE)
+        check_option("threads", threads, AT_ONCE)
     if isinstance(given, Mapping):
         services = {
             queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
@@ -313,19 +188,6 @@ def as_routes(
         if queues.count(queue) > 1:
             raise ServiceError(f"the queue {queue} has two routes: give it one")
     return list(given)
-
-
-def check_idle(idle: float | None) -> None:
-    """Raise ServiceError unless a forwarder may end after so many seconds without a message; None: it does not end."""
-    if idle is not None:
-        _check("idle", idle, _SECONDS)
-
-
-def _check(name: str, value: object, of: ValueCheck) -> None:
-    try:
-        check(name, value, of)
-    except InvalidArgument as error:
-        raise ServiceError(str(error)) from None
 
 
 def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:
@@ -363,14 +225,6 @@ def _check_cycles(routes: Sequence[Route]) -> None:
         if queue == first:
             through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
             raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
-
-
-def in_steps(routes: Sequence[Route], once: bool) -> list[list[Route]]:
-    """Return the routes that run side by side: all; with ``once``, those of one step, then those of the next."""
-    if not once:
-        return [list(routes)]
-    steps = sorted({route.step for route in routes})
-    return [[route for route in routes if route.step == step] for step in steps]
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

@@ -4,17 +4,18 @@ While a round calls the service, in tasks elsewhere, this side commits the round
 that the tasks do not wait for that. Rounds call one after the other, and are committed in the order of their claims.
 """
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Unpack
 
-from forwarder.events import Claimed, Done, Down, Event, Paused, Up
-from forwarder.round import Job, Round, RoundResult, Route
+from forwarder.events import Claimed, Done
+from forwarder.round import Job, Round, RoundResult, Route, count_calls_in_progress
+from forwarder.routes.base import Loop, RunOptions
 from forwarder.routes.pace import Pace, RoundSize, is_through
+from forwarder.task import Block, Chunk
 from spool.errors import SpoolError
-from spool.model.position import Position
 from spool.space import Space
 
 _WAIT_SECONDS = 0.5
@@ -39,46 +40,38 @@ class _Calling:
     seconds: "Future[float]"
 
 
-class RouteLoop:
-    """Runs the rounds of a route until it is stopped or, with `once`, nothing is left that was not tried.
+class RouteLoop(Loop):
+    """Runs the rounds of a route. It counts an empty result, too, when there was no message.
 
     Args:
         job: runs chunks in tasks.
         tasks: returns how many tasks a round may have at a time; asked in a round's calls, as they begin.
-        stop: no round begins when it is set.
-        tried: with `once`, the messages that failed in this run and are still in a queue; rounds add to it.
-        count: called with what each round came to, when it is committed, and an empty result if there was no message.
-        tell: called with what happens.
-
-    is_busy: it has messages claimed, or pauses because it is down.
     """
 
     def __init__(
-        self,
-        space: Space,
-        route: Route,
-        job: Job,
-        *,
-        tasks: Callable[[], int],
-        once: bool,
-        stop: threading.Event,
-        tried: set[Position],
-        count: Callable[[str, RoundResult], object],
-        tell: Callable[[Event], object],
+        self, space: Space, route: Route, job: Job, *, tasks: Callable[[], int], **options: Unpack[RunOptions]
     ) -> None:
-        self._space, self._route, self._job = space, route, job
-        self._tasks, self._once, self._stop = tasks, once, stop
-        self._tried, self._count, self._tell = tried, count, tell
+        super().__init__(space, route, **options)
+        self._job, self._tasks = job, tasks
         self._pace = Pace(1)  # until the first round asks
-        self._clock = space.engine.store.clock
-        self._down_since: float | None = None
         self._calling: _Calling | None = None
         self._next: _Claimed | None = None
-        self._is_paused = False
+        self._is_working = False
+        self._in_progress: list[Chunk] = []
 
     @property
-    def is_busy(self) -> bool:
-        return self._is_paused or self._calling is not None
+    def is_working(self) -> bool:
+        """Whether a round has messages, until it is committed."""
+        return self._is_working
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether tasks run."""
+        return bool(self._in_progress)
+
+    def count_calls(self) -> None:
+        """Count a try of each message whose call is in progress in a task."""
+        count_calls_in_progress(self._space, self._in_progress)
 
     def run(self) -> None:
         """Run rounds, one after the other. What was claimed is committed or given back, whatever is raised."""
@@ -88,7 +81,8 @@ class RouteLoop:
                     while self._calling is not None:
                         self._claim_ahead(self._calling)
                         self._end(self._calling)
-                    self._pause()
+                    self._is_working = False
+                    self._pause(self._pace)
             except BaseException:
                 self._give_up()
                 raise
@@ -102,9 +96,10 @@ class RouteLoop:
         """Begin a round, if there is a message within half a second; return whether to look again."""
         self._next = self._claim(0.0 if self._once else _WAIT_SECONDS, ahead=False)
         if self._next is not None:
+            self._is_working = True
             self._call(self._next)
             return True
-        self._count(self._route.queue, RoundResult())
+        self._add(RoundResult())
         return not self._once
 
     def _claim(self, wait: float, *, ahead: bool) -> _Claimed | None:
@@ -128,10 +123,19 @@ class RouteLoop:
         def call() -> float:
             tasks = self._pace.tasks = self._tasks()
             begun = self._clock.monotonic()
-            claimed.round.call(self._job, tasks=tasks)
+            claimed.round.call(self._run, tasks=tasks)
             return self._clock.monotonic() - begun
 
         self._calling, self._next = _Calling(claimed, self._caller.submit(call)), None
+
+    def _run(self, chunks: list[Chunk]) -> list[Block]:
+        if self._stop.is_set():  # also after a task died: its messages are not given to a task again
+            return []
+        self._in_progress = chunks
+        try:
+            return self._job(chunks)
+        finally:
+            self._in_progress = []
 
     def _end(self, calling: _Calling) -> None:
         """Wait for the calls of a round, begin those of the next one, and commit the round."""
@@ -150,28 +154,15 @@ class RouteLoop:
         claimed.round.close()
 
     def _commit(self, ended: _Claimed, seconds: float) -> None:
-        queue, result = self._route.queue, ended.round.commit()
-        now = self._clock.monotonic()
+        result = ended.round.commit()
         self._pace.note(ended.size, result, seconds)
-        self._tell(Done(queue, ended.round.id.hex(), dict(result.effects), now - ended.at))
-        if self._once:
-            self._tried.update(result.tried)
-        self._count(queue, result)
-        if self._pace.down and self._down_since is None:
-            self._down_since = now
-            self._tell(Down(queue, self._pace.down))
-        elif self._down_since is not None and not result.down and result.messages:
-            self._tell(Up(queue, now - self._down_since))
-            self._down_since = None
-
-    def _pause(self) -> None:
-        """Wait, if the last round found the route to be down, before the next one."""
-        seconds = self._pace.take_pause()
-        if seconds and not self._is_over():
-            self._is_paused = True
-            self._tell(Paused(self._route.queue, self._pace.down, seconds))
-            self._stop.wait(seconds)
-            self._is_paused = False
+        lasted = self._clock.monotonic() - ended.at
+        self._tell(Done(self._route.queue, ended.round.id.hex(), dict(result.effects), lasted))
+        self._add(result)
+        if self._pace.down:
+            self._note_down(self._pace.down)
+        elif result.messages and not result.down:
+            self._note_up()
 
     def _give_up(self) -> None:
         """Behind an error: give back what is claimed, and commit what calls in progress come to, if that can be."""
@@ -181,4 +172,4 @@ class RouteLoop:
         if self._calling is not None:
             with self._calling.claimed.round as round_, suppress(Exception):  # the first error is the one that counts
                 self._calling.seconds.result()
-                self._count(self._route.queue, round_.commit())
+                self._add(round_.commit())

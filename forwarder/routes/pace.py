@@ -26,7 +26,34 @@ class RoundSize:
     is_bounded: bool = False
 
 
-class Pace:
+class Pauses:
+    """Decides how long a route pauses while nothing can be forwarded.
+
+    down: why that was found last; "" if it was not.
+    """
+
+    def __init__(self) -> None:
+        self.down = ""
+        self._pause = 0.0
+        self._next_pause = FIRST_PAUSE_SECONDS
+
+    def find_down(self, result: RoundResult) -> None:
+        """Take in that nothing can be forwarded now."""
+        self.down = result.down
+        self._pause = max(self._next_pause, result.retry_after or 0.0)
+        self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def find_up(self) -> None:
+        """Take in that something was forwarded: the next pause is a short one again."""
+        self.down, self._pause, self._next_pause = "", 0.0, FIRST_PAUSE_SECONDS
+
+    def take_pause(self) -> float:
+        """Return the seconds for which the route pauses now; 0 for none, also when it has paused for that."""
+        pause, self._pause = self._pause, 0.0
+        return pause
+
+
+class Pace(Pauses):
     """Decides how many messages the next round of a route claims, when, and how long the route pauses before it.
 
     Args:
@@ -34,15 +61,12 @@ class Pace:
 
     tasks: the same; the loop changes it when there are more or fewer.
     limit: the most messages of the next round.
-    down: why the last round found that nothing can be forwarded now; "" if it did not.
     """
 
     def __init__(self, tasks: int) -> None:
+        super().__init__()
         self.limit = FIRST_ROUND_MESSAGES
-        self.down = ""
-        self._pause = 0.0
         self.tasks = tasks
-        self._next_pause = FIRST_PAUSE_SECONDS
         self._is_steady = False
 
     def claims_ahead(self, calling: RoundSize) -> bool:
@@ -67,18 +91,11 @@ class Pace:
         if result.full and calling.messages > 1:
             self.limit = max(1, calling.messages // 2)  # fewer replies may fit
         elif result.down:
-            self.down = result.down
-            self._pause = max(self._next_pause, result.retry_after or 0.0)
-            self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE_SECONDS)
+            self.find_down(result)
         else:
-            self._next_pause = FIRST_PAUSE_SECONDS
+            self.find_up()
             self.limit = next_limit(calling.limit, result.messages, seconds, self.tasks)
             self._is_steady = is_through(calling.messages, result) and self.limit == before
-
-    def take_pause(self) -> float:
-        """Return the seconds for which the route pauses now; 0 for none, also when it has paused for the last round."""
-        pause, self._pause = self._pause, 0.0
-        return pause
 
 
 class IdleTime:

@@ -342,7 +342,7 @@ class Worker:
                 with self._changed:
                     self._report(Handled(attempt.position, found, "its body was damaged: it is in quarantine", 0.0))
                     self._ended += 1
-            if attempt.message is None:
+            if attempt.message is None or self.is_stopping:  # e.g. what another call has just given back
                 return None
             limit = float("inf") if self._timeout is None else self._timeout
             now = self._space.engine.store.clock.monotonic()

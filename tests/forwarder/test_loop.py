@@ -187,6 +187,16 @@ def test_q12_a_service_that_goes_down_is_not_called_by_the_round_that_is_claimed
     assert tries == [0] * (2 * FIRST + 1)
 
 
+def test_q12_a_route_is_busy_until_its_round_is_committed(space: spool.Space) -> None:
+    """A commit that takes longer than an idle time must not end the forwarder."""
+    space.put("work", b"x")
+    run = Running(space)
+    busy: list[bool] = []
+    run.loop._count = lambda queue, result: busy.append(run.loop.is_busy)
+    run.loop.run()
+    assert busy == [True, False], "behind a commit, and when there was no message"
+
+
 def test_messages_that_a_round_leaves_come_before_those_that_are_claimed_already(space: spool.Space) -> None:
     space.put_many("work", range(2 * FIRST))
 

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 import spool
 from forwarder import MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
-from forwarder.pipelines import in_threads
 from tests.pipelines import hooks
 from tests.pipelines.conftest import HOOKS, Run, bodies, declared
 from tests.ports import free_port
@@ -130,7 +129,7 @@ def test_a_function_that_only_this_process_knows_runs_in_threads_alone(space: sp
 def test_threads_go_on_until_they_are_stopped_and_try_again_after_a_pause(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_threads, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("forwarder.routes.pace.FIRST_PAUSE_SECONDS", 0.01)
     pipeline = with_web(port := free_port())
     pipeline.create_queues(space)
     space.put("p", "x")

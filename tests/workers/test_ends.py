@@ -132,6 +132,24 @@ def test_it_waits_for_messages_until_the_event_is_set(space: spool.Space) -> Non
     assert counts(found[0]) == {"delivered": 1}
 
 
+def test_a_message_that_was_found_as_it_stopped_is_given_back_and_no_try(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that another thread has just given back, because the service is down."""
+    take = Attempt.take
+
+    def find_and_stop(attempt: Attempt, *arguments: Any) -> Any:
+        found = take(attempt, *arguments)
+        worker.stop()
+        return found
+
+    monkeypatch.setattr(Attempt, "take", find_and_stop)
+    sent = space.put("orders", "x")
+    worker = Worker(space, "orders", fail)
+    assert counts(worker.run()) == {}
+    assert (space.stats("orders").ready, space.show(sent).attempts) == (1, 0)
+
+
 def test_an_interrupt_finishes_what_is_under_way(space: spool.Space) -> None:
     space.put_many("orders", ["first", "second"])
     stopping = threading.Event()

@@ -1,0 +1,266 @@
+"""What forwarding has in common with Spark and without: a thread for each route, its pauses, the end, the summary."""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypedDict, Unpack
+
+from forwarder.events import Begun, Down, Event, Paused, Stopping, Up
+from forwarder.round import RoundResult, Route
+from forwarder.routes.pace import IdleTime, Pauses
+from forwarder.services import ServiceError
+from forwarder.session import SparkUnavailable
+from forwarder.summary import Summary, left_in
+from spool.errors import InvalidArgument, SpoolError
+from spool.model.checks import ValueCheck, check, seconds
+from spool.model.position import Position
+from spool.space import Space
+
+log = logging.getLogger("spool.forwarder")
+
+
+def _above_zero(value: object) -> float:
+    if found := seconds(value, 1e10):
+        return found
+    raise ValueError
+
+
+SECONDS = ValueCheck("a number of seconds above 0", _above_zero)
+
+
+class RunOptions(TypedDict):
+    """How a loop is run.
+
+    once: it ends when nothing is left that was not tried.
+    stop: nothing more is begun when it is set.
+    tried: with `once`, the messages that failed in this run and are still in a queue; the loop adds to it.
+    count: called with what messages came to, when that is committed.
+    tell: called with what happens.
+    """
+
+    once: bool
+    stop: threading.Event
+    tried: set[Position]
+    count: Callable[[str, RoundResult], object]
+    tell: Callable[[Event], object]
+
+
+class Loop(ABC):
+    """Forwards the messages of a route. Its properties are read in other threads and in signal handlers."""
+
+    def __init__(self, space: Space, route: Route, **options: Unpack[RunOptions]) -> None:
+        self._space, self._route = space, route
+        self._once, self._stop = options["once"], options["stop"]
+        self._tried, self._count, self._tell = options["tried"], options["count"], options["tell"]
+        self._clock = space.engine.store.clock
+        self._down_since: float | None = None
+        self._is_paused = False
+
+    @abstractmethod
+    def run(self) -> None:
+        """Forward until the end. What was claimed is committed or given back, whatever is raised."""
+
+    @property
+    @abstractmethod
+    def is_working(self) -> bool:
+        """Whether it has messages claimed, or commits what they came to."""
+
+    @property
+    @abstractmethod
+    def is_calling(self) -> bool:
+        """Whether calls are in progress."""
+
+    @abstractmethod
+    def count_calls(self) -> None:
+        """Count each call in progress as a try of its message, because the process ends. Called in another thread."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has messages claimed, or pauses because it is down."""
+        return self.is_working or self._is_paused
+
+    def _add(self, result: RoundResult) -> None:
+        if self._once:
+            self._tried.update(result.tried)
+        self._count(self._route.queue, result)
+
+    def _note_down(self, reason: str) -> None:
+        if self._down_since is None:
+            self._down_since = self._clock.monotonic()
+            self._tell(Down(self._route.queue, reason))
+
+    def _note_up(self) -> None:
+        if self._down_since is not None:
+            self._tell(Up(self._route.queue, self._clock.monotonic() - self._down_since))
+            self._down_since = None
+
+    def _pause(self, pauses: Pauses) -> None:
+        """Wait, if the route was found to be down, before the next try."""
+        seconds = pauses.take_pause()
+        if seconds and not (self._once or self._stop.is_set()):
+            self._is_paused = True
+            self._tell(Paused(self._route.queue, pauses.down, seconds))
+            self._stop.wait(seconds)
+            self._is_paused = False
+
+
+class BaseForwarder:
+    """Runs a loop for each route, each in a thread, until a signal, an idle time or an error ends all.
+
+    Arguments as of ``Forwarder``. summary: what was done so far.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        routes: Sequence[Route],
+        *,
+        idle: float | None,
+        on_event: Callable[[Event], object] | None,
+        say: Callable[[str], None] | None,
+    ) -> None:
+        if idle is not None:
+            check_option("idle", idle, SECONDS)
+        self.path = path
+        self.routes = list(routes)
+        self.summary = Summary()
+        self._say = say or log.info
+        self._on_event = on_event or (lambda event: None)
+        self._idle = idle
+        self._now: Callable[[], float]
+        self._idle_time: IdleTime
+        self._stop = threading.Event()
+        self._stopping: Stopping | None = None
+        self._is_stopping = False
+        self._end: Callable[[], object] | None = None
+        self._mutex, self._telling = threading.Lock(), threading.Lock()
+        self._loops: list[Loop] = []
+        self._tried: dict[str, set[Position]] = {route.queue: set() for route in self.routes}
+
+    def stop(self) -> None:
+        """Have `run` finish the calls in progress, commit them and return. For other threads and signal handlers."""
+        self._stop_because("it was asked to")
+
+    def abandon(self, end: Callable[[], object]) -> None:
+        """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
+
+        Each of these calls counts as a try of its message; what else is not committed yet is not committed. For signal
+        handlers. If no call is in progress, `end` is called at once.
+        """
+        self._stop_because("it was asked to")
+        if not any(loop.is_calling for loop in self._loops):
+            end()
+        self._end = end
+
+    def _forward(self, space: Space, once: bool, made: Callable[[Route, RunOptions], Loop]) -> None:
+        """Run a loop for each route, until all have ended. ``made``: returns a loop."""
+        self._say("forwarding")
+        self._tell(Begun([route.queue for route in self.routes]))
+        self._now = space.engine.store.clock.monotonic
+        self._idle_time = IdleTime(self._idle, self._now())
+        for routes in in_steps(self.routes, once):
+            if not self._is_stopping:
+                self._loops = [made(route, self._options(route, once)) for route in routes]
+                self._run_loops(routes)
+        self._tell_of_the_end()
+        if once:
+            self._count_left(space)
+
+    def _options(self, route: Route, once: bool) -> RunOptions:
+        tried = self._tried[route.queue]
+        return RunOptions(once=once, stop=self._stop, tried=tried, count=self._count, tell=self._tell)
+
+    def _run_loops(self, routes: list[Route]) -> None:
+        threads = [
+            threading.Thread(target=self._run_loop, args=(loop, route.queue), name=route.queue)
+            for loop, route in zip(self._loops, routes, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._join(threads)
+        except BaseException:  # Ctrl-C in a program without a handler that calls ``stop``
+            self.stop()
+            self._join(threads)
+            raise
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # short: between two joins, signal handlers run in this, the main thread
+                self._end_if_idle(0)
+                self._tell_of_the_end()
+                if self._end is not None:
+                    for loop in self._loops:
+                        loop.count_calls()
+                    self._end()
+
+    def _run_loop(self, loop: Loop, queue: str) -> None:
+        try:
+            loop.run()
+        except (SpoolError, ServiceError, SparkUnavailable, OSError) as error:
+            self._fail(f"{queue}: {error}")
+        except Exception as error:  # a defect of the forwarder: the other routes end too, so that it is noticed
+            log.exception("the route of queue %s ended", queue)
+            self._fail(f"{queue}: {type(error).__name__}: {error}")
+
+    def _count(self, queue: str, result: RoundResult) -> None:
+        with self._mutex:
+            self.summary.add(queue, result)
+        self._end_if_idle(result.messages)
+
+    def _count_left(self, space: Space) -> None:
+        with suppress(SpoolError, OSError):  # then the summary has that error already
+            for queue, tried in self._tried.items():
+                if left := left_in(space, queue, tried):
+                    self.summary.left[queue] = left
+
+    def _end_if_idle(self, messages: int) -> None:
+        """Stop if there was nothing to forward for long enough. ``messages``: how many there were just now."""
+        with self._mutex:
+            is_busy = any(loop.is_busy for loop in self._loops)
+            is_over = self._idle_time.is_over(self._now(), messages, is_busy)
+        if is_over and not self._is_stopping:
+            self._say(reason := f"no message for {self._idle_time.limit:g} s")
+            self._stop_because(reason)
+
+    def _fail(self, error: str) -> None:
+        with self._mutex:
+            self.summary.errors.append(error)
+        self._stop_because(error)
+
+    def _stop_because(self, reason: str) -> None:
+        if not self._is_stopping:  # a signal handler may interrupt what follows, which holds the event's lock
+            self._is_stopping = True
+            self._stopping = Stopping(reason)
+            self._stop.set()
+
+    def _tell_of_the_end(self) -> None:
+        """Tell once, and not in a signal handler, that the forwarder is stopping."""
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            self._tell(stopping)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Paused):
+            log.warning("%s: %s; next try in %g s", event.queue, event.reason, event.seconds)
+        with self._telling:
+            self._on_event(event)
+
+
+def in_steps(routes: Sequence[Route], once: bool) -> list[list[Route]]:
+    """Return the routes that run side by side: all; with ``once``, those of one step, then those of the next."""
+    if not once:
+        return [list(routes)]
+    steps = sorted({route.step for route in routes})
+    return [[route for route in routes if route.step == step] for step in steps]
+
+
+def check_option(name: str, value: object, of: ValueCheck) -> None:
+    """Raise ServiceError unless a forwarder can work with the value of an option."""
+    try:
+        check(name, value, of)
+    except InvalidArgument as error:
+        raise ServiceError(str(error)) from None
