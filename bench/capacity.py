@@ -3,7 +3,8 @@
 ``python -m bench capacity`` measures the costs, and holds both against another run (``bench/capacity_run.py``). Times
 are in seconds. The formula is for planning; the simulation also knows how long a message takes, what a queue that is
 filled faster than it is emptied does, and calls that do not all take the same time. Both count a round's claim and
-commit as if no calls were made meanwhile, as it is until rounds have grown: what follows is on the safe side.
+commit as if no calls were made meanwhile, as it is until rounds have grown: what follows is on the safe side. Bodies
+have 1 KiB: larger ones make more branches.
 """
 
 import heapq
@@ -12,6 +13,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from forwarder.round import chunk_messages
 from forwarder.routes.pace import FIRST_ROUND_MESSAGES, next_limit
 
 DAY = 86_400
@@ -24,7 +26,7 @@ class Costs:
     round: of a round, whatever is in it: a claim, a job of Spark's, the commit of what its tasks have voted for.
     message: of the driver, for each message.
     task: of a task's core, for each message, beside what the service takes.
-    branch: of writing and flushing what a task votes for; a task votes twice a round.
+    branch: of writing and flushing what a task votes for: twice a round, or more often if the round is large.
     """
 
     round: float
@@ -56,9 +58,14 @@ def seconds_a_message(costs: Costs, calls: Calls) -> float:
 def round_seconds(costs: Costs, calls: Calls, messages: int, tasks: int) -> float:
     """Return how long a round of so many messages takes."""
     share = math.ceil(messages / tasks)
+    chunks = _chunk_count(messages, tasks)
     # The disk makes one flush at a time: the tasks, which come to theirs together, wait for each other once.
-    branches = min(tasks + 1, messages)
+    branches = min(tasks, chunks) - 1 + math.ceil(chunks / tasks)
     return costs.round + costs.message * messages + branches * costs.branch + share * seconds_a_message(costs, calls)
+
+
+def _chunk_count(messages: int, tasks: int) -> int:
+    return math.ceil(messages / chunk_messages(messages, tasks))
 
 
 def steady_round(costs: Costs, calls: Calls, tasks: int) -> int:
@@ -105,10 +112,11 @@ def need(
         spaces = math.ceil(messages / rate(costs, calls, cores))
     while rate(costs, calls, tasks) < messages / spaces:
         tasks += 1
-    rounds = messages / spaces / steady_round(costs, calls, tasks)
+    in_round = steady_round(costs, calls, tasks)
+    rounds = messages / in_round
     # A body is written when it is put, once more when its file is compacted, and read by a task.
     return Need(
-        messages, messages * calls.seconds, tasks * spaces, spaces, spaces * rounds * (1 + 2 * tasks),
+        messages, messages * calls.seconds, tasks * spaces, spaces, rounds * (1 + _chunk_count(in_round, tasks)),
         messages * body_bytes * 3 / 1e6,
     )  # fmt: skip
 
@@ -206,8 +214,8 @@ def _round(costs: Costs, calls: Calls, tasks: int, messages: int, took: Callable
 
 
 def _chunks(messages: int, tasks: int) -> Iterator[int]:
-    """Yield the messages of each chunk: about two chunks a task, as ``forwarder.round.split`` makes them."""
-    most = max(1, math.ceil(messages / (2 * tasks)))
+    """Yield the messages of each chunk, as ``forwarder.round.split`` makes them."""
+    most = chunk_messages(messages, tasks)
     yield from (min(most, messages - begin) for begin in range(0, messages, most))
 
 

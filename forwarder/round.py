@@ -361,8 +361,12 @@ def split(whole: Chunk, tasks: int) -> list[Chunk]:
     """
     if whole.in_order:
         return [replace(whole, stretches=next(cut(whole.stretches, _CHUNK_MESSAGES, _CHUNK_BYTES)))]
-    most = max(1, min(_CHUNK_MESSAGES, -(-len(whole) // (2 * tasks))))
     return [
         replace(whole, stretches=part, must_call=whole.must_call and place < tasks)
-        for place, part in enumerate(cut(whole.stretches, most, _CHUNK_BYTES))
+        for place, part in enumerate(cut(whole.stretches, chunk_messages(len(whole), tasks), _CHUNK_BYTES))
     ]
+
+
+def chunk_messages(messages: int, tasks: int) -> int:
+    """Return the most messages that a chunk has, of a round of so many; of large bodies it has fewer."""
+    return max(1, min(_CHUNK_MESSAGES, -(-messages // (2 * tasks))))

@@ -8,7 +8,7 @@ import pytest
 
 import bench.__main__ as command_line
 from bench import capacity_run
-from bench.capacity import DAY, Calls, Costs, Sample, fitted, need, rate, round_seconds, simulate, steady_round
+from bench.capacity import DAY, Calls, Costs, Sample, _round, fitted, need, rate, round_seconds, simulate, steady_round
 
 COSTS = Costs(round=0.08, message=1e-6, task=2e-5, branch=0.002)
 SLOW = Calls(0.02)
@@ -60,6 +60,13 @@ def test_x05_calls_that_differ_cost_the_wait_for_the_slowest_of_a_round() -> Non
 
 def test_x05_one_message_takes_a_round() -> None:
     assert simulate(COSTS, SLOW, 2, [5.0]).latencies == [pytest.approx(round_seconds(COSTS, SLOW, 1, 2))]
+
+
+@pytest.mark.parametrize(("messages", "branches"), [(1, 1), (2, 2), (128, 2), (16_384, 2), (16_385, 3), (65_536, 8)])
+def test_x05_a_task_votes_for_two_branches_and_for_more_in_a_large_round(messages: int, branches: int) -> None:
+    costs, calls = Costs(0.0, 0.0, 0.0, branch=1.0), Calls(0.0)
+    assert round_seconds(costs, calls, messages, 1) == branches
+    assert _round(costs, calls, 1, messages, lambda: 0.0) == branches
 
 
 def test_x05_costs_are_found_again_in_what_they_explain() -> None:
