@@ -23,6 +23,7 @@ class Summary:
         are delayed by their own control field are not counted.
     down: why nothing could be forwarded in the last round.
     errors: what ended a route.
+    full: the queues of ``down`` whose messages found no room.
     """
 
     effects: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -30,10 +31,20 @@ class Summary:
     left: dict[str, int] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    full: set[str] = field(default_factory=set)
 
     @property
     def handled(self) -> int:
         return sum(n for counts in self.effects.values() for effect, n in counts.items() if effect != Effect.KEPT)
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """How many messages have left each queue."""
+        stay = (Effect.KEPT, Effect.RETRIED)
+        return {
+            queue: sum(n for effect, n in counts.items() if effect not in stay)
+            for queue, counts in self.effects.items()
+        }
 
     def count(self, queue: str, effects: Mapping[str, int], failures: Failures) -> list[Failure]:
         """Count messages by their effects; return the failures of a kind that is new here."""
@@ -46,10 +57,13 @@ class Summary:
         for failure in self.count(queue, result.effects, result.failures):
             if failure.effect != Effect.KEPT:  # it is logged when the route pauses
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
+        if result.down or result.messages:
+            self.full.discard(queue)
+            self.down.pop(queue, None)
         if result.down:
             self.down[queue] = result.down
-        elif result.messages:
-            self.down.pop(queue, None)
+        if result.full:
+            self.full.add(queue)
 
 
 def left_in(space: Space, queue: str, tried: Collection[Position]) -> int:

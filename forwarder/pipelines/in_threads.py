@@ -98,7 +98,7 @@ class ThreadLoop(Loop):
         call, service = partial(self._call, caller), self._route.service
         self._worker = Worker(
             self._space, self._route.queue, call, threads=threads_of(service), once=self._once,
-            timeout=service.watched, stop=self._stop, on_handled=self._note, on_unreadable=call,
+            passed=self._tried, timeout=service.watched, stop=self._stop, on_handled=self._note, on_unreadable=call,
             on_failure=self._route.on_failure, on_full=self._is_no_try,
         )  # fmt: skip
         try:

@@ -3,7 +3,7 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypedDict, Unpack
 
@@ -60,7 +60,10 @@ class Loop(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Forward until the end. What was claimed is committed or given back, whatever is raised."""
+        """Forward until the end. What was claimed is committed or given back, whatever is raised.
+
+        With `once`, it may run again, when there may be room for what it found no room.
+        """
 
     @property
     @abstractmethod
@@ -160,9 +163,10 @@ class BaseForwarder:
         self._tell(Begun([route.queue for route in self.routes]))
         self._now = space.engine.store.clock.monotonic
         self._idle_time = IdleTime(self._idle, self._now())
-        for routes in in_steps(self.routes, once):
+        loops = {route.queue: made(route, self._options(route, once)) for route in self.routes}
+        for routes in in_steps(self.routes, once, self.summary):
             if not self._is_stopping:
-                self._loops = [made(route, self._options(route, once)) for route in routes]
+                self._loops = [loops[route.queue] for route in routes]
                 self._run_loops(routes)
         self._tell_of_the_end()
         if once:
@@ -250,12 +254,26 @@ class BaseForwarder:
             self._on_event(event)
 
 
-def in_steps(routes: Sequence[Route], once: bool) -> list[list[Route]]:
-    """Return the routes that run side by side: all; with ``once``, those of one step, then those of the next."""
+def in_steps(routes: Sequence[Route], once: bool, summary: Summary) -> Iterator[list[Route]]:
+    """Yield the routes that run side by side: all; with ``once``, those of one step, then those of the next.
+
+    The steps are taken again while a route found no room, and others have forwarded messages: they may have made some.
+    A route whose service was not reached is left out then.
+    """
     if not once:
-        return [list(routes)]
-    steps = sorted({route.step for route in routes})
-    return [[route for route in routes if route.step == step] for step in steps]
+        yield list(routes)
+        return
+    while True:
+        before = summary.moved
+        for step in sorted({route.step for route in routes}):
+            yield [
+                route
+                for route in routes
+                if route.step == step and (route.queue not in summary.down or route.queue in summary.full)
+            ]
+        others = [queue for queue in summary.moved if queue not in summary.full]
+        if not (summary.full and any(summary.moved[queue] > before.get(queue, 0) for queue in others)):
+            return
 
 
 def check_option(name: str, value: object, of: ValueCheck) -> None:

@@ -75,6 +75,7 @@ class RouteLoop(Loop):
 
     def run(self) -> None:
         """Run rounds, one after the other. What was claimed is committed or given back, whatever is raised."""
+        self._pace.down = ""
         with ThreadPoolExecutor(1, f"calls of {self._route.queue}") as self._caller:
             try:
                 while not self._is_over() and self._begin():

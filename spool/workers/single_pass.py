@@ -1,6 +1,7 @@
 """A worker's run with ``once``: which messages it does not look at again, when it ends, and what it leaves."""
 
 import logging
+from collections.abc import Iterable
 
 from spool.admin.stats import QueueStats
 from spool.workers.effects import Effect
@@ -14,10 +15,10 @@ is not in the messages."""
 
 class SinglePass:
     """One pass over a queue. ``passed``: positions of messages that failed or are being handled; the pass does not take
-    them again."""
+    them again. An earlier pass may have left some."""
 
-    def __init__(self) -> None:
-        self.passed: set[tuple[int, int]] = set()
+    def __init__(self, passed: Iterable[tuple[int, int]] = ()) -> None:
+        self.passed = set(passed)
         self._failed = 0
         self._is_cut_short = False
 

@@ -8,7 +8,7 @@ thread, and what the function still asks of its transaction is refused.
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -123,6 +123,7 @@ class Worker:
         threads: how many threads call the function side by side.
         once: end when each message that can be taken was taken once; otherwise, go on until ``stop()`` is called or the
             event ``stop`` is set.
+        passed: with ``once``, positions of messages that are not taken, because they were before.
         timeout: seconds for a call; None for no limit.
         on_handled: called with what became of each message, in a thread of the worker.
         on_unreadable: called instead of the function with a message whose body no codec here can decode (it has the
@@ -144,6 +145,7 @@ class Worker:
         *,
         threads: int = 1,
         once: bool = False,
+        passed: Iterable[tuple[int, int]] = (),
         timeout: float | None = 30.0,
         stop: threading.Event | None = None,
         on_handled: Callable[[Handled], object] | None = None,
@@ -160,7 +162,7 @@ class Worker:
         self._space = space
         self._function = function
         self._threads = threads
-        self._once = SinglePass() if once else None
+        self._once = SinglePass(passed) if once else None
         self._timeout = timeout
         self._event = stop
         self._on_handled = on_handled

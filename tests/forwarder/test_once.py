@@ -17,7 +17,8 @@ import spool
 from forwarder import Effect, Forwarder, Summary
 from forwarder import forwarder as driver
 from forwarder.failures import Failures
-from forwarder.round import TaskDied
+from forwarder.round import RoundResult, Route, TaskDied
+from forwarder.routes.base import in_steps
 from forwarder.task import Block, Chunk
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
 from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
@@ -64,6 +65,21 @@ def test_once_tries_each_message_once_and_returns_with_a_queue_s_first_options(s
     assert list(summary.failures["work"]) == [("retried", "ValueError: boom", 2)]
     assert space.show(ids[0]).failure_reason == "ValueError: boom", "while it is retried"
     assert made(space, lambda request: Replied()).run(once=True).left == {}
+
+
+def test_once_takes_its_steps_again_while_one_waits_for_room_and_others_forward() -> None:
+    """Without the routes whose service was not reached."""
+    first, then, gone = (Route(name, Scripted("it"), step=step) for name, step in (("a", 0), ("b", 1), ("c", 1)))
+    full, delivered = RoundResult({Effect.KEPT: 1}, full="queue b is full"), RoundResult({Effect.DELIVERED: 2})
+    not_reached = RoundResult({Effect.KEPT: 1})
+    not_reached.failures.add(Effect.KEPT, "refused")
+    summary, ran = Summary(), []
+    for routes in in_steps([first, then, gone], True, summary):
+        ran.append([route.queue for route in routes])
+        for queue in ran[-1]:
+            summary.add(queue, {"a": full, "b": delivered if len(ran) < 6 else RoundResult(), "c": not_reached}[queue])
+    assert ran == [["a"], ["b", "c"], ["a"], ["b"], ["a"], ["b"]]
+    assert (set(summary.down), summary.full) == ({"a", "c"}, {"a"})
 
 
 class GoneContext:

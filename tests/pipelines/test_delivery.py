@@ -87,6 +87,23 @@ def test_a_full_destination_holds_up_the_source_and_counts_no_try(run: Run, spac
     assert space.show(ids[2]).attempts == 0
 
 
+def test_once_goes_on_while_a_full_destination_is_emptied_by_its_own_service(
+    run: Run, space: spool.Space, delivered: list
+) -> None:
+    """And tries no message twice."""
+    one = {"service": f"python:{HOOKS}:one", "max_messages": 2}
+    gone = {"service": f"http://127.0.0.1:{free_port()}/"}
+    pipeline = declared(destinations={"one": one, "two": gone}, inbound=f"{HOOKS}:upper", ordered=False)
+    pipeline.create_queues(space)
+    failing = space.put("p", "bad")
+    space.put_many("p", list("abcdefg"))
+    summary = run(pipeline)
+    assert sorted(delivered) == [("one", body) for body in "ABCDEFG"]
+    assert set(summary.down) == {"p.to.two"}
+    assert space.show(failing).attempts == 1
+    assert summary.left == {"p": 1, "p.to.two": 7}
+
+
 def test_a_full_destination_that_a_hook_sends_to_counts_no_try(run: Run, space: spool.Space) -> None:
     one = {"service": f"http://127.0.0.1:{free_port()}/", "max_messages": 1}
     pipeline = declared(
