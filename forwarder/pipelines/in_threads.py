@@ -85,11 +85,9 @@ class ThreadLoop(Loop):
         """Whether a call is in progress, or the commit of what it came to."""
         return bool(self._under_way)
 
-    is_calling = is_working
-
     def count_calls(self) -> None:
         """Give up the calls in progress, each as a try of its message."""
-        if self.is_calling:
+        if self.is_working:
             self._worker.end()
 
     def _work(self, caller: Caller) -> None:

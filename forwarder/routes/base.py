@@ -70,11 +70,6 @@ class Loop(ABC):
     def is_working(self) -> bool:
         """Whether it has messages claimed, or commits what they came to."""
 
-    @property
-    @abstractmethod
-    def is_calling(self) -> bool:
-        """Whether calls are in progress."""
-
     @abstractmethod
     def count_calls(self) -> None:
         """Count each call in progress as a try of its message, because the process ends. Called in another thread."""
@@ -150,10 +145,10 @@ class BaseForwarder:
         """Have `run` call `end`, which ends the process, without waiting for the calls in progress.
 
         Each of these calls counts as a try of its message; what else is not committed yet is not committed. For signal
-        handlers. If no call is in progress, `end` is called at once.
+        handlers. If no route has a message claimed, `end` is called at once.
         """
         self._stop_because("it was asked to")
-        if not any(loop.is_calling for loop in self._loops):
+        if not any(loop.is_working for loop in self._loops):
             end()
         self._end = end
 
@@ -168,6 +163,7 @@ class BaseForwarder:
             if not self._is_stopping:
                 self._loops = [loops[route.queue] for route in routes]
                 self._run_loops(routes)
+        self._loops = []
         self._tell_of_the_end()
         if once:
             self._count_left(space)

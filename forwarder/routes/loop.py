@@ -64,11 +64,6 @@ class RouteLoop(Loop):
         """Whether a round has messages, until it is committed."""
         return self._is_working
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether tasks run."""
-        return bool(self._in_progress)
-
     def count_calls(self) -> None:
         """Count a try of each message whose call is in progress in a task."""
         count_calls_in_progress(self._space, self._in_progress)

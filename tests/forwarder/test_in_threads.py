@@ -178,10 +178,17 @@ def test_q12_a_forwarder_whose_service_is_down_is_not_idle(space: spool.Space, m
 
 
 def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space) -> None:
-    """As while the space is opened, or its routes are checked."""
+    """As while the space is opened, its routes are checked, or what is left is counted."""
     ended: list[bool] = []
-    ThreadForwarder(space.path, [scripted(refused)]).abandon(lambda: ended.append(True))
-    assert ended == [True]
+    forwarder = ThreadForwarder(space.path, [scripted(refused)])
+    forwarder.abandon(lambda: ended.append(True))
+    failing = ThreadForwarder(
+        space.path, [scripted(refused)], on_event=lambda event: 1 // (not isinstance(event, Done))
+    )
+    space.put("work", "x")
+    assert len(failing.run(once=True).errors) == 1
+    failing.abandon(lambda: ended.append(True))
+    assert ended == [True, True]
 
 
 def test_the_program_counts_failures_by_their_reasons(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
