@@ -1,12 +1,21 @@
-"""What a space shows of a queue, and nobody takes."""
+"""What a space shows of a queue without taking it, and what its directory shows."""
+
+import os
+from pathlib import Path
+from typing import Any
 
 import spool
 
 
-def bodies(space: spool.Space, queue: str = "orders") -> list[object]:
+def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:
     return [message.body for message in space.browse(queue)]
 
 
 def numbers(space: spool.Space, queue: str = "orders") -> list[int]:
     """Of the commits that put the messages."""
     return [message.position.number for message in space.browse(queue)]
+
+
+def left_over(path: str | Path) -> list[str]:
+    """The files of branches that have not ended."""
+    return [f"{stage}/{name}" for stage in ("active", "prepared") for name in os.listdir(f"{path}/{stage}")]

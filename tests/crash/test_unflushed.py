@@ -21,6 +21,7 @@ from tests.at_once import AT_ONCE
 from tests.crash.planted import Bug, planted
 from tests.crash.worlds import XID, branch, deadline
 from tests.machine import NO_FILES, Image, Machine
+from tests.shown import bodies
 from tests.simdisk import ROOT, SimulatedDisk, repeatable
 from tests.survivors import Rules, survivors
 
@@ -50,10 +51,6 @@ class Story:
             assert [one for one in space.recovery.findings if one.kind is Kind.DAMAGED] == [], survivor.story
             check(space)
             assert [one for one in space.check() if one.kind is Kind.DAMAGED] == [], survivor.story
-
-
-def bodies(space: spool.Space, queue: str) -> list[object]:
-    return [message.body for message in space.browse(queue)]
 
 
 def a_vote_that_names_what_is_lost(rules: Rules) -> None:

@@ -71,9 +71,5 @@ def forward(
     return run_round(space, route, job, limit=1000, tasks=2, timeout=0)
 
 
-def bodies(space: spool.Space, queue: str) -> list[object]:
-    return [m.body for m in space.browse(queue)]
-
-
 def echo(request: Request) -> Outcome:
     return Replied(b"re: " + request.raw)

@@ -12,7 +12,8 @@ from forwarder.services import Request
 from forwarder.task import Block, Chunk, deliver
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.forwarder.rounds import Scripted, answers, bodies, echo, forward, run_round
+from tests.forwarder.rounds import Scripted, answers, echo, forward, run_round
+from tests.shown import bodies
 
 PATIENT_SECONDS = 30.0
 

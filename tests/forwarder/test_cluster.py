@@ -17,7 +17,8 @@ from forwarder.routes import workers
 from forwarder.services import parse
 from forwarder.task import Block, Chunk, run
 from spool.disk.disk import Disk
-from tests.forwarder.rounds import bodies, run_round
+from tests.forwarder.rounds import run_round
+from tests.shown import bodies
 from xaspool_scripts.forward import main
 
 SEEN_FROM_THERE = """

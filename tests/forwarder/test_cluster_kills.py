@@ -15,6 +15,7 @@ import spool
 from tests.at_once import AT_ONCE
 from tests.forwarder.cluster import HERE, SPECULATION, Cluster
 from tests.forwarder.processes import RunningForwarder, processes_of, wait_until_left
+from tests.shown import left_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -95,7 +96,7 @@ def check(directory: Path) -> None:
     calls = [int(line) for line in (directory / "calls").read_text().split()]
     assert set(calls) == set(range(MESSAGES))
     print(f"{len(calls)} calls for {MESSAGES} messages")
-    assert [file for stage in ("active", "prepared") for file in (directory / "space" / stage).iterdir()] == []
+    assert left_over(directory / "space") == []
 
 
 EXECUTOR, DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"

@@ -19,7 +19,8 @@ from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, bodies, in_process
+from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
+from tests.shown import bodies
 from xaspool_scripts.forward import main
 
 Run = Callable[[Route], Summary]

@@ -14,7 +14,8 @@ from forwarder.round import Route
 from forwarder.services import QueueService, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Rejected, Replied, Translated
-from tests.forwarder.rounds import SPARK, Scripted, answers, bodies, echo, in_process
+from tests.forwarder.rounds import SPARK, Scripted, answers, echo, in_process
+from tests.shown import bodies
 
 Run = Callable[[Route], Summary]
 

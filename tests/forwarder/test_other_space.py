@@ -15,8 +15,9 @@ from forwarder import Effect, Forwarder, ServiceError
 from forwarder import forwarder as driver
 from forwarder.services import MissingQueue, Request, parse
 from spool.workers.outcome import Rejected, Replied, Retried
-from tests.forwarder.rounds import SPARK, bodies, in_process
+from tests.forwarder.rounds import SPARK, in_process
 from tests.forwarder.test_services import call, request
+from tests.shown import bodies
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_it_is_one_route_like_any_other(
     space.put_many("work", range(50))
     summary = Forwarder(space.path, {"work": to(other)}, SPARK).run(once=True)
     assert summary.effects == {"work": {Effect.DELIVERED: 50}}
-    assert sorted(bodies(other, "orders")) == list(range(50))  # type: ignore[type-var]
+    assert sorted(bodies(other, "orders")) == list(range(50))
 
 
 VICTIM = """
@@ -150,6 +151,6 @@ def test_x08_each_message_is_there_exactly_once_however_often_the_forwarder_is_k
     assert other.stats("orders").enqueued >= count - space.stats("work").ready, "nothing is lost"
     again = subprocess.run(command, check=True, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert not again.stderr
-    assert sorted(bodies(other, "orders")) == list(range(count))  # type: ignore[type-var]
+    assert sorted(bodies(other, "orders")) == list(range(count))
     assert space.stats("work").ready == 0
     assert not [finding for finding in other.check() if finding.kind == "damaged"]

@@ -11,7 +11,8 @@ import spool
 from forwarder import Caller, Effect, Forwarder, Outcome, Replied, Request, Service, ServiceError
 from forwarder import forwarder as driver
 from forwarder.task import Block, Chunk
-from tests.forwarder.rounds import SPARK, bodies, in_process
+from tests.forwarder.rounds import SPARK, in_process
+from tests.shown import bodies
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from spool.transactions.coordinated import CoordinatedTransaction
 from spool.workers.effects import Effect
 from spool.workers.outcome import Passed, Rejected, Replied, Retried
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import SPARK, Scripted, answers, bodies, echo, forward, in_process, run_round
+from tests.forwarder.rounds import SPARK, Scripted, answers, echo, forward, in_process, run_round
+from tests.shown import bodies
 
 
 @pytest.mark.usefixtures("codecs_of_its_own")

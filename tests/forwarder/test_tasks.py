@@ -18,7 +18,8 @@ from spool.remote.branch import RemoteBranch
 from spool.transactions import two_phase
 from spool.transactions.resolution import resolve_orphans
 from spool.workers.effects import Effect
-from tests.forwarder.rounds import Scripted, answers, attempts, bodies, echo, forward, in_process, run_round
+from tests.forwarder.rounds import Scripted, answers, attempts, echo, forward, in_process, run_round
+from tests.shown import bodies
 
 
 def test_nobody_rolls_back_the_branches_of_a_round_that_lives(space: spool.Space) -> None:

@@ -10,7 +10,8 @@ from forwarder.round import Route
 from forwarder.services import MissingQueue, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Replied, Retried
-from tests.forwarder.rounds import Scripted, answers, bodies, forward, in_process, run_round
+from tests.forwarder.rounds import Scripted, answers, forward, in_process, run_round
+from tests.shown import bodies
 
 
 def split(message: object) -> spool.Translated:

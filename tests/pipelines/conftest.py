@@ -54,7 +54,3 @@ def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.
         return Forwarder(space.path, pipeline.routes(), SPARK).run(once=True)
 
     return run
-
-
-def bodies(space: spool.Space, queue: str) -> list[object]:
-    return [message.body for message in space.browse(queue)]

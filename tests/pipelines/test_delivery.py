@@ -16,8 +16,9 @@ import spool
 from forwarder import MissingQueue, Outcome, Pipeline, Replied, Request, ServiceError, ThreadForwarder
 from forwarder.events import Begun, Done, Down, Event, Paused, Stopping, Up
 from tests.pipelines import hooks
-from tests.pipelines.conftest import HOOKS, Run, bodies, declared
+from tests.pipelines.conftest import HOOKS, Run, declared
 from tests.ports import free_port
+from tests.shown import bodies
 from xaspool_scripts.forward import main
 
 

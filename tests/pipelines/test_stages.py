@@ -4,7 +4,8 @@ import pytest
 
 import spool
 from spool.model import codecs
-from tests.pipelines.conftest import HOOKS, Run, bodies, declared
+from tests.pipelines.conftest import HOOKS, Run, declared
+from tests.shown import bodies
 
 DECIDE = f"{HOOKS}:decide"
 

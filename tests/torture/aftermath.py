@@ -1,6 +1,5 @@
 """After the deaths: open the space, decide what is in doubt, look at everything, open it again, and judge."""
 
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import spool
 from spool.admin.findings import Finding
 from spool.intake import Intake
+from tests.shown import left_over
 from tests.torture import history, worker
 from tests.torture.checker import Left, check
 from tests.torture.history import Log, Record
@@ -58,9 +58,7 @@ def look(
         found.findings += space.check()
     with spool.open(root) as space:
         found.findings += [*space.recovery.findings, *space.check()]
-    found.leftovers = [
-        f"{folder}/{name}" for folder in ("active", "prepared") for name in os.listdir(f"{root}/{folder}")
-    ]
+    found.leftovers = left_over(root)
     found.messages = len(left)
     records = records_of(logs, until)
     found.violations = [*_too_late(records, cuts), *check(_promised(records, cuts), left, count_tries=not cuts)]

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,7 @@ from pyspark.sql.functions import udf
 import forwarder
 import spool
 from tests.forwarder.dataframes.dying import DyingSource
+from tests.shown import bodies, left_over
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ROWS = 100
-
-
-def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:
-    return [message.body for message in space.browse(queue)]
 
 
 def numbered(spark: "SparkSession", rows: int = ROWS) -> "DataFrame":
@@ -41,8 +38,7 @@ def write(frame: "DataFrame", space: spool.Space, **options: object) -> None:
 
 def assert_nothing_is_left(space: spool.Space) -> None:
     """No branch, and no process that holds the space open: the next one to open it is alone."""
-    root = Path(space.path)
-    assert [file for stage in ("active", "prepared") for file in (root / stage).iterdir()] == []
+    assert left_over(space.path) == []
     space.close()
     with spool.open(space.path) as alone:
         assert alone.recovery.alone

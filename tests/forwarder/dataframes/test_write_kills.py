@@ -13,6 +13,7 @@ import pytest
 
 import spool
 from tests.forwarder.processes import ROOT, processes_of, wait_until_left
+from tests.shown import left_over
 
 KILLS, BATCHES = 30, 60
 
@@ -50,5 +51,4 @@ def test_x05_every_row_is_written_once_whatever_is_killed(kind: str, tmp_path: P
         assert space.recovery.in_doubt == []
     assert numbers == list(range(len(numbers))), "lost, or written twice"
     assert len(numbers) >= 40 * BATCHES
-    left = [file for stage in ("active", "prepared") for file in (directory / "space" / stage).iterdir()]
-    assert left == []
+    assert left_over(directory / "space") == []

@@ -23,6 +23,7 @@ from tests.at_once import AT_ONCE
 from tests.forwarder.kills.destinations import Destination, destination
 from tests.forwarder.kills.programs import Sweeper, victim
 from tests.forwarder.processes import PATIENT_SECONDS, RunningForwarder, wait_until_left
+from tests.shown import left_over
 
 LATEST_KILL = 0.8  # of the messages: the rest is forwarded in peace
 DRAINING_SECONDS = 3600.0
@@ -188,4 +189,4 @@ def judge_space(space: spool.Space) -> None:
         assert alone.recovery.alone
         assert alone.recovery.in_doubt == []
         assert [finding for finding in alone.check() if finding.kind == "damaged"] == []
-    assert [file for stage in ("active", "prepared") for file in (Path(space.path) / stage).iterdir()] == []
+    assert left_over(space.path) == []

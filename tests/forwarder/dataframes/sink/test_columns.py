@@ -10,7 +10,8 @@ import pytest
 import spool
 from forwarder.dataframes.sink import BatchWriter, Job
 from spool.model.message import Message
-from tests.forwarder.dataframes.sink.writes import Attempts, bodies, job, left_over, schema
+from tests.forwarder.dataframes.sink.writes import Attempts, job, schema
+from tests.shown import bodies, left_over
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)
 
@@ -115,7 +116,7 @@ def test_a_row_that_is_no_message_is_named(
     with pytest.raises(error, match=said):
         attempts.write(writer, 0, pa.record_batch([pa.array(one) for one in rows], names=names))
     writer.abort([None])
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from spool.policies.applications import BatchOf
 from spool.remote import adoption
 from spool.remote.branch import RemoteBranch
 from spool.transactions.resolution import resolve_orphans
-from tests.forwarder.dataframes.sink.writes import Attempts, bodies, job, left_over, texts
+from tests.forwarder.dataframes.sink.writes import Attempts, job, texts
+from tests.shown import bodies, left_over
 
 # -- all or none -------------------------------------------------------------------------------------------------------
 
@@ -38,7 +39,7 @@ def test_x05_all_rows_of_all_tasks_are_one_commit_in_the_order_of_the_partitions
     found = list(space.browse("orders"))
     assert [message.body for message in found] == ["a", "b", "c", "d"]
     assert len({message.position.number for message in found}) == 1
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_x05_of_several_attempts_of_a_task_the_chosen_one_counts(space: spool.Space, attempts: Attempts) -> None:
@@ -48,10 +49,10 @@ def test_x05_of_several_attempts_of_a_task_the_chosen_one_counts(space: spool.Sp
     chosen = attempts.write(writer, 0, texts("a"))
     writer.commit([chosen])
     assert bodies(space) == ["a"]
-    assert left_over(space) == []
+    assert left_over(space.path) == []
     with pytest.raises(spool.TransactionRolledBack):
         attempts.write(writer, 0, texts("a"))
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_x05_an_attempt_that_fails_in_the_middle_leaves_nothing(space: spool.Space, attempts: Attempts) -> None:
@@ -65,7 +66,7 @@ def test_x05_an_attempt_that_fails_in_the_middle_leaves_nothing(space: spool.Spa
             pa.record_batch([["c", "d"], [3, 500]], schema=rows),
         )
     assert failed.value.__notes__ == ["(row 3 of partition 3, counted from 0)"]
-    assert left_over(space) == []
+    assert left_over(space.path) == []
     writer.abort([None])
     assert bodies(space) == []
 
@@ -75,7 +76,7 @@ def test_x05_a_write_that_is_aborted_leaves_nothing(space: spool.Space, attempts
     done = attempts.write(writer, 0, texts("a"))
     writer.abort([done, None])
     assert bodies(space) == []
-    assert left_over(space) == []
+    assert left_over(space.path) == []
     with pytest.raises(spool.TransactionRolledBack, match="write the DataFrame again"):
         writer.commit([done])
 
@@ -102,10 +103,10 @@ def test_x05_a_write_whose_driver_dies_is_rolled_back_by_the_next_consumer(
     byte = coordinator_byte(writer.coordinator.id)
     store.shared.xids.lock(byte, store.deadline(), "the coordinator")
     store.shared.xids.unlock(byte)
-    assert left_over(space) != []
+    assert left_over(space.path) != []
     with pytest.raises(spool.Empty):
         space.get("orders")
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_x05_a_commit_whose_coordinator_was_killed_writes_nothing(space: spool.Space, attempts: Attempts) -> None:
@@ -128,7 +129,7 @@ def test_a_write_that_does_not_fit_writes_nothing(space: spool.Space, attempts: 
         writer.commit(done)
     writer.abort(done)
     assert bodies(space) == []
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_what_is_left_of_other_attempts_takes_no_room(space: spool.Space, attempts: Attempts) -> None:
@@ -151,7 +152,7 @@ def test_a_disk_that_fails_while_branches_are_read_is_told_as_the_library_tells_
     ):
         writer.commit(done)
     writer.abort(done)
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_a_large_partition_goes_to_the_disk_while_it_is_written(
@@ -196,7 +197,7 @@ def test_x05_a_write_with_a_name_is_committed_once(space: spool.Space, attempts:
         writer = BatchWriter(job(space, applicationId="import", batchId=1))
         writer.commit([attempts.write(writer, 0, texts("a"))])
         assert bodies(space) == expected
-        assert left_over(space) == []
+        assert left_over(space.path) == []
     for batch, expected in ((0, ["a"]), (2, ["a", "b"]), (1, ["a", "b"])):
         writer = BatchWriter(job(space, applicationId="import", batchId=batch))
         writer.commit([attempts.write(writer, 0, texts("b"))])
@@ -220,7 +221,7 @@ def test_x05_of_two_drivers_that_write_the_same_batch_at_once_one_does(
     monkeypatch.setattr(adoption.CoordinatedTransaction, "commit", meanwhile)
     first.commit([done])
     assert bodies(space) == ["a"]
-    assert left_over(space) == []
+    assert left_over(space.path) == []
 
 
 def test_the_name_of_a_write_is_remembered_by_a_space_that_was_opened_again(tmp_path: Path, attempts: Attempts) -> None:

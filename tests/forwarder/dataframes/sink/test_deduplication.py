@@ -12,7 +12,8 @@ from spool.coordination.locks import LockFile
 from spool.format.batch import CommitBatch
 from spool.log.commit import commit_batch
 from spool.remote import adoption
-from tests.forwarder.dataframes.sink.writes import Attempts, bodies, job, left_over
+from tests.forwarder.dataframes.sink.writes import Attempts, job
+from tests.shown import bodies, left_over
 
 KEYED = "body string, deduplication_key string"
 
@@ -33,7 +34,7 @@ def test_x08_a_key_is_put_once_whichever_task_has_it(space: spool.Space, attempt
     attempts.write(writer, 2, keyed(("i", "4")))  # a duplicate attempt, which is not chosen
     writer.commit(done)
     assert bodies(space) == ["a", "b", "e", "f", "h", "i"], "exactly as many as fit"
-    assert left_over(space) == []
+    assert left_over(space.path) == []
     known = {message.body: message.id for message in space.browse("orders")}
     for key, body in (("1", "a"), ("2", "e"), ("3", "f"), ("4", "i")):
         assert space.put("orders", "again", deduplication_key=key) == known[body]
@@ -58,7 +59,7 @@ def test_x08_a_key_that_was_put_before_is_left_out_and_the_order_stays(space: sp
         ]
         writer.commit(done)
         assert bodies(space) == expected
-        assert left_over(space) == []
+        assert left_over(space.path) == []
 
 
 def test_x08_a_write_of_nothing_new_writes_nothing(space: spool.Space, attempts: Attempts) -> None:
@@ -67,7 +68,7 @@ def test_x08_a_write_of_nothing_new_writes_nothing(space: spool.Space, attempts:
         writer = BatchWriter(job(space, KEYED, applicationId="import", batchId=number))
         writer.commit([attempts.write(writer, 0, keyed(("a", "1")))])
         assert bodies(space) == ["first"]
-        assert left_over(space) == []
+        assert left_over(space.path) == []
 
 
 def test_x08_many_messages_are_copied_without_the_ones_that_were_put_before(

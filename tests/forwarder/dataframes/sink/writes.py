@@ -1,8 +1,5 @@
 """Writes of rows, without Spark: tasks and commit in this process, as Spark calls them in processes of its own."""
 
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types
@@ -62,12 +59,3 @@ class Attempts:
 
 def texts(*bodies: str) -> pa.RecordBatch:
     return pa.record_batch([pa.array(bodies, pa.string())], schema=BODIES)
-
-
-def bodies(space: spool.Space, queue: str = "orders") -> list[Any]:
-    return [message.body for message in space.browse(queue)]
-
-
-def left_over(space: spool.Space) -> list[str]:
-    root = Path(space.path)
-    return [file.name for stage in ("active", "prepared") for file in (root / stage).iterdir()]
