@@ -349,6 +349,8 @@ class Worker:
             limit = float("inf") if self._timeout is None else self._timeout
             now = self._space.engine.store.clock.monotonic()
             with self._changed:
+                if self.is_stopping:
+                    return None  # perhaps the call that stopped it has just given this message back
                 if self._once is not None and not self._once.begin(attempt.message.position):
                     return None  # it was handled, and came back, since this thread began to look
                 call = Call(attempt, attempt.message, now, now + limit, threading.current_thread())

@@ -14,6 +14,7 @@ import spool
 from spool.workers import attempt
 from spool.workers import worker as work_module
 from spool.workers.attempt import Attempt
+from spool.workers.outcome import Retried
 from spool.workers.worker import Worker
 from tests.children import exit_code_of
 from tests.workers.conftest import WAIT, SteppedClock, counts, fail, stuck_in_its_transaction
@@ -196,6 +197,28 @@ def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(space: spool.Space
         worker.run()
     assert counts(worker.summary) == {"retried": 1, "abandoned": 1}
     assert [(message.body, message.attempts) for message in space.browse("orders")] == [("x", 1)]
+
+
+def test_a_message_that_comes_back_as_the_worker_stops_is_not_called_again(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread claims it, which has looked before whether the worker stops."""
+    wanted = space.put("orders", "x")
+    take, called = Attempt.take, list[spool.Message]()
+
+    def looks_no_more(self: Attempt, queue: str, seconds: float | None, passed: Any, stopping: Any) -> Any:
+        return take(self, queue, seconds, passed)
+
+    def function(message: spool.Message) -> Retried:
+        called.append(message)
+        worker.stop()
+        return Retried("not reached", counted=False)
+
+    monkeypatch.setattr(Attempt, "take", looks_no_more)
+    worker = Worker(space, "orders", function, threads=2)
+    worker.run()
+    assert len(called) == 1
+    assert (space.show(wanted).attempts, space.stats("orders").ready) == (0, 1)
 
 
 def test_x06_a_function_that_kills_its_process_costs_the_message_a_try(space: spool.Space) -> None:
