@@ -5,14 +5,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from os.path import samefile
 from typing import TYPE_CHECKING, Any
 
 from forwarder.events import Event
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import SECONDS, BaseForwarder, RunOptions, check_option
 from forwarder.routes.loop import RouteLoop
-from forwarder.routes.workers import check_workers
+from forwarder.routes.workers import check_workers, identity_of
 from forwarder.services import (
     MissingQueue,
     OtherSpaceService,
@@ -197,14 +196,14 @@ def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) ->
         MissingQueue: a queue that a route names is not there.
         ServiceError: a service cannot be used, or messages would go round.
     """
-    queues = space.queues()
+    queues, own = space.queues(), identity_of(space.path)
     for route in routes:
         if route.queue not in queues:
             raise MissingQueue(f"there is no queue {route.queue!r} in {space.path}: create it, or correct the route")
         if sent:
             check_sendable(route.service)
         route.service.check()
-        if isinstance(route.service, OtherSpaceService) and samefile(route.service.path, space.path):
+        if isinstance(route.service, OtherSpaceService) and identity_of(route.service.path) == own:
             queue = route.service.queue
             raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
         into = [route.service.queue] if isinstance(route.service, QueueService) else route.into

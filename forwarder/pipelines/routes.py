@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from forwarder.pipelines import description
 from forwarder.pipelines.description import Description, Destination
 from forwarder.pipelines.functions import Function
-from forwarder.pipelines.stages import HookStage, TranslationStage, Way
+from forwarder.pipelines.stages import HookStage, Stage, TranslationStage, Way
 from forwarder.round import Route
 from forwarder.services import parse
 
@@ -13,11 +13,13 @@ from forwarder.services import parse
 def routes_of(of: Description, *, by_name: bool) -> list[Route]:
     """Return the routes of a pipeline; none for the service and hooks of a destination that is stopped.
 
+    Its functions are looked at here, its services by the forwarder.
+
     Args:
         by_name: its functions are imported by other processes, so each must have a name.
 
     Raises:
-        ServiceError: a function or service cannot be called, or a function has no name.
+        ServiceError: a function cannot be called, or has no name.
     """
     routes = [_hooks(of, of.source_queue, of.inbound, of.translate_queue, 0, by_name)] if of.inbound else []
     routes.append(_translation(of, by_name))
@@ -25,7 +27,8 @@ def routes_of(of: Description, *, by_name: bool) -> list[Route]:
         if not destination.stopped:
             routes += _delivery(of, name, destination, by_name)
     for route in routes:
-        route.service.check()
+        if isinstance(route.service, Stage):
+            route.service.check()
     return routes
 
 

@@ -129,6 +129,21 @@ def test_queues_are_made_once_and_brought_to_what_is_described(space: spool.Spac
     assert (space.queues()["p.to.one"].max_messages, space.queues()["p.to.one"].ordered) == (None, False)
 
 
+def test_what_is_to_be_said_of_a_destination_in_another_space_is_said_once(
+    space: spool.Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with spool.create(tmp_path / "other") as other:
+        other.create_queue("next", deduplication_window=60.0)
+    pipeline = declared(
+        routes=[{"name": "all", "to": "one"}], destinations={"one": {"service": f"queue:next@{tmp_path}/other"}}
+    )
+    pipeline.create_queues(space)
+    pipeline.work(space.path, once=True)
+    assert [record.getMessage().split(" if ")[0] for record in caplog.records] == [
+        f"queue next of {tmp_path}/other knows what was put for 60 s only:"
+    ]
+
+
 def test_a_queue_that_is_not_there_is_named_before_a_message_is_taken(space: spool.Space) -> None:
     with pytest.raises(MissingQueue, match=r"there is no queue 'p' in .*: create it"):
         declared().work(space.path, once=True)
