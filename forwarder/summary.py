@@ -1,10 +1,10 @@
 """What a forwarder did. Each kind of failure is logged once."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from forwarder.failures import Failure, Failures
+from forwarder.failures import Failures
 from forwarder.round import RoundResult
 from spool.model.position import Position
 from spool.space import Space
@@ -46,15 +46,12 @@ class Summary:
             for queue, counts in self.effects.items()
         }
 
-    def count(self, queue: str, effects: Mapping[str, int], failures: Failures) -> list[Failure]:
-        """Count messages by their effects; return the failures of a kind that is new here."""
-        counts = self.effects.setdefault(queue, {})
-        for effect, count in effects.items():
-            counts[effect] = counts.get(effect, 0) + count
-        return self.failures.setdefault(queue, Failures()).merge(failures)
-
     def add(self, queue: str, result: RoundResult) -> None:
-        for failure in self.count(queue, result.effects, result.failures):
+        """Count what became of messages. The first failure of each kind is logged."""
+        counts = self.effects.setdefault(queue, {})
+        for effect, count in result.effects.items():
+            counts[effect] = counts.get(effect, 0) + count
+        for failure in self.failures.setdefault(queue, Failures()).merge(result.failures):
             if failure.effect != Effect.KEPT:  # it is logged when the route pauses
                 log.warning("%s: a message was %s: %s", queue, Effect(failure.effect).words, failure.reason)
         if result.down or result.messages:
