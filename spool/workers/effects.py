@@ -106,10 +106,12 @@ def effective_outcome(policy: OutcomePolicy, message: Message, raw: bytes, outco
         outcome = Retried(outcome.reason)
     added: dict[str, Usage] = {}
     for queue, size in _answers(message, raw, outcome):
-        if queue not in policy.queues:
+        config = policy.queues.get(queue)
+        if config is None:
             which = {Replied: "reply queue", Rejected: "failure queue"}.get(type(outcome), "queue")
             return Retried(f"the {which} {queue!r} does not exist: create it")
-        added[queue] = added.get(queue, Usage()).plus(Usage(1, size))
+        if config.max_messages is not None or config.max_bytes is not None:
+            added[queue] = added.get(queue, Usage()).plus(Usage(1, size))
     if added and (limit := never_fits(policy.space, added)):
         return Retried(f"there is no room for its answer: {limit}: raise the limit")
     return outcome
