@@ -16,6 +16,7 @@ import spool
 from spool.format import header, schema
 from spool.model import layout
 from spool.model.message import FIELDS
+from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
 from tests import pages, references, wording
 from tests.conftest import rows, rows_of
 from tests.log.test_flush_counts import COSTS
@@ -302,6 +303,14 @@ def test_the_rules_of_the_architecture_are_numbered_and_those_that_are_named_are
     assert list(references.rules()) == list(range(1, len(references.rules()) + 1))
     assert len(references.rules()) >= 8
     assert not references.missing_rules()
+
+
+def test_the_guide_lists_every_option() -> None:
+    options = section((ROOT / "docs" / "guide.md").read_text(), "## All options")
+    of_queues, of_spaces = options.split("| option of a space |")
+    for names, text in ((QUEUE_OPTIONS, of_queues), (SPACE_OPTIONS, of_spaces)):
+        rows = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+        assert set(re.findall(r"`(\w+)`", rows)) == set(names)
 
 
 def test_reliability_md_names_tests_that_exist() -> None:
