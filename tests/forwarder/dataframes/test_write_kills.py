@@ -31,15 +31,19 @@ def test_x05_every_row_is_written_once_whatever_is_killed(kind: str, tmp_path: P
     for start in range(10 * KILLS):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout is not None
-            said = program.stdout.readline()
-            assert said == "started\n" or start, f"the first start said {said!r}"
-            while program.poll() is None and kills < KILLS:
-                time.sleep(chance.uniform(0.05, 1.5))
-                victims = processes_of(program.pid, directory / "space")
-                with suppress(ProcessLookupError):
-                    os.kill(chance.choice(victims), signal.SIGKILL)
-                    kills += 1
-            program.stdout.read()  # (a pipe that is full would hold it up)
+            try:
+                said = program.stdout.readline()
+                assert said == "started\n" or start, f"the first start said {said!r}"
+                while program.poll() is None and kills < KILLS:
+                    time.sleep(chance.uniform(0.05, 1.5))
+                    victims = processes_of(program.pid, directory / "space")
+                    with suppress(ProcessLookupError):
+                        os.kill(chance.choice(victims), signal.SIGKILL)
+                        kills += 1
+                program.stdout.read()  # (a pipe that is full would hold it up)
+                program.wait()
+            finally:
+                program.kill()  # or a test that fails would wait for its end
         if program.returncode == 0 and kills >= KILLS:
             break
     else:
