@@ -66,10 +66,14 @@ class Run:
     began: float = field(default_factory=time.monotonic)
 
     def feed(self) -> None:
-        """Put a few of the messages that are left, unless enough wait. One commit of five is not due at once."""
+        """Put a few messages, unless enough wait. One commit of five is not due at once.
+
+        More come than the size says where a kill finds none claimed when all were put.
+        """
         first, stats = len(self.ids), self.space.stats("work")
-        numbers = range(first, min(first + self.chance.randint(1, self.size.backlog // 10), self.size.messages))
-        if stats.ready + stats.delayed >= self.size.backlog or not numbers:
+        last = first + self.chance.randint(1, self.size.backlog // 10)
+        numbers = range(first, last if first >= self.size.messages else min(last, self.size.messages))
+        if stats.ready + stats.delayed >= self.size.backlog:
             time.sleep(0.02)
             return
         delay = self.chance.uniform(0.1, 3.0) if self.chance.random() < 0.2 else 0.0
