@@ -106,15 +106,16 @@ def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
     contenders = ["raw append", "xaspool", "SQLite"]
     command.main(["1", "100", "--peers", ",".join(contenders), "--directory", str(tmp_path), "--markdown", *TINY])
     said = capsys.readouterr().out
-    _, main, *charted = tables(said[said.index("Made by") :])
+    _, main, *charted = tables(said[said.index("The last run: ") :])
     assert tuple(main[0]) == COLUMNS
     assert [tuple(line[:2]) for line in main[1:]] == [(row.case, row.target) for row in ROWS]
-    for case, _, reached, verdict, ours, theirs in main[1:]:
+    for case, _, reached, verdict, ours, theirs, measured in main[1:]:
         if re.match(r"(put, 1(00)? a commit|get \+ ack)(?!.*journal)", case):
             assert re.match(r"\d+\.\d\d × (raw append|SQLite)", reached)
             assert verdict in ("ok", "not reached")
             assert re.fullmatch(r"(.+ / ){2}.+ messages/s", ours)
             assert re.fullmatch(r"(raw append|SQLite) (.+ / ){2}.+ messages/s", theirs)
+            assert re.fullmatch(r"[\w.]+, \d{4}-\d\d-\d\d", measured)
         else:
             assert (reached, verdict) == ("not measured (left out of this run)", "–")
     assert [[line[0] for line in table[1:]] for table in charted] == [contenders] * 4  # put and get, of 1 and of 100

@@ -20,10 +20,12 @@ def test_commits_that_a_power_cut_left_without_names_are_found(tmp_path: Path, p
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    cuts = 320 if pytestconfig.getoption("--long") else 4
-    unnamed = calls = 0
+    wanted = 320 if pytestconfig.getoption("--long") else 4
+    cuts = unnamed = calls = 0
     with Volume(EXT4, tmp_path) as volume:
-        for _ in range(cuts):
+        # On a busy machine the kernel writes its log before the cut now and then, and all names are there.
+        while cuts < wanted or (not unnamed and cuts < 10 * wanted):
+            cuts += 1
             volume.make().mount()
             worker = Worker(volume.path / "space", rng)
             worker.overwrite()
