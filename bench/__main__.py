@@ -64,7 +64,7 @@ def without_directory(words: list[str]) -> str:
 
 
 def run(bench: Bench, keys: list[str], report: Report) -> None:
-    """Measure the cases; a row of the others says that it was left out."""
+    """Measure the cases; a row of the others says that it was left out. Ctrl-C leaves out the rest."""
     report.skipped = bench.skipped
     calm = calm_of(bench.directory)
     for case in CASES:
@@ -72,7 +72,11 @@ def run(bench: Bench, keys: list[str], report: Report) -> None:
         if case.key in keys:
             if not calm.wait(bench.sizes.calm_seconds):
                 print(f"The disk is still busy: case {case.key} is measured all the same.", flush=True)
-            why = _measured(case, bench, report)
+            try:
+                why = _measured(case, bench, report)
+            except KeyboardInterrupt:  # hours of other cases are not lost with this one
+                print(f"Interrupted in case {case.key}: what was measured is kept.", flush=True)
+                keys = []
         done = {outcome.row.key for outcome in report.outcomes}
         report.outcomes += [unmeasured(row, why) for row in case.rows if row.key not in done]
 

@@ -122,6 +122,25 @@ def test_raw_sqlite_and_ours_are_measured_and_the_rest_says_why_not(
     assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(_: Bench) -> Iterator[Result]:
+        yield Outcome(ROWS[0], "1.00 × raw append", Verdict.OK)
+
+    def interrupted(_: Bench) -> Iterator[Result]:
+        yield Outcome(ROWS[1], "2.00 × raw append", Verdict.OK)
+        raise KeyboardInterrupt
+
+    kinds = measured, interrupted, measured
+    cases = [Case(str(at), (row,), kind) for at, (row, kind) in enumerate(zip(ROWS, kinds, strict=False))]
+    monkeypatch.setattr(command, "CASES", cases)
+    report = Report({}, "")
+    with running(str(tmp_path), ONCE, []) as here:
+        command.run(here, ["0", "1", "2"], report)
+    assert [outcome.reached for outcome in report.outcomes] == [
+        "1.00 × raw append", "2.00 × raw append", "not measured"
+    ]  # fmt: skip
+
+
 def run_once(directory: Path, keys: list[str], *contenders: str) -> list[Outcome]:
     report = Report({}, "")
     with running(str(directory), ONCE, ["raw append", "xaspool", *contenders]) as here:
