@@ -219,7 +219,7 @@ class Administration:
 
     @public_call("looking at the queue")
     def _look(self, queue: str) -> None:
-        page = self._store.check_usable()
+        page = self._store.shared.counters.read()
         check_queue(self._store.settings, queue, page)
         self._store.view.was_read = True
         catch_up(self._store, page)

@@ -81,7 +81,7 @@ def act_on(store: Store, owners: Owners, message_id: str, edit: Edit) -> None:
         BadMessageId: there is no such message.
         MessageInUse: a transaction holds it.
     """
-    page = store.check_usable()
+    page = store.shared.counters.read()
     store.view.was_read = True
     catch_up(store, page)
     with store.view.mutex:
@@ -126,7 +126,7 @@ class Bulk:
 
 def act_on_all(store: Store, bulk: Bulk, edit: Edit) -> int:
     """Apply ``edit`` to all messages that match and are not held; return how many."""
-    page = store.check_usable()
+    page = store.shared.counters.read()
     check_queue(store.settings, bulk.queue, page)
     store.view.was_read = True
     catch_up(store, page)

@@ -128,6 +128,20 @@ def test_what_is_durable_is_read_from_a_file_that_carries_its_own_number(process
     assert layout.committed(1) in {one.name for one in again.recovery.damaged}
 
 
+def test_a_copy_of_a_file_under_a_number_far_ahead_is_none_of_the_space(processes: Processes) -> None:
+    """Its name tells a number that it does not carry: numbers go on behind those that were given out."""
+    space = processes.space()
+    space.put("orders", "one")
+    (number,) = (message.position.number for message in space.browse("orders"))
+    far, disk = layout.committed(number + 1_000_000), processes.disk()
+    disk.write_at(disk.create(far), 0, content(processes, layout.committed(number)))
+    again = after_a_restart(processes)
+    assert far in {one.name for one in again.recovery.findings if one.kind is Kind.STRAY}
+    again.put("orders", "two")
+    assert [message.body for message in again.browse("orders")] == ["one", "two"]
+    assert max(message.position.number for message in again.browse("orders")) <= number + 2
+
+
 def test_a_commit_whose_number_is_damaged_is_served_and_named(processes: Processes) -> None:
     """Its name tells the number, and its checksums the rest."""
     space = processes.space()

@@ -170,6 +170,20 @@ def test_a_lock_file_that_was_deleted_stops_the_space(space: spool.Space, name: 
         space.put("orders", "one")
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_empty_queue_is_not_waited_for_where_the_lock_file_was_deleted(
+    space: spool.Space, transactional: bool
+) -> None:
+    """No other process would ever be heard of."""
+    space._store.files.disk.unlink(layout.CONTROL)
+    with pytest.raises(SpaceStopped, match="deleted"):
+        if transactional:
+            with space.transaction() as transaction:
+                transaction.get("orders", timeout=1.0)
+        else:
+            space.get("orders", timeout=1.0)
+
+
 def test_claims_in_a_file_that_was_deleted_stop_the_space(space: spool.Space) -> None:
     space.put("orders", "one")
     with space.transaction() as transaction:
