@@ -239,6 +239,28 @@ def test_a_branch_is_described_as_it_stands(processes: Processes, space: spool.S
     assert unknown.value.committed_by == processes.newest()
 
 
+def test_a_branch_that_is_not_there_any_more_is_said_to_be_committed(
+    processes: Processes, space: spool.Space, other: spool.Space
+) -> None:
+    prepare(space)
+    commit(space)
+    with pytest.raises(two_phase.UnknownBranch) as unknown:
+        two_phase.voted_contents(other._store, XID)
+    assert unknown.value.committed_by == processes.newest()
+
+
+def test_a_put_is_refused_at_once_where_another_process_has_voted_for_the_last_place(
+    space: spool.Space, other: spool.Space
+) -> None:
+    space.change_queue("orders", max_messages=1)
+    assert other.queues()["orders"].max_messages == 1
+    prepare(space)
+    with other.transaction() as transaction:
+        with pytest.raises(spool.Full):
+            transaction.put("orders", "one")
+        transaction.rollback()
+
+
 def test_a_mark_is_reached_by_what_others_put_and_voted_for(space: spool.Space, other: spool.Space) -> None:
     space.create_queue("full", capacity_high="2 messages", capacity_command="page")
     assert other.queues()

@@ -198,7 +198,7 @@ def test_s06_what_is_claimed_or_in_doubt_stays_where_it_is(space: spool.Space) -
     ids = fill(space)
     with spool.open(space.path) as other, other.transaction() as tx:
         held = tx.get("orders", message_id=ids[77])
-        vote = CoordinatedTransaction(space.engine, timeout=None)
+        vote = CoordinatedTransaction(other.engine, timeout=None)
         vote.get("orders", message_id=ids[88])
         assert vote.prepare()
         tidy(space)
