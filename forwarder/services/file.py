@@ -4,8 +4,9 @@ A file is written under a temporary name, flushed, and renamed; then the directo
 message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
 
 The directory is the user's own and in no queue space, whose files go through ``spool.disk`` alone: one in a space is
-refused when the forwarder starts and when a worker process opens the service. So is a drop folder: the service for that
-is ``queue:NAME@SPACE``.
+refused when the forwarder starts, and nothing is written if it has become one since. So is a drop folder: the service
+for that is ``queue:NAME@SPACE``. Files are made, renamed and removed by a descriptor of the directory, of which the
+kernel has told that it is in no space: a symbolic link that leads elsewhere meanwhile changes nothing.
 """
 
 import errno
@@ -13,7 +14,8 @@ import os
 import re
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -63,10 +65,11 @@ class FileService:
             raise ServiceError(f"there is no directory {directory!r}: make it, or correct the service")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
-        if (space := space_of(os.path.realpath(directory))) is not None:
-            raise ServiceError(
-                f"{directory!r} is inside the queue space {space}: name another directory, or queue:NAME@{space}"
-            )
+        try:
+            with _opened(directory):
+                pass
+        except OSError as error:
+            raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
         for field in _FIELD.findall(name):
             if not is_field(field):
                 raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {NAMES}")
@@ -93,6 +96,8 @@ class FileCaller:
         name = file_name(self.name, request.message)
         try:
             _write(self.directory, name, request.raw, f".{request.message.id}.{secrets.token_hex(4)}.tmp")
+        except ServiceError as error:  # a space was made there since
+            return Retried(str(error), counted=False)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return Rejected(f"the name of its file is too long: {name}"[:200])
@@ -115,8 +120,7 @@ def file_name(pattern: str, message: Message) -> str:
 
 def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
     """Write a whole file, durably, or none."""
-    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened(directory) as place:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place)
         try:
             try:
@@ -132,13 +136,25 @@ def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
                 os.unlink(temporary, dir_fd=place)
             raise
         os.fsync(place)
-    finally:
-        os.close(place)
 
 
 def _remove_abandoned(directory: str) -> None:
     """Remove files that were not written to their end."""
-    with suppress(OSError), os.scandir(directory) as entries:
+    with suppress(OSError), _opened(directory) as place, os.scandir(place) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name) and entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                os.unlink(entry.path)
+                os.unlink(entry.name, dir_fd=place)
+
+
+@contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    """Open a directory for changes in it; `ServiceError` if it is in a queue space, however its path leads there."""
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if (space := space_of(os.readlink(f"/proc/self/fd/{place}"))) is not None:
+            raise ServiceError(
+                f"{directory!r} is inside the queue space {space}: name another directory, or queue:NAME@{space}"
+            )
+        yield place
+    finally:
+        os.close(place)

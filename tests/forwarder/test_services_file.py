@@ -180,3 +180,24 @@ def test_a_directory_in_a_queue_space_is_refused(tmp_path: Path, place: str) -> 
             parse(f"file:{directory}").check()
         with pytest.raises(ServiceError, match="inside the queue space"):
             parse(f"file:{directory}").open()
+
+
+@pytest.mark.parametrize("how", ["a space is made there", "a link leads there"])
+def test_q12_nothing_is_written_into_a_space_that_was_made_since(tmp_path: Path, how: str) -> None:
+    place, away = tmp_path / "place", tmp_path / "away"
+    away.mkdir()
+    place.symlink_to(away)
+    caller = parse(f"file:{place}").open()
+    assert isinstance(caller(request()), Replied)
+    if how == "a space is made there":
+        spool.create(away).close()
+    else:
+        spool.create(tmp_path / "space").close()
+        place.unlink()
+        place.symlink_to(tmp_path / "space" / "drop")
+    before = names(place)
+    outcome = caller(request(b"later"))
+    assert isinstance(outcome, Retried)
+    assert not outcome.counted
+    assert "inside the queue space" in outcome.reason
+    assert names(place) == before
