@@ -6,14 +6,15 @@ from forwarder.dataframes import register
 
 if TYPE_CHECKING:
     from forwarder.events import Event
-    from forwarder.forwarder import Forwarder, as_routes
+    from forwarder.forwarder import Forwarder
     from forwarder.pipelines.dispositions import Continue, Error, Kill, Send
-    from forwarder.pipelines.in_threads import ThreadForwarder
     from forwarder.pipelines.pipeline import Pipeline
     from forwarder.round import Route
+    from forwarder.routes.given import as_routes
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.summary import Summary
+    from forwarder.thread_forwarder import ThreadForwarder
     from forwarder.time_limits import TookTooLong
     from spool.workers.effects import Effect
     from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
@@ -49,11 +50,12 @@ __all__ = [
 
 # Spark starts a process for each step of a read or a write, which needs little of this package and none of these.
 _MODULES = {
-    "forwarder.forwarder": ("Forwarder", "as_routes"),
+    "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
-    "forwarder.pipelines.in_threads": ("ThreadForwarder",),
+    "forwarder.thread_forwarder": ("ThreadForwarder",),
     "forwarder.pipelines.pipeline": ("Pipeline",),
     "forwarder.round": ("Route",),
+    "forwarder.routes.given": ("as_routes",),
     "forwarder.events": ("Event",),
     "forwarder.services": ("Caller", "MissingQueue", "Request", "Service", "ServiceError"),
     "forwarder.session": ("SparkUnavailable",),

@@ -9,33 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from forwarder.events import Event
 from forwarder.round import Route, TaskDied
-from forwarder.routes.base import SECONDS, BaseForwarder, RunOptions, check_option
+from forwarder.routes.base import BaseForwarder, RunOptions
+from forwarder.routes.given import as_routes, check_routes
 from forwarder.routes.loop import RouteLoop
-from forwarder.routes.workers import check_workers, identity_of
-from forwarder.services import (
-    MissingQueue,
-    OtherSpaceService,
-    QueueService,
-    Service,
-    ServiceError,
-    check_sendable,
-    parse,
-)
+from forwarder.routes.workers import check_workers
+from forwarder.services import Service
 from forwarder.session import SparkUnavailable, is_local, start, stop, warm_up, with_places
 from forwarder.summary import Summary
 from forwarder.task import Block, Chunk, run
-from spool.model.checks import ValueCheck
 from spool.opening import open as open_space
 from spool.space import Space
 from spool.workers.effects import OnFailure
 from spool.workers.outcome import one_line
-from spool.workers.worker import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_ON_FAILURE = ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index)
 _STOPPED = "Spark was stopped: start the forwarder again"
 
 # What Spark writes before the message of a lost task: where it ran, and the class of the exception.
@@ -52,13 +42,14 @@ class Forwarder(BaseForwarder):
     Args:
         path: the directory of the space.
         routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
-            for each queue; or routes as they are made of them.
+            for each queue; or ``Route`` objects, which have all that the options of services say.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
-        on_failure: what a final failure of a service means: "reject" (final), "delete" (the same, but the message is
-            deleted if the failure queue has the service's reply) or "retry" (one of the message's tries).
-        timeout: the seconds that a call may take, of services that are named by URLs.
-        threads: how many calls each task has under way at a time, of those that allow several; None for as many as
+        on_failure: what a final failure of a service means: "reject" (final; without this option), "delete" (the same,
+            but the message is deleted if the failure queue has the service's reply) or "retry" (one of the message's
+            tries).
+        timeout: the seconds that a call may take, of services that are named by URLs; without it, 30.
+        threads: how many calls each task has under way at a time, of those that allow several; without it, as many as
             suit their kind.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
         on_event: called with what happens (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
@@ -77,8 +68,8 @@ class Forwarder(BaseForwarder):
         *,
         master: str = "local[*]",
         conf: Mapping[str, str] | None = None,
-        on_failure: OnFailure = "reject",
-        timeout: float = 30.0,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
         threads: int | None = None,
         idle: float | None = None,
         on_event: Callable[[Event], object] | None = None,
@@ -160,70 +151,6 @@ class Forwarder(BaseForwarder):
             return spark_job(context, chunks, tasks())
 
         return RouteLoop(space, route, job, tasks=tasks, **options)
-
-
-def as_routes(
-    given: Mapping[str, str | Service] | Sequence[Route],
-    *,
-    on_failure: OnFailure = "reject",
-    timeout: float = 30.0,
-    threads: int | None = None,
-) -> list[Route]:
-    """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
-    check_option("on_failure", on_failure, _ON_FAILURE)
-    check_option("timeout", timeout, SECONDS)
-    if threads is not None:
-        check_option("threads", threads, AT_ONCE)
-    if isinstance(given, Mapping):
-        services = {
-            queue: parse(service, timeout=timeout, threads=threads) if isinstance(service, str) else service
-            for queue, service in given.items()
-        }
-        given = [Route(queue, service, on_failure) for queue, service in services.items()]
-    if not given:
-        raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
-    queues = [route.queue for route in given]
-    for queue in queues:
-        if queues.count(queue) > 1:
-            raise ServiceError(f"the queue {queue} has two routes: give it one")
-    return list(given)
-
-
-def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:
-    """Refuse routes that cannot work, before a message is taken. ``sent``: services are sent to other processes.
-
-    Raises:
-        MissingQueue: a queue that a route names is not there.
-        ServiceError: a service cannot be used, or messages would go round.
-    """
-    queues, own = space.queues(), identity_of(space.path)
-    for route in routes:
-        if route.queue not in queues:
-            raise MissingQueue(f"there is no queue {route.queue!r} in {space.path}: create it, or correct the route")
-        if sent:
-            check_sendable(route.service)
-        route.service.check()
-        if isinstance(route.service, OtherSpaceService) and identity_of(route.service.path) == own:
-            queue = route.service.queue
-            raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
-        into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
-        for target in into:
-            if target not in queues:
-                raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
-    _check_cycles(routes)
-
-
-def _check_cycles(routes: Sequence[Route]) -> None:
-    """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
-    moves = [(route.queue, route.service) for route in routes]
-    passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
-    for first in passed_to:
-        path = [first]
-        while (queue := passed_to.get(path[-1])) is not None and queue not in path:
-            path.append(queue)
-        if queue == first:
-            through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
-            raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
 
 
 def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[Block]:

@@ -224,7 +224,7 @@ class ReadOptions:
     first, last: the commits whose messages are read, both included; ``last`` None: as many as there are.
     headers: at least these.
     body: whether the schema has the bodies, unless the program chooses its columns.
-    partition_bytes: how much one task reads.
+    partition_bytes: how much one task reads; None: what suits the processors and how much there is.
     """
 
     path: str
@@ -233,7 +233,7 @@ class ReadOptions:
     last: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bool = True
-    partition_bytes: int = 16 << 20
+    partition_bytes: int | None = None
 
     @classmethod
     def of(cls, given: Options) -> "ReadOptions":

@@ -1,5 +1,6 @@
 """What a task of a read sends to Spark: the messages of a plan as Arrow batches."""
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -63,7 +64,7 @@ class _Columns:
         """Return messages as one batch."""
         messages = [_described(piece.stretch) for piece in pieces]
         counts = [piece.stretch.length for piece in pieces]
-        repeats = pa.array([at for at, count in enumerate(counts) for _ in range(count)])
+        rows, repeats = sum(counts), None
         arrays = []
         for field in self._schema:
             by_row = _BY_ROW.get(field.name)
@@ -72,9 +73,11 @@ class _Columns:
                 continue
             values = [_value(message, field.name) for message in messages]
             if values.count(values[0]) == len(values):
-                arrays.append(self._filled(field, values[0], len(repeats)))
-            else:
-                arrays.append(pa.array(values, field.type).take(repeats))
+                arrays.append(self._filled(field, values[0], rows))
+                continue
+            if repeats is None:
+                repeats = pa.array([at for at, count in enumerate(counts) for _ in range(count)])
+            arrays.append(pa.array(values, field.type).take(repeats))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _filled(self, field: "pa.Field[Any]", value: Any, count: int) -> "pa.Array[Any]":
@@ -102,9 +105,17 @@ def _value(message: Message, name: str) -> Any:
 
 
 def _ids(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":
-    parts = ((p.stretch.branch.hex(), p.stretch.in_branch, p.stretch.length) for p in pieces)
-    ids = [f"{branch}{ordinal:08x}" for branch, first, count in parts for ordinal in range(first, first + count)]
-    return pa.array(ids, of)
+    """Return the ids as one column: those of neighbours differ in an ordinal, which is written for all at once."""
+    joined, count = "", 0
+    for stretch in (piece.stretch for piece in pieces):
+        ordinals = array("I", range(stretch.in_branch, stretch.in_branch + stretch.length))
+        if sys.byteorder == "little":
+            ordinals.byteswap()
+        branch = stretch.branch.hex()
+        joined += branch + ordinals.tobytes().hex("-", ordinals.itemsize).replace("-", branch)
+        count += stretch.length
+    ends = array("i", range(0, len(joined) + 1, len(joined) // count))
+    return pa.Array.from_buffers(of, count, [None, pa.py_buffer(ends), pa.py_buffer(joined.encode())])
 
 
 def _ordinals(pieces: Sequence[Piece], of: pa.DataType) -> "pa.Array[Any]":

@@ -4,6 +4,7 @@ The plan is made once, of the index of the space, in a process of its own in whi
 control fields, and no bodies. A task opens the files itself (``rows``).
 """
 
+import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -21,6 +22,10 @@ from spool.model.layout import MAX_NUMBER
 
 # What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
+
+# To begin a task in Python costs 60 ms of a processor, as much as to read 40 MiB. Two for each processor even out.
+_LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
+_TASKS_A_PROCESSOR = 2
 
 
 class Partition(InputPartition):
@@ -86,8 +91,11 @@ def planned(
         yield Partition(items, missing, boot_id)
 
 
-def divided(items: Sequence[tuple[Item, int]], size: int, *, with_body: bool) -> Iterator[list[Item]]:
-    """Divide items, each with the bytes of its bodies, among tasks of about ``size`` bytes each; at least one task."""
+def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: bool) -> Iterator[list[Item]]:
+    """Divide items, each with the bytes of its bodies, among tasks of about ``size`` bytes each; at least one task.
+
+    Without a size, among as many tasks as suit the processors: all workers are on this machine, which has the space.
+    """
     weights, last_file = [], None
     for item, body_bytes in items:
         count = item.length if isinstance(item, Stretch) else item.section.messages
@@ -95,7 +103,7 @@ def divided(items: Sequence[tuple[Item, int]], size: int, *, with_body: bool) ->
         weights.append((body_bytes if with_body else 0) + _MESSAGE_BYTES * count + new_file)
         last_file = item.file
     total, done, tasks = sum(weights), 0, 0
-    wanted = max(1, round(total / size))
+    wanted = max(1, round(total / (size or _task_bytes(total, os.cpu_count() or 1))))
     part: list[Item] = []
     for (item, _), weight in zip(items, weights, strict=True):
         part.append(item)
@@ -105,3 +113,8 @@ def divided(items: Sequence[tuple[Item, int]], size: int, *, with_body: bool) ->
             part, tasks = [], tasks + 1
     if not tasks:
         yield []
+
+
+def _task_bytes(total: int, processors: int) -> float:
+    """Return how many bytes of a total one task is to read."""
+    return min(max(total / (_TASKS_A_PROCESSOR * processors), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
-from forwarder.pipelines.in_threads import ThreadForwarder
 from forwarder.round import Route
 from forwarder.services import ServiceError
+from forwarder.thread_forwarder import ThreadForwarder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

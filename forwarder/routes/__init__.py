@@ -1,1 +1,1 @@
-"""The rounds of one route, one after the other, apart from what a round does; and whether a cluster can run them."""
+"""The routes of a forwarder: how they are given, the loop of each, in rounds or in threads, and a cluster's workers."""

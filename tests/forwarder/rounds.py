@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import spool
+from forwarder import Summary
 from forwarder.round import CALLING_SECONDS, Job, Round, RoundResult, Route
 from forwarder.services import Request, ServiceError
 from forwarder.task import Block, Chunk, deliver
@@ -14,7 +15,7 @@ from spool.model.position import Position
 from spool.workers.outcome import Outcome, Replied
 
 Answer = Callable[[Request], Outcome]
-
+Run = Callable[[Route], Summary]
 
 answers: dict[str, Answer] = {}
 

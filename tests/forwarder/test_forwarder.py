@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import spool
-from forwarder import Forwarder, ServiceError, ThreadForwarder
+from forwarder import Forwarder, ServiceError, ThreadForwarder, as_routes
 from tests.at_once import AT_ONCE
 
 pytestmark = pytest.mark.timeout(240)
@@ -268,7 +268,6 @@ def test_java_missing_is_one_clear_line(path: str, tmp_path: Path) -> None:
         ({"idle": "soon"}, "idle is a number of seconds above 0, not 'soon'"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
         ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
-        ({"timeout": None}, "timeout is a number of seconds above 0, not None"),
         ({"timeout": float("nan")}, "timeout is a number of seconds above 0, not nan"),
         ({"threads": 0}, "threads is a whole number from 1 to 1000, not 0"),
         ({"threads": 2.5}, "threads is a whole number from 1 to 1000, not 2.5"),
@@ -282,6 +281,14 @@ def test_an_option_that_no_route_can_work_with_is_refused(path: str, options: di
     if "idle" in options:
         with pytest.raises(ServiceError, match=f"^{re.escape(said)}$"):
             ThreadForwarder(path, {"sample": "queue:errors"}, **options)
+
+
+def test_options_of_services_are_refused_beside_routes_that_have_them(path: str) -> None:
+    """They would change nothing, and nothing would tell."""
+    routes = as_routes({"sample": "queue:errors"}, on_failure="retry")
+    with pytest.raises(ServiceError, match="made already: give on_failure and timeout to each of them"):
+        Forwarder(path, routes, on_failure="delete", timeout=3)
+    assert Forwarder(path, routes).routes == routes
 
 
 def test_a_forwarder_without_a_route_is_refused(path: str) -> None:

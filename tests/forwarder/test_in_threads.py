@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 import spool
-from forwarder import Effect, Forwarder, Request, Route, Summary, ThreadForwarder
-from forwarder import forwarder as driver
+from forwarder import Effect, Request, Route, ThreadForwarder
 from forwarder.events import Done, Event
+from forwarder.routes import given
 from forwarder.services import parse
 from spool.model import codecs
 from spool.store.settings import read_settings_text, write_settings
 from spool.workers.outcome import NewMessage, Outcome, Rejected, Replied, Retried, Translated
 from tests.at_once import AT_ONCE
-from tests.forwarder.rounds import SPARK, Answer, Scripted, answers, in_process
+from tests.forwarder.rounds import Answer, Run, Scripted, answers
 from tests.shown import bodies
 from xaspool_scripts.forward import main
-
-Run = Callable[[Route], Summary]
 
 
 @pytest.fixture
@@ -32,19 +30,6 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
         space.create_queue("work")
         space.create_queue("other")
         yield space
-
-
-@pytest.fixture(params=["threads", "rounds"])
-def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run one route until nothing is left to do: in threads, and in rounds whose tasks run in this process."""
-    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-
-    def run(route: Route) -> Summary:
-        if request.param == "threads":
-            return ThreadForwarder(space.path, [route]).run(once=True)
-        return Forwarder(space.path, [route], SPARK).run(once=True)
-
-    return run
 
 
 def scripted(answer: Answer, **options: Any) -> Route:
@@ -193,7 +178,7 @@ def test_a_forwarder_that_calls_nothing_is_abandoned_at_once(space: spool.Space)
 
 
 def test_the_program_counts_failures_by_their_reasons(space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)
     answers["it"] = refused
     space.put_many("work", ["A", "B", "A"])

@@ -2,35 +2,18 @@
 
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import spool
-from forwarder import Forwarder, Summary, ThreadForwarder
-from forwarder import forwarder as driver
+from forwarder import ThreadForwarder
 from forwarder.round import Route
 from forwarder.services import QueueService, Request
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Rejected, Replied, Translated
-from tests.forwarder.rounds import SPARK, Scripted, answers, echo, in_process
+from tests.forwarder.rounds import Run, Scripted, answers, echo
 from tests.shown import bodies
-
-Run = Callable[[Route], Summary]
-
-
-@pytest.fixture(params=["threads", "rounds"])
-def run(request: pytest.FixtureRequest, space: spool.Space, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a route once, in threads or in rounds whose tasks run in this process."""
-    monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-
-    def run(route: Route) -> Summary:
-        if request.param == "threads":
-            return ThreadForwarder(space.path, [route]).run(once=True)
-        return Forwarder(space.path, [route], SPARK).run(once=True)
-
-    return run
 
 
 def twice_into_next(request: Request) -> Outcome:

@@ -1,0 +1,98 @@
+"""Routes as they are given to a forwarder, and whether they can work."""
+
+from collections.abc import Mapping, Sequence
+
+from forwarder.round import Route
+from forwarder.routes.base import SECONDS, check_option
+from forwarder.routes.workers import identity_of
+from forwarder.services import (
+    MissingQueue,
+    OtherSpaceService,
+    QueueService,
+    Service,
+    ServiceError,
+    check_sendable,
+    parse,
+)
+from spool.model.checks import ValueCheck
+from spool.space import Space
+from spool.workers.effects import OnFailure
+from spool.workers.worker import AT_ONCE
+
+_CHECKS = {
+    "on_failure": ValueCheck("reject, delete or retry", ("reject", "delete", "retry").index),
+    "timeout": SECONDS,
+    "threads": AT_ONCE,
+}
+
+
+def as_routes(
+    given: Mapping[str, str | Service] | Sequence[Route],
+    *,
+    on_failure: OnFailure | None = None,
+    timeout: float | None = None,
+    threads: int | None = None,
+) -> list[Route]:
+    """Return routes that are given as ``Forwarder`` takes them. Arguments and errors as there."""
+    options = {"on_failure": on_failure, "timeout": timeout, "threads": threads}
+    set_here = [name for name, value in options.items() if value is not None]
+    for name in set_here:
+        check_option(name, options[name], _CHECKS[name])
+    if isinstance(given, Mapping):
+        made = [
+            Route(queue, _service(named, timeout, threads), on_failure or "reject") for queue, named in given.items()
+        ]
+    elif given and set_here:
+        raise ServiceError(f"these routes are made already: give {' and '.join(set_here)} to each of them")
+    else:
+        made = list(given)
+    if not made:
+        raise ServiceError("there is nothing to forward: give a route, QUEUE=SERVICE")
+    queues = [route.queue for route in made]
+    for queue in queues:
+        if queues.count(queue) > 1:
+            raise ServiceError(f"the queue {queue} has two routes: give it one")
+    return made
+
+
+def _service(named: str | Service, timeout: float | None, threads: int | None) -> Service:
+    if not isinstance(named, str):
+        return named
+    return parse(named, threads=threads) if timeout is None else parse(named, timeout=timeout, threads=threads)
+
+
+def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:
+    """Refuse routes that cannot work, before a message is taken. ``sent``: services are sent to other processes.
+
+    Raises:
+        MissingQueue: a queue that a route names is not there.
+        ServiceError: a service cannot be used, or messages would go round.
+    """
+    queues, own = space.queues(), identity_of(space.path)
+    for route in routes:
+        if route.queue not in queues:
+            raise MissingQueue(f"there is no queue {route.queue!r} in {space.path}: create it, or correct the route")
+        if sent:
+            check_sendable(route.service)
+        route.service.check()
+        if isinstance(route.service, OtherSpaceService) and identity_of(route.service.path) == own:
+            queue = route.service.queue
+            raise ServiceError(f"{route.service.path} is the forwarder's own space: write queue:{queue}")
+        into = [route.service.queue] if isinstance(route.service, QueueService) else route.into
+        for target in into:
+            if target not in queues:
+                raise MissingQueue(f"there is no queue {target!r} to forward {route.queue} to: create it")
+    _check_cycles(routes)
+
+
+def _check_cycles(routes: Sequence[Route]) -> None:
+    """Refuse routes that pass messages from queue to queue in a cycle: they would never end."""
+    moves = [(route.queue, route.service) for route in routes]
+    passed_to = {queue: service.queue for queue, service in moves if isinstance(service, QueueService)}
+    for first in passed_to:
+        path = [first]
+        while (queue := passed_to.get(path[-1])) is not None and queue not in path:
+            path.append(queue)
+        if queue == first:
+            through = f" (by way of {', '.join(path[1:])})" if path[1:] else ""
+            raise ServiceError(f"the queue {first!r} cannot be forwarded to itself{through}: name another")
