@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from socket import gethostname
 
+import spool
 from forwarder.calls import Calls, CallThreads, threads_of
 from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.coordination.locks import call_byte
-from spool.errors import CorruptedFile, SpoolError, UnknownCodec
+from spool.errors import CorruptedFile, SpoolError, SystemFailure, UnknownCodec
 from spool.index.stretch import Stretch
 from spool.model import codecs
 from spool.model.message import Message, message_id
@@ -41,6 +42,7 @@ class Chunk:
     until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
     must_call: the task makes its first call also after that time.
     in_order: a message that goes back to the queue keeps those behind it waiting.
+    version: of xaspool where the chunk was made; a worker with another one does not take it.
     """
 
     path: str
@@ -51,6 +53,7 @@ class Chunk:
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
+    version: str = spool.__version__
 
     @property
     def first_byte(self) -> int:
@@ -108,6 +111,8 @@ def run(partition: Iterable[list[Chunk]]) -> Iterator[Block]:
     attempt = _attempt()
     for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
+            if chunk.version != spool.__version__:
+                raise SystemFailure(f"xaspool is {spool.__version__} there, and {chunk.version} here: install the same")
             yield deliver(chunk, place, attempt)
         except (SpoolError, OSError) as error:
             yield Block(error=f"on {gethostname()}: {error}")

@@ -1,9 +1,9 @@
 """The workers of a cluster: each has to see the space, on the space's machine, and to be able to use the services.
 
 What is wrong with one of them is told before a message is taken. A worker that comes later is refused as it begins a
-task if the round is of no space that it sees, or of one on another machine (``RemoteBranch``), and the round ends
-without an outcome for any message; a service that cannot be opened there counts as down. The version of its xaspool is
-not looked at.
+task if the round is of no space that it sees, or of one on another machine (``RemoteBranch``), or if its xaspool is of
+another version (``task.run``), and the round ends without an outcome for any message; a service that cannot be opened
+there counts as down.
 """
 
 import socket

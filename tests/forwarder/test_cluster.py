@@ -1,6 +1,7 @@
 """What is asked of the workers of a cluster before a message is taken, and what is told of one that is not fit."""
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,21 +79,25 @@ def test_x05_a_worker_that_lacks_a_service_or_has_another_version_is_told(space:
     assert "and 0.0.0 here: install the same" in text
 
 
-def test_x05_a_task_on_another_machine_writes_nothing_and_no_message_is_to_blame(
-    space: spool.Space, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "there", "said"),
+    [
+        ("spool.disk.disk.Disk.boot_id", lambda disk: "another", "is open on another machine"),
+        ("spool.__version__", "0.0.0", f"xaspool is 0.0.0 there, and {spool.__version__} here: install the same"),
+    ],
+)
+def test_x05_a_task_that_cannot_work_for_the_space_writes_nothing_and_no_message_is_to_blame(
+    space: spool.Space, monkeypatch: pytest.MonkeyPatch, what: str, there: Any, said: str
 ) -> None:
-    """Of a worker that came after the others."""
+    """Of a worker that came after the others: on another machine, or with another xaspool."""
     space.put("work", "kept")
-    real = Disk.boot_id
 
     def job(chunks: list[Chunk]) -> list[Block]:
         with monkeypatch.context() as patch:
-            patch.setattr(Disk, "boot_id", lambda disk: "another")
-            blocks = list(run([chunks]))
-        assert Disk.boot_id is real
-        return blocks
+            patch.setattr(what, there)
+            return list(run([chunks]))
 
-    with pytest.raises(spool.SystemFailure, match="is open on another machine"):
+    with pytest.raises(spool.SystemFailure, match=re.escape(said)):
         run_round(space, Route("work", parse("queue:next")), job, limit=10, tasks=1, timeout=0)
     assert list(Path(space.path, "prepared").iterdir()) == []
     (message,) = space.browse("work")
