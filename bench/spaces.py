@@ -87,14 +87,17 @@ def files(path: str) -> int:
     return sum(1 for _ in os.scandir(f"{path}/committed"))
 
 
-def compact(built: Built) -> bool:
-    """Hold the space open until its many files have become few; False if they do not."""
+def compact(built: Built) -> float | None:
+    """Hold the space open until its many files have become few; the seconds that takes, None if they do not."""
     enough = max(64, built.messages // 1000)
-    deadline = time.monotonic() + _COMPACTION_SECONDS + built.messages / _COMPACTED_A_SECOND
     with spool.open(built.path):
-        while files(built.path) > enough and time.monotonic() < deadline:
+        begun = time.monotonic()
+        deadline = begun + _COMPACTION_SECONDS + built.messages / _COMPACTED_A_SECOND
+        while files(built.path) > enough:
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(_LOOK_SECONDS)  # to count a million names takes the interpreter from the thread that compacts
-    return files(built.path) <= enough
+        return time.monotonic() - begun
 
 
 def forget_checkpoint(path: str) -> None:

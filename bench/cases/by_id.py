@@ -32,7 +32,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
         Verdict.of(growth <= 1.1) if len(figures) > 1 else Verdict.UNKNOWN, figures[-1], figures[:-1],
     )  # fmt: skip
     built = [bench.spaces.get(size, 1) for size in backlogs]
-    if not all(map(spaces.compact, built)):
+    if any(spaces.compact(one) is None for one in built):
         yield unmeasured(_COMPACTED, "the compaction did not come to its end")
         return
     compacted = [_counted(one) for one in built]

@@ -39,18 +39,19 @@ def _measure(bench: Bench) -> Iterator[Result]:
         yield unmeasured(_COLD, "another case has compacted it")
     else:
         yield _cold(many)
-    already, begun = spaces.files(many.path) < many.messages, time.monotonic()
-    if not spaces.compact(many):
+    already = spaces.files(many.path) < many.messages
+    seconds = spaces.compact(many)
+    if seconds is None:
         yield unmeasured(_COMPACTION, f"it left {spaces.files(many.path):,} files")
         yield unmeasured(_COMPACTED, f"the compaction left {spaces.files(many.path):,} files")
         return
-    yield _compaction(time.monotonic() - begun, many) if not already else unmeasured(_COMPACTION, "another case did it")
+    yield _compaction(seconds, many) if not already else unmeasured(_COMPACTION, "another case did it")
     yield _within(_COMPACTED, Figure("xaspool", _opens(many, sizes.opens), "s"), sizes.opened)
 
 
 def _compaction(seconds: float, built: spaces.Built) -> Outcome:
     verdict = Verdict.of(seconds <= 60 * _MINUTES) if built.messages >= _MESSAGES else Verdict.UNKNOWN
-    note = f"{built.messages:,} commits, now {spaces.files(built.path):,} files"
+    note = f"{built.messages:,} commits, now {spaces.files(built.path):,} files, since the space was open"
     return Outcome(_COMPACTION, f"{seconds / 60:.1f} minutes", verdict, note=note)
 
 
