@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import spool
 from forwarder.events import Event
 from forwarder.round import Route, TaskDied
 from forwarder.routes.base import BaseForwarder, RunOptions
@@ -42,15 +43,16 @@ class Forwarder(BaseForwarder):
     Args:
         path: the directory of the space.
         routes: the URL of a service (``python:module:function``, ``http(s)://…``, ``queue:name``), or a ``Service``,
-            for each queue; or ``Route`` objects, which have all that the options of services say.
+            for each queue; or a sequence of ``Route`` objects. Each of those has its own options, so `on_failure`,
+            `timeout` and `threads` are refused beside them.
         spark: the session to use; without it, one is started on `master` and stopped at the end.
         conf: settings of Spark's for that session, by name: ``{"spark.cores.max": "8"}``.
         on_failure: what a final failure of a service means: "reject" (final; without this option), "delete" (the same,
             but the message is deleted if the failure queue has the service's reply) or "retry" (one of the message's
             tries).
         timeout: the seconds that a call may take, of services that are named by URLs; without it, 30.
-        threads: how many calls each task has under way at a time, of those that allow several; without it, as many as
-            suit their kind.
+        threads: how many calls each task has under way at a time, of services that are named by URLs and allow
+            several; without it, as many as suit their kind.
         idle: the seconds after which `run` ends if there was no message to forward; None for never.
         on_event: called with what happens (``forwarder.Event``): rounds, pauses, the end. One call at a time, from any
             thread; it must not wait for the forwarder.
@@ -162,7 +164,8 @@ def spark_job(context: "SparkContext", chunks: list[Chunk], tasks: int) -> list[
     """
     with _asking_java(context):
         partitions = [chunks[place::tasks] for place in range(min(tasks, len(chunks)))]
-        return context.parallelize(partitions, len(partitions)).mapPartitions(run).collect()
+        work = context.parallelize(partitions, len(partitions))
+        return work.mapPartitions(partial(run, spool.__version__)).collect()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ as Ctrl-C, reaches neither Java nor the workers, and the driver can finish.
 """
 
 import atexit
-import math
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from forwarder.cores import cores
 from forwarder.java import JavaNotFound, find_java
 from spool.runtime import calls
 from spool.workers.outcome import describe, one_line
@@ -133,17 +133,6 @@ def with_places(master: str, more: int) -> str:
         return master
     count, failures = found[1] or "1", found[2] or ""
     return f"local[{(cores() if count == '*' else int(count)) + more}{failures}]"
-
-
-def cores() -> int:
-    """Return how many cores this process may use, as Java counts them: also within the limit of a container."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return max(1, min(count, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no such limit
-        return count
 
 
 def settings(master: str, app_name: str, directory: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from forwarder.failures import Failures
 from forwarder.services import Request, Service, ServiceError
 from forwarder.time_limits import Watchdog
 from spool.coordination.locks import call_byte
-from spool.errors import CorruptedFile, SpoolError, SystemFailure, UnknownCodec
+from spool.errors import CorruptedFile, SpoolError, UnknownCodec
 from spool.index.stretch import Stretch
 from spool.model import codecs
 from spool.model.message import Message, message_id
@@ -42,7 +42,6 @@ class Chunk:
     until: when the task stops to begin calls, in seconds since the epoch. The messages left stay in the queue.
     must_call: the task makes its first call also after that time.
     in_order: a message that goes back to the queue keeps those behind it waiting.
-    version: of xaspool where the chunk was made; a worker with another one does not take it.
     """
 
     path: str
@@ -53,7 +52,6 @@ class Chunk:
     until: float = math.inf
     must_call: bool = True
     in_order: bool = False
-    version: str = spool.__version__
 
     @property
     def first_byte(self) -> int:
@@ -106,13 +104,20 @@ class Block:
             self.failures.add(effect, reason)
 
 
-def run(partition: Iterable[list[Chunk]]) -> Iterator[Block]:
-    """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``."""
+def run(version: str, partition: Iterable[list[Chunk]]) -> Iterator[Block]:
+    """Run the chunks of a partition, one after the other: the function for Spark's ``mapPartitions``.
+
+    Args:
+        version: of the driver's xaspool. A worker with another one does not look at the partition, which may be made of
+            other objects there.
+    """
+    if version != spool.__version__:
+        why = f"xaspool is {spool.__version__} there, and {version} here: install the same"
+        yield Block(error=f"on {gethostname()}: {why}")
+        return
     attempt = _attempt()
     for place, chunk in enumerate(chain.from_iterable(partition)):
         try:
-            if chunk.version != spool.__version__:
-                raise SystemFailure(f"xaspool is {spool.__version__} there, and {chunk.version} here: install the same")
             yield deliver(chunk, place, attempt)
         except (SpoolError, OSError) as error:
             yield Block(error=f"on {gethostname()}: {error}")

@@ -51,7 +51,7 @@ def _measure(bench: Bench) -> Iterator[Result]:
 
 def _compaction(seconds: float, built: spaces.Built) -> Outcome:
     verdict = Verdict.of(seconds <= 60 * _MINUTES) if built.messages >= _MESSAGES else Verdict.UNKNOWN
-    note = f"{built.messages:,} commits, now {spaces.files(built.path):,} files, since the space was open"
+    note = f"{built.messages:,} commits, now {spaces.files(built.path):,} files; without the time of opening"
     return Outcome(_COMPACTION, f"{seconds / 60:.1f} minutes", verdict, note=note)
 
 

@@ -4,7 +4,6 @@ The plan is made once, of the index of the space, in a process of its own in whi
 control fields, and no bodies. A task opens the files itself (``rows``).
 """
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import spool
+from forwarder.cores import cores
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from forwarder.dataframes.reading.places import Item, Missing
@@ -23,7 +23,8 @@ from spool.model.layout import MAX_NUMBER
 # What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096
 
-# To begin a task in Python costs 60 ms of a processor, as much as to read 40 MiB. Two for each processor even out.
+# To begin a task in Python costs 60 ms of a processor, as much as to read 40 MiB. With two for each processor, one slow
+# task delays the end less.
 _LEAST_TASK_BYTES, _MOST_TASK_BYTES = 4 << 20, 64 << 20
 _TASKS_A_PROCESSOR = 2
 
@@ -103,7 +104,7 @@ def divided(items: Sequence[tuple[Item, int]], size: int | None, *, with_body: b
         weights.append((body_bytes if with_body else 0) + _MESSAGE_BYTES * count + new_file)
         last_file = item.file
     total, done, tasks = sum(weights), 0, 0
-    wanted = max(1, round(total / (size or _task_bytes(total, os.cpu_count() or 1))))
+    wanted = max(1, round(total / (size or _task_bytes(total, cores()))))
     part: list[Item] = []
     for (item, _), weight in zip(items, weights, strict=True):
         part.append(item)

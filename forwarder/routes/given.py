@@ -43,7 +43,7 @@ def as_routes(
             Route(queue, _service(named, timeout, threads), on_failure or "reject") for queue, named in given.items()
         ]
     elif given and set_here:
-        raise ServiceError(f"these routes are made already: give {' and '.join(set_here)} to each of them")
+        raise ServiceError(f"Route objects have options of their own: leave {' and '.join(set_here)} out")
     else:
         made = list(given)
     if not made:

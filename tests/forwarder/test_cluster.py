@@ -4,6 +4,8 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,15 +95,27 @@ def test_x05_a_task_that_cannot_work_for_the_space_writes_nothing_and_no_message
     space.put("work", "kept")
 
     def job(chunks: list[Chunk]) -> list[Block]:
+        task = partial(run, spool.__version__)
         with monkeypatch.context() as patch:
             patch.setattr(what, there)
-            return list(run([chunks]))
+            return list(task([chunks]))
 
     with pytest.raises(spool.SystemFailure, match=re.escape(said)):
         run_round(space, Route("work", parse("queue:next")), job, limit=10, tasks=1, timeout=0)
     assert list(Path(space.path, "prepared").iterdir()) == []
     (message,) = space.browse("work")
     assert (message.attempts, bodies(space, "next")) == (0, [])
+
+
+def test_x05_a_task_with_another_version_does_not_look_at_its_work() -> None:
+    """Another version may not have the classes of which the driver made it."""
+
+    def unreadable() -> Iterator[list[Chunk]]:
+        raise AttributeError("no such class here")
+        yield []
+
+    (block,) = run("0.0.0", unreadable())
+    assert f"xaspool is {spool.__version__} there, and 0.0.0 here: install the same" in block.error
 
 
 def test_x05_a_task_that_reads_on_another_machine_is_refused(
@@ -124,7 +138,9 @@ def test_x05_a_task_that_reads_on_another_machine_is_refused(
 def test_e05_a_service_that_a_worker_does_not_have_is_no_try_of_a_message(space: spool.Space) -> None:
     space.put("work", "kept")
     route = Route("work", parse("python:not_on_workers:function"))
-    result = run_round(space, route, lambda chunks: list(run([chunks])), limit=10, tasks=1, timeout=0)
+    result = run_round(
+        space, route, lambda chunks: list(run(spool.__version__, [chunks])), limit=10, tasks=1, timeout=0
+    )
     assert "no Python module 'not_on_workers'" in result.down
     (message,) = space.browse("work")
     assert message.attempts == 0

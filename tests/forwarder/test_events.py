@@ -14,6 +14,7 @@ import spool
 from forwarder import Forwarder
 from forwarder import forwarder as driver
 from forwarder.events import Begun, Claimed, Done, Down, Event, Paused, Stopping, Up, as_json
+from forwarder.routes import given
 from spool.workers.outcome import Replied, Retried
 from tests.forwarder.rounds import SPARK, Scripted, answers, in_process
 from xaspool_scripts.forward import main
@@ -32,7 +33,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-    monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
     monkeypatch.setattr(Forwarder, "_start", lambda self: SPARK)
     monkeypatch.setattr(driver, "stop", lambda spark: None)
     monkeypatch.setattr("xaspool_scripts.forward._stop_on_signals", lambda forwarder: None)

@@ -18,6 +18,7 @@ from forwarder import Effect, Forwarder, Summary
 from forwarder import forwarder as driver
 from forwarder.failures import Failures
 from forwarder.round import RoundResult, Route, TaskDied
+from forwarder.routes import given
 from forwarder.routes.base import in_steps
 from forwarder.task import Block, Chunk
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried
@@ -36,7 +37,7 @@ def space(tmp_path: Path) -> Iterator[spool.Space]:
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "spark_job", lambda context, chunks, tasks: in_process(chunks))
-    monkeypatch.setattr(driver, "parse", lambda url, **_: Scripted(url))
+    monkeypatch.setattr(given, "parse", lambda url, **_: Scripted(url))
 
 
 def made(space: spool.Space, answer: Answer, **options: Any) -> Forwarder:
@@ -273,7 +274,7 @@ def test_q12_a_route_without_a_service_has_that_of_the_queue_s_name(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(driver, "parse", lambda url, **_: asked.append(url) or Scripted(url))
+    monkeypatch.setattr(given, "parse", lambda url, **_: asked.append(url) or Scripted(url))
     words = ["-s", space.path, "--route", "work", "--services", "python:no_such_module"]
     assert CliRunner().invoke(main, words).exit_code == 2
     assert asked == ["python:no_such_module:work"]

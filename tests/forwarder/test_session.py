@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forwarder import java, session
+from forwarder.cores import cores
 from forwarder.services import Request, parse
 from spool.model.message import Message
 from spool.model.position import Position
@@ -138,7 +139,7 @@ class TestSession:
         ("local[2]", 3, "local[5]"),
         ("local", 1, "local[2]"),
         ("local[2,4]", 1, "local[3,4]"),
-        ("local[*]", 1, f"local[{session.cores() + 1}]"),
+        ("local[*]", 1, f"local[{cores() + 1}]"),
         ("local[*]", 0, "local[*]"),
         ("spark://host:7077", 3, "spark://host:7077"),
         ("local-cluster[2,1,1024]", 3, "local-cluster[2,1,1024]"),

@@ -1,0 +1,15 @@
+"""The processors of this machine."""
+
+import math
+import os
+
+
+def cores() -> int:
+    """Return how many cores this process may use, as Java counts them: also within the limit of a container."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such limit
+        return count
