@@ -216,6 +216,16 @@ def test_messages_that_are_lost_or_doubled_are_noticed(tmp_path: Path, monkeypat
     line.close()
 
 
+def test_messages_that_a_loop_has_worked_on_are_counted_like_others(tmp_path: Path) -> None:
+    peer = Ours()
+    peer.start(str(tmp_path))
+    line = peer.line("queue")
+    line.put(1)
+    line.move(bytes.swapcase)
+    drain(line, 1)
+    line.close()
+
+
 def test_calls_are_judged_by_both_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"put": (50, 80), "get": (71, 1), "two-phase commit of a put, all five calls": (1, 251)}
     found = {step: Walk(*counts.get(step, (1, 1))) for step in calls._MOST}
