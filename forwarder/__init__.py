@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from forwarder.pipelines.pipeline import Pipeline
     from forwarder.round import Route
     from forwarder.routes.given import as_routes
+    from forwarder.routes.in_threads import ThreadForwarder
     from forwarder.services import Caller, MissingQueue, Request, Service, ServiceError
     from forwarder.session import SparkUnavailable
     from forwarder.summary import Summary
-    from forwarder.thread_forwarder import ThreadForwarder
     from forwarder.time_limits import TookTooLong
     from spool.workers.effects import Effect
     from spool.workers.outcome import Outcome, Reject, Rejected, Replied, Retried, Retry
@@ -52,7 +52,7 @@ __all__ = [
 _MODULES = {
     "forwarder.forwarder": ("Forwarder",),
     "forwarder.pipelines.dispositions": ("Continue", "Error", "Kill", "Send"),
-    "forwarder.thread_forwarder": ("ThreadForwarder",),
+    "forwarder.routes.in_threads": ("ThreadForwarder",),
     "forwarder.pipelines.pipeline": ("Pipeline",),
     "forwarder.round": ("Route",),
     "forwarder.routes.given": ("as_routes",),

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from forwarder.cores import cores
 from forwarder.java import JavaNotFound, find_java
 from spool.runtime import calls
+from spool.runtime.cores import cores
 from spool.workers.outcome import describe, one_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import spool
-from forwarder.cores import cores
 from forwarder.dataframes import rows
 from forwarder.dataframes.columns import BODY, ReadOptions, check_columns
 from forwarder.dataframes.reading.places import Item, Missing
@@ -19,6 +18,7 @@ from spool.disk.disk import Disk
 from spool.disk.requirements import on_another_machine
 from spool.index.stretch import Stretch
 from spool.model.layout import MAX_NUMBER
+from spool.runtime.cores import cores
 
 # What a message and a file cost beside the bytes of the bodies, in bytes that are read in the same time.
 _MESSAGE_BYTES, _FILE_BYTES = 256, 4096

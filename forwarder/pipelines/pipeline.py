@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from forwarder.forwarder import Forwarder
 from forwarder.round import Route
+from forwarder.routes.in_threads import ThreadForwarder
 from forwarder.services import ServiceError
-from forwarder.thread_forwarder import ThreadForwarder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

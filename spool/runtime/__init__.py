@@ -1,1 +1,1 @@
-"""Time, calls and signals: what a call of the library runs in."""
+"""Time, calls, signals and processors: what a call of the library runs in."""

@@ -1,4 +1,4 @@
-"""The processors of this machine."""
+"""The processors that this process may use."""
 
 import math
 import os

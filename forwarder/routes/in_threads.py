@@ -1,28 +1,64 @@
-"""The calls for the messages of one route in threads of this process, without rounds.
+"""Forward queues to services in threads of this process: the same routes as a ``Forwarder``, without Spark and rounds.
 
 Each message has a transaction of its own, so that a call that hangs can be given up alone, and a call that ends the
 process counts as a try of its own message alone. A round could tell neither in one process.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Unpack
 
 from forwarder.calls import threads_of
-from forwarder.events import Done
+from forwarder.events import Done, Event
 from forwarder.round import RoundResult, Route, is_named_by_it_alone, room_of
-from forwarder.routes.base import Loop, RunOptions
+from forwarder.routes.base import BaseForwarder, Loop, RunOptions
+from forwarder.routes.given import as_routes, check_routes
 from forwarder.routes.pace import Pauses
-from forwarder.services import Caller, Request
+from forwarder.services import Caller, Request, Service
+from forwarder.summary import Summary
 from forwarder.task import IN_A_QUEUE, Block
 from spool.errors import Full
 from spool.model.message import Message
 from spool.model.position import Position
+from spool.opening import open as open_space
 from spool.space import Space
 from spool.transactions.delivery import stored_body
 from spool.workers.effects import Effect
 from spool.workers.outcome import Outcome, Retried
 from spool.workers.worker import Handled, Worker
+
+
+class ThreadForwarder(BaseForwarder):
+    """Take messages from queues and call a service for each, in threads. Arguments as of ``Forwarder``.
+
+    A queue has as many threads as its service allows calls at a time; services that are watched have one.
+
+    Raises:
+        ServiceError: a route cannot work.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        routes: Mapping[str, str | Service] | Sequence[Route],
+        *,
+        idle: float | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(path, as_routes(routes), idle=idle, on_event=on_event, say=say)
+
+    def run(self, once: bool = False) -> Summary:
+        """Forward until ``stop`` is called, and return what was done. An error that ends one route ends all.
+
+        Args:
+            once: end when each message that can be forwarded now was tried in this run.
+        """
+        with open_space(self.path) as space:
+            check_routes(space, self.routes, sent=False)
+            self._forward(space, once, lambda route, options: ThreadLoop(space, route, **options))
+        return self.summary
 
 
 class ThreadLoop(Loop):
