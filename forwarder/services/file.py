@@ -3,10 +3,11 @@
 A file is written under a temporary name, flushed, and renamed; then the directory is flushed. Its name has the
 message's id, so that a message that is written again, because the forwarder was killed, is the same file again.
 
-The directory is the user's own and in no queue space, whose files go through ``spool.disk`` alone: one in a space is
-refused when the forwarder starts, and nothing is written if it has become one since. So is a drop folder: the service
-for that is ``queue:NAME@SPACE``. Files are made, renamed and removed by a descriptor of the directory, of which the
-kernel has told that it is in no space: a symbolic link that leads elsewhere meanwhile changes nothing.
+The directory is the user's own and in no queue space, whose files go through ``spool.disk`` alone. One in a space is
+refused when the forwarder starts, and nothing is written if it has become one since; a mirror of a space, too, and a
+drop folder, for which the service is ``queue:NAME@SPACE``. Files are made, renamed and removed by a descriptor of the
+directory, of which the kernel has told that it is in no space: a symbolic link that leads elsewhere meanwhile changes
+nothing. Not noticed: a bind mount of a directory of a space, whose path does not lead into the space.
 """
 
 import errno
@@ -22,6 +23,7 @@ from urllib.parse import quote
 from forwarder.services.fields import NAMES, field_of, is_field
 from forwarder.services.service import Request, ServiceError
 from spool.disk.advice import space_of
+from spool.model import layout
 from spool.model.message import Message
 from spool.workers.outcome import Outcome, Rejected, Replied, Retried, describe
 
@@ -66,8 +68,8 @@ class FileService:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
         try:
-            with _opened(directory):
-                pass
+            with _opened(directory) as place:
+                _check_no_mirror(directory, place)
         except OSError as error:
             raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
         for field in _FIELD.findall(name):
@@ -146,9 +148,18 @@ def _remove_abandoned(directory: str) -> None:
                 os.unlink(entry.name, dir_fd=place)
 
 
+def _check_no_mirror(directory: str, place: int) -> None:
+    """Raise `ServiceError` if a directory holds commits: a mirror does, which removes what its space does not have."""
+    with os.scandir(place) as entries:
+        if any(layout.parse_committed(entry.name) for entry in entries):
+            raise ServiceError(
+                f"{directory!r} holds commits of a queue space, as its mirror does: name another directory"
+            )
+
+
 @contextmanager
 def _opened(directory: str) -> Iterator[int]:
-    """Open a directory for changes in it; `ServiceError` if it is in a queue space, however its path leads there."""
+    """Open a directory for changes in it; `ServiceError` if its path, without symbolic links, is in a queue space."""
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if (space := space_of(os.readlink(f"/proc/self/fd/{place}"))) is not None:

@@ -182,6 +182,20 @@ def test_a_directory_in_a_queue_space_is_refused(tmp_path: Path, place: str) -> 
             parse(f"file:{directory}").open()
 
 
+def test_a_mirror_of_a_queue_space_is_refused(tmp_path: Path) -> None:
+    """It removes what its space does not have."""
+    mirror = tmp_path / "mirror"
+    with spool.create(tmp_path / "space", mirror=str(mirror)) as space:
+        space.create_queue("orders")
+        space.put("orders", "one")
+        before = names(mirror)
+        assert before
+        for use in (parse(f"file:{mirror}").check, parse(f"file:{mirror}").open):
+            with pytest.raises(ServiceError, match="holds commits of a queue space, as its mirror does"):
+                use()
+    assert names(mirror) == before
+
+
 @pytest.mark.parametrize("how", ["a space is made there", "a link leads there"])
 def test_q12_nothing_is_written_into_a_space_that_was_made_since(tmp_path: Path, how: str) -> None:
     place, away = tmp_path / "place", tmp_path / "away"
