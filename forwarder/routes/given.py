@@ -6,6 +6,7 @@ from forwarder.round import Route
 from forwarder.routes.base import SECONDS, check_option
 from forwarder.routes.workers import identity_of
 from forwarder.services import (
+    TIMEOUT_SECONDS,
     MissingQueue,
     OtherSpaceService,
     QueueService,
@@ -39,9 +40,13 @@ def as_routes(
     for name in set_here:
         check_option(name, options[name], _CHECKS[name])
     if isinstance(given, Mapping):
-        made = [
-            Route(queue, _service(named, timeout, threads), on_failure or "reject") for queue, named in given.items()
-        ]
+        services = {
+            queue: parse(named, timeout=timeout or TIMEOUT_SECONDS, threads=threads)
+            if isinstance(named, str)
+            else named
+            for queue, named in given.items()
+        }
+        made = [Route(queue, service, on_failure or "reject") for queue, service in services.items()]
     elif given and set_here:
         raise ServiceError(f"Route objects have options of their own: leave {' and '.join(set_here)} out")
     else:
@@ -53,12 +58,6 @@ def as_routes(
         if queues.count(queue) > 1:
             raise ServiceError(f"the queue {queue} has two routes: give it one")
     return made
-
-
-def _service(named: str | Service, timeout: float | None, threads: int | None) -> Service:
-    if not isinstance(named, str):
-        return named
-    return parse(named, threads=threads) if timeout is None else parse(named, timeout=timeout, threads=threads)
 
 
 def check_routes(space: Space, routes: Sequence[Route], *, sent: bool = True) -> None:

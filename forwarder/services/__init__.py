@@ -20,6 +20,7 @@ from forwarder.services.service import (
 
 __all__ = [
     "MAX_REPLY",
+    "TIMEOUT_SECONDS",
     "Caller",
     "ExecService",
     "FileService",
@@ -37,8 +38,13 @@ __all__ = [
     "parse",
 ]
 
+TIMEOUT_SECONDS = 30.0
+"""The seconds that a call may take, if nothing else is said."""
 
-def parse(url: str, *, timeout: float = 30.0, max_reply: int = MAX_REPLY, threads: int | None = None) -> Service:
+
+def parse(
+    url: str, *, timeout: float = TIMEOUT_SECONDS, max_reply: int = MAX_REPLY, threads: int | None = None
+) -> Service:
     """Return the service that `url` names; whether it can be used is for its `check()` to say.
 
     Args:

@@ -60,6 +60,14 @@ class FileService:
 
     def check(self) -> None:
         """Raise `ServiceError` if there is no such directory, or names made like that would not do."""
+        self._look(remove_abandoned=False)
+
+    def open(self) -> "FileCaller":
+        """Return the caller; `ServiceError` as for `check`. What killed processes left half written is removed."""
+        self._look(remove_abandoned=True)
+        return FileCaller(self.directory, self.name)
+
+    def _look(self, *, remove_abandoned: bool) -> None:
         directory, name = self.directory, self.name
         if not directory:
             raise ServiceError("'file:' names no directory: write file:directory")
@@ -67,11 +75,6 @@ class FileService:
             raise ServiceError(f"there is no directory {directory!r}: make it, or correct the service")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ServiceError(f"no file can be made in {directory!r}: allow this user to write there")
-        try:
-            with _opened(directory) as place:
-                _check_no_mirror(directory, place)
-        except OSError as error:
-            raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
         for field in _FIELD.findall(name):
             if not is_field(field):
                 raise ServiceError(f"{name!r}: a message has no field {field!r} for a name; there are {NAMES}")
@@ -79,12 +82,10 @@ class FileService:
             raise ServiceError(f"{name!r} lacks {{id}}: two messages could have one name, and one file be lost")
         if "/" in name or "\0" in name or name.startswith("."):
             raise ServiceError(f"{name!r} is no plain name of a file: it begins with no dot, and has no /")
-
-    def open(self) -> "FileCaller":
-        """Return the caller; `ServiceError` as for `check`. What killed processes left half written is removed."""
-        self.check()
-        _remove_abandoned(self.directory)
-        return FileCaller(self.directory, self.name)
+        try:
+            _look_through(directory, remove_abandoned=remove_abandoned)
+        except OSError as error:
+            raise ServiceError(f"{directory!r} cannot be used: {describe(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -140,21 +141,22 @@ def _write(directory: str, name: str, body: bytes, temporary: str) -> None:
         os.fsync(place)
 
 
-def _remove_abandoned(directory: str) -> None:
-    """Remove files that were not written to their end."""
-    with suppress(OSError), _opened(directory) as place, os.scandir(place) as entries:
+def _look_through(directory: str, *, remove_abandoned: bool) -> None:
+    """Look once at all names in a directory, and remove those files that were not written to their end.
+
+    Raises:
+        ServiceError: the directory holds commits. A mirror does, and removes those that its space does not have.
+    """
+    with _opened(directory) as place, os.scandir(place) as entries:
         for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name) and entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                os.unlink(entry.name, dir_fd=place)
-
-
-def _check_no_mirror(directory: str, place: int) -> None:
-    """Raise `ServiceError` if a directory holds commits: a mirror does, which removes what its space does not have."""
-    with os.scandir(place) as entries:
-        if any(layout.parse_committed(entry.name) for entry in entries):
-            raise ServiceError(
-                f"{directory!r} holds commits of a queue space, as its mirror does: name another directory"
-            )
+            if layout.parse_committed(entry.name):
+                raise ServiceError(
+                    f"{directory!r} holds commits of a queue space, as its mirror does: name another directory"
+                )
+            if remove_abandoned and _TEMPORARY.fullmatch(entry.name):
+                with suppress(OSError):  # another task removes them, too
+                    if entry.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                        os.unlink(entry.name, dir_fd=place)
 
 
 @contextmanager
