@@ -182,7 +182,7 @@ def test_tasks_have_many_files_each_and_about_the_same_bytes(space: spool.Space)
 
 
 @pytest.mark.parametrize(
-    ("mebibytes", "processors", "tasks"), [(0, 8, 1), (2, 8, 1), (16, 2, 4), (16, 8, 4), (64, 8, 16), (1280, 2, 20)]
+    ("mebibytes", "processors", "tasks"), [(0, 8, 1), (2, 8, 1), (16, 8, 4), (64, 2, 4), (256, 4, 8), (1280, 2, 20)]
 )
 def test_tasks_suit_the_processors(
     space: spool.Space, monkeypatch: pytest.MonkeyPatch, mebibytes: int, processors: int, tasks: int
