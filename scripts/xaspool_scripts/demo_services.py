@@ -45,9 +45,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing: a line for each request would hide the output of the demonstration."""
 
 
+class _Server(ThreadingHTTPServer):
+    """Accepts as many connections at once as the cores of a forwarder may begin; the five of the standard are few."""
+
+    request_queue_size = 256
+
+
 def main() -> None:
     """Serve on a free port of this machine, which is the first line printed, until killed."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = _Server(("127.0.0.1", 0), _Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 
