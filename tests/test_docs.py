@@ -17,7 +17,7 @@ from spool.format import header, schema
 from spool.model import layout
 from spool.model.message import FIELDS
 from spool.model.settings import QUEUE_OPTIONS, SPACE_OPTIONS
-from tests import pages, references, wording
+from tests import pages, references
 from tests.conftest import rows, rows_of
 from tests.log.test_flush_counts import COSTS
 from tests.ports import free_port
@@ -218,11 +218,6 @@ def test_files_that_are_named_are_there() -> None:
 
 def test_headings_of_pages_that_are_named_are_there() -> None:
     assert not references.missing_headings()
-
-
-def test_sentences_speak_of_processes_threads_and_callers_as_of_things() -> None:
-    places = [place for file in wording.files() for place in wording.found(file)]
-    assert not places, 'only people (users, administrators) are "who" and "whom": name the thing, or write "that"'
 
 
 def test_the_two_commands_are_there() -> None:
